@@ -1,0 +1,1 @@
+"""Adaptive on-policy self-distillation for NeMo RL, and for one laptop."""

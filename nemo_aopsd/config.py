@@ -1,0 +1,133 @@
+"""The strict `aopsd:` block. Defaults live here and nowhere else; docs/choices.md gives the reason for each.
+
+NeMo RL's own blocks (`policy`, `data`, `logger`, `checkpointing`, `cluster`) stay as NeMo RL defines them and
+are read by the engine that needs them; see `config_files.py` for loading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+CONTEXTS = ("none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "engine": ("local", "nemo_rl"),
+    "objective.name": ("pg",),
+    "context.kind": CONTEXTS,
+    "context.on_overlong": ("error", "drop"),
+    "judge.model": ("student", "teacher"),
+    "weighting": ("uniform", "continuation"),
+    "curriculum.name": ("shuffle", "competence"),
+    "teacher.weights": ("frozen", "ema", "live"),
+}
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """eq:weighted-advantage. The advantage clip is C; the ratio clips are PPO's epsilon below and above 1."""
+
+    name: str = "pg"
+    advantage_clip: float = 10.0
+    ratio_clip_min: float = 0.2
+    ratio_clip_max: float = 0.2
+
+
+@dataclass(frozen=True)
+class ContextConfig:
+    """What the teacher sees. An over-long teacher row is an error, or dropped from the update and counted."""
+
+    kind: str = "dag_frontier"
+    mark_frontier: bool = True
+    on_overlong: str = "error"
+
+
+@dataclass(frozen=True)
+class ThinkingConfig:
+    """`enable_thinking` of the chat template by role; null leaves the template's own default."""
+
+    student: bool | None = None
+    teacher: bool | None = None
+
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """Greedy, one call a rollout. `teacher` judges with the teacher's weights, so apart from learning."""
+
+    model: str = "student"
+    max_new_tokens: int = 512
+    num_retries: int = 1
+    max_attempt_tokens: int = 16384
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """eq:continuation-nll and eq:continuation-weight; `threshold` in nats, `length` k in tokens, anchor included."""
+
+    threshold: float = 2.0
+    length: int = 8
+    beta_positive: float = 1.0
+    beta_negative: float = 2.5
+    max_per_rollout: int | None = None
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """eq:dynamic-competence; `ema` is lambda, `num_initial_attempts` is K."""
+
+    name: str = "competence"
+    num_initial_attempts: int = 8
+    ema: float = 0.5
+
+
+@dataclass(frozen=True)
+class TeacherConfig:
+    weights: str = "frozen"
+    ema_decay: float = 0.999
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """pass@k on held-out problems: before training and after every `period` epochs; no `data_path`, no evaluation."""
+
+    data_path: str | None = None
+    num_samples: int = 8
+    temperature: float = 0.6
+    top_p: float = 0.95
+    top_k: int = 20
+    max_new_tokens: int = 12288
+    period: int = 1
+
+
+@dataclass(frozen=True)
+class AOPSDConfig:
+    """Everything that the method adds to a NeMo RL config."""
+
+    engine: str = "local"
+    seed: int = 0
+    prompts: str = "default"  # a folder of nemo_aopsd/prompts, or a path
+    num_prompts_per_step: int = 32
+    num_generations_per_prompt: int = 1
+    max_num_epochs: int = 3
+    max_num_steps: int | None = None
+    mask_truncated: bool = False
+    weighting: str = "continuation"
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    context: ContextConfig = field(default_factory=ContextConfig)
+    thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    probes: ProbeConfig = field(default_factory=ProbeConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run: our typed block, and NeMo RL's blocks as plain nested dicts."""
+
+    aopsd: AOPSDConfig
+    policy: dict[str, Any]
+    data: dict[str, Any]
+    logger: dict[str, Any]
+    checkpointing: dict[str, Any]
+    raw: dict[str, Any]  # the whole resolved tree, as written to the run folder

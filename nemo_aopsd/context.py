@@ -1,0 +1,96 @@
+"""What each side reads: the student the bare question, the teacher the question and its privileged context.
+
+Both are chat messages; wording comes from `prompts/`. Nothing is ever truncated here: a row that is too long
+for the engine is the step's business (an error or a counted drop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nemo_aopsd.dag import frontier, serialize
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engine import Message
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.prompts import fill
+
+_NEEDS = {
+    "solution": "solution",
+    "plan": "plan",
+    "subproblems": "subproblems",
+    "dag_full": "dag",
+    "dag_frontier": "dag",
+    "other_problem": "solution",
+}
+
+
+def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> None:
+    """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
+    needed = {_NEEDS[kind]} if kind in _NEEDS else set()
+    if curriculum == "competence":
+        needed.add("dag")
+    for problem in problems:
+        for field in sorted(needed):
+            value = getattr(problem, field)
+            if value is None or (isinstance(value, str) and not value.strip()) or value == ():
+                raise UserError(
+                    f"{problem.where}: problem {problem.id!r} has no `{field}`, which aopsd.context.kind={kind} or "
+                    f"aopsd.curriculum.name={curriculum} needs. Add it, drop the row, or choose another setting."
+                )
+    if kind == "other_problem" and len(problems) < 2:
+        raise UserError("aopsd.context.kind=other_problem needs at least two problems, found one. Add problems.")
+
+
+def student_messages(problem: Problem, prompts: str) -> list[Message]:
+    """The bare question with the answer-format instruction."""
+    return _user(fill(prompts, "student", problem=problem.problem))
+
+
+def teacher_messages(
+    problem: Problem,
+    kind: str,
+    prompts: str,
+    *,
+    reached: frozenset[str] = frozenset(),
+    mark_frontier: bool = True,
+    donor: Problem | None = None,
+) -> list[Message]:
+    """The teacher's prompt x + P. `reached` is R for `dag_frontier`; `donor` is the other problem."""
+    match kind:
+        case "none":
+            return student_messages(problem, prompts)
+        case "solution":
+            return _user(fill(prompts, "teacher_solution", problem=problem.problem, context=problem.solution))
+        case "plan" | "subproblems":
+            steps = "\n".join(f"{number}. {step}" for number, step in enumerate(getattr(problem, kind), start=1))
+            return _user(fill(prompts, f"teacher_{kind}", problem=problem.problem, context=steps))
+        case "dag_full":
+            return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=serialize(problem.dag)))
+        case "dag_frontier":
+            text = disclose(problem, reached, mark_frontier)
+            return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=text))
+        case "other_problem":
+            gaps = {"problem": problem.problem, "donor_problem": donor.problem, "context": donor.solution}
+            return _user(fill(prompts, "teacher_other_problem", **gaps))
+    raise ValueError(f"unknown context {kind!r}")
+
+
+def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = True) -> str:
+    """P(y) = phi(G[R u F(R)]) (eq:local-disclosure); marks say `reached` or `next`."""
+    ahead = frontier(problem.dag, reached)
+    marks = {node: "reached" for node in reached} | {node: "next" for node in ahead}
+    return serialize(problem.dag.subgraph(reached | ahead), marks if mark_frontier else None)
+
+
+def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> float | None:
+    """Share of the graph that the teacher saw; None where the context is no graph."""
+    match kind:
+        case "dag_full":
+            return 1.0
+        case "dag_frontier":
+            return len(reached | frontier(problem.dag, reached)) / len(problem.dag)
+    return None
+
+
+def _user(text: str) -> list[Message]:
+    return [{"role": "user", "content": text}]

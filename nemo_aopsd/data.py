@@ -1,0 +1,98 @@
+"""Problems, one JSON object a line. Every error names file, line and remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from nemo_aopsd import dag
+from nemo_aopsd.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem with its verified answer and what a teacher may be shown. `where` is file and line."""
+
+    id: str
+    problem: str
+    answer: str
+    where: str
+    solution: str | None = None
+    plan: tuple[str, ...] = ()
+    subproblems: tuple[str, ...] = ()
+    dag: nx.DiGraph | None = None
+
+
+def read_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`(where, record)` of each non-blank line. Raises UserError on a missing file, bad bytes or bad JSON."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file (looked from {Path.cwd()}). Check the path.")
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        where = f"{path}:{number}"
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Mend the line.") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. One object a line.")
+        yield where, record
+
+
+def load_problems(path: str | Path) -> list[Problem]:
+    """Every problem of a JSONL file, in order. Raises UserError on the first bad one or a repeated id."""
+    problems: dict[str, Problem] = {}
+    for where, record in read_jsonl(path):
+        problem = parse_problem(record, where)
+        if problem.id in problems:
+            raise UserError(f"{where}: id {problem.id!r} was used at {problems[problem.id].where}. Make ids unique.")
+        problems[problem.id] = problem
+    if not problems:
+        raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
+    return list(problems.values())
+
+
+def parse_problem(record: dict[str, Any], where: str) -> Problem:
+    """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the field."""
+    answer = record.get("answer")
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        answer = str(answer)
+    for field, value in (("id", record.get("id")), ("problem", record.get("problem")), ("answer", answer)):
+        if not isinstance(value, str) or not value.strip():
+            raise UserError(f"{where}: `{field}` must be a non-empty string, got {value!r}.")
+    raw_dag = record.get("dag")
+    return Problem(
+        id=record["id"],
+        problem=record["problem"],
+        answer=answer,
+        where=where,
+        solution=_optional_text(record, "solution", where),
+        plan=_text_list(record, "plan", where),
+        subproblems=_text_list(record, "subproblems", where),
+        dag=None if raw_dag is None else dag.build_graph(raw_dag, answer, f"{where} (id {record['id']!r})"),
+    )
+
+
+def _optional_text(record: dict[str, Any], field: str, where: str) -> str | None:
+    value = record.get(field)
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{where}: `{field}` must be a string, got {type(value).__name__}.")
+    return value
+
+
+def _text_list(record: dict[str, Any], field: str, where: str) -> tuple[str, ...]:
+    value = record.get(field) or []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise UserError(f"{where}: `{field}` must be a list of strings, got {str(value)[:80]}.")
+    return tuple(value)

@@ -1,0 +1,77 @@
+"""What the method asks of an engine: two small protocols, in token ids.
+
+The step owns this seam and knows no text beyond `Tokenizer`; an engine knows no problem, graph or judge.
+Weight synchronisation, sleeping, offloading and padding are an engine's own business.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TrainRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_aopsd.objectives import Objective
+
+Message = dict[str, str]  # {"role": ..., "content": ...}
+
+
+class Tokenizer(Protocol):
+    """Text at the border: chat messages in, prompt ids out."""
+
+    end_ids: frozenset[int]  # every id that ends a response
+
+    def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
+        """Prompt ids, generation marker included. `thinking` None leaves the template's default."""
+
+    def encode(self, text: str) -> Tokens:
+        """Ids of bare text, without any special token added."""
+
+    def decode(self, tokens: Tokens) -> str:
+        """The text of `tokens`, end-of-sequence and other special tokens left out."""
+
+    def pieces(self, tokens: Tokens) -> list[str]:
+        """The text of each token by itself, special tokens shown; for people to look at."""
+
+
+class LanguageModel(Protocol):
+    """A causal language model that can be sampled and asked for log-probs. Results keep the order of inputs."""
+
+    def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
+        """Sample one response a prompt. The same seed and inputs give the same ids."""
+
+    def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
+        """Log-probs `[T]` float32 of each response token at temperature 1, under its own prompt."""
+
+    def continue_greedily(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
+    ) -> list[list[Branch]]:
+        """Extend each branch greedily to `length` tokens in all; an end token (its own included) ends it."""
+
+    def branch_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
+    ) -> list[list[Tensor]]:
+        """Log-probs of each branch's own tokens (the anchor too), each after `prompt + response[:position]`."""
+
+
+class Engine(Protocol):
+    """A student that learns and a teacher that does not (or follows by EMA, or is the live student)."""
+
+    tokenizer: Tokenizer
+    student: LanguageModel
+    teacher: LanguageModel
+
+    def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
+        """One optimizer step on `rows`, then let the teacher follow if it does. Returns summed metrics."""
+
+    def teacher_checksum(self) -> str:
+        """SHA-256 over names, shapes and bytes of the teacher's weights."""
+
+    def save(self, directory: Path) -> None:
+        """Write student, optimizer and (unless frozen) teacher into an existing empty directory."""
+
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote."""

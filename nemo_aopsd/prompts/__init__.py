@@ -1,0 +1,38 @@
+"""Prompt wording lives in the `.txt` files of this folder, one folder a family; code only fills the gaps."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from nemo_aopsd.errors import UserError
+
+_FOLDER = Path(__file__).parent
+
+
+def fill(family: str, name: str, **values: str) -> str:
+    """The template `name` of a family with its `{gaps}` replaced in one pass.
+
+    Only the gaps that `values` names are replaced, and replaced text is never read again, so braces, `\\boxed{}`
+    and backslashes in a problem survive byte for byte. Raises UserError if the template lacks a gap.
+    """
+    template = _read(family, name)
+    missing = [gap for gap in values if f"{{{gap}}}" not in template]
+    if missing:
+        raise UserError(f"{_path(family, name)}: the gaps {missing} are not in the template. Add {{{missing[0]}}}.")
+    return re.sub("|".join(rf"\{{{gap}\}}" for gap in values), lambda match: values[match[0][1:-1]], template)
+
+
+@lru_cache
+def _read(family: str, name: str) -> str:
+    path = _path(family, name)
+    if not path.is_file():
+        families = sorted(entry.name for entry in _FOLDER.iterdir() if entry.is_dir() and entry.name[0] != "_")
+        raise UserError(f"{path}: no such prompt. `aopsd.prompts` must be one of {families} or a folder that holds it.")
+    return path.read_text(encoding="utf-8").removesuffix("\n")
+
+
+def _path(family: str, name: str) -> Path:
+    built_in = _FOLDER / family
+    return (built_in if built_in.is_dir() else Path(family)) / f"{name}.txt"

@@ -1,0 +1,59 @@
+"""The values that cross module borders.
+
+One convention for alignment: **log-prob i belongs to token i**. Lists are ragged, one entry a rollout;
+padding exists only inside an engine. Log-probs, gaps and NLLs are in nats.
+
+Suffixes of names and shapes:  B rollouts of a step, T tokens of one response, N branches of one response,
+V vocabulary, S padded length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tokens = list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to decode. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sampled response, without its prompt. A finished one ends with an end-of-sequence token."""
+
+    tokens: Tokens
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A short side path off a response: prompt, then `response[:position]`, then `tokens`.
+
+    A probe is a branch: its first token is the anchor, the rest is the teacher's suffix.
+    """
+
+    position: int
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRow:
+    """One rollout as the update sees it; everything is per response token. 13 bytes of supervision a token."""
+
+    prompt: Tokens
+    response: Tokens
+    old_logprobs: Tensor  # [T] float32, student at collection time
+    teacher_logprobs: Tensor  # [T] float32
+    weights: Tensor  # [T] float32, in [0, 1]
+    mask: Tensor  # [T] bool, tokens that the loss counts
