@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from nemo_aopsd.types import Sampling
+
 CONTEXTS = ("none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem")
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("local", "nemo_rl"),
@@ -131,3 +133,19 @@ class Config:
     logger: dict[str, Any]
     checkpointing: dict[str, Any]
     raw: dict[str, Any]  # the whole resolved tree, as written to the run folder
+
+    @property
+    def rollout(self) -> Sampling:
+        """How the student answers: `policy.generation`, in NeMo RL's keys."""
+        generation = self.policy["generation"]
+        return Sampling(
+            max_new_tokens=generation["max_new_tokens"],
+            temperature=generation.get("temperature", 1.0),
+            top_p=generation.get("top_p", 1.0),
+            top_k=generation.get("top_k") or 0,
+        )
+
+    @property
+    def max_row_tokens(self) -> int:
+        """The longest prompt + response that the engine takes, the teacher's longer prompts included."""
+        return self.policy["max_total_sequence_length"]

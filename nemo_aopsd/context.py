@@ -6,6 +6,7 @@ for the engine is the step's business (an error or a counted drop).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from nemo_aopsd.dag import frontier, serialize
@@ -90,6 +91,12 @@ def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> flo
         case "dag_frontier":
             return len(reached | frontier(problem.dag, reached)) / len(problem.dag)
     return None
+
+
+def assign_donors(problems: Sequence[Problem], seed: int) -> dict[str, Problem]:
+    """One other problem for each, fixed for the run: a seeded cycle through all, so nobody is its own donor."""
+    cycle = random.Random(f"{seed}/donors").sample(problems, len(problems))
+    return {problem.id: donor for problem, donor in zip(cycle, [*cycle[1:], cycle[0]], strict=True)}
 
 
 def _user(text: str) -> list[Message]:

@@ -1,0 +1,115 @@
+"""Which problems come when (eq:dynamic-competence): competence, its EMA, high-to-low order, 1:2:1 bridge batches.
+
+A problem whose every attempt got no readable verdict has no competence; it stands at the mean of the others
+until its first observation, and is counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+from nemo_aopsd.config import CurriculumConfig
+
+
+class Curriculum:
+    """Order and batches of an epoch, fed by the progress of each rollout. Everything it knows is in `state_dict`."""
+
+    def __init__(self, problem_ids: Sequence[str], config: CurriculumConfig, batch_size: int, seed: int):
+        self.config = config
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+        self.competence: dict[str, float | None] = dict.fromkeys(problem_ids)
+        self.observed: dict[str, list[float]] = {}
+        self.history: list[dict[str, Any]] = []
+
+    def initialize(self, progress: dict[str, list[float]]) -> None:
+        """c^(0): the mean progress of each problem's readable initial attempts."""
+        self.competence = {
+            problem_id: mean(progress[problem_id]) if progress[problem_id] else None for problem_id in self.competence
+        }
+
+    def observe(self, problem_id: str, progress: float) -> None:
+        """Note the progress of one rollout of the running epoch."""
+        self.observed.setdefault(problem_id, []).append(progress)
+
+    def end_epoch(self) -> None:
+        """c <- (1 - lambda) c + lambda mean(r); a problem without a readable rollout keeps its competence."""
+        for problem_id, progress in self.observed.items():
+            before, now = self.competence[problem_id], mean(progress)
+            rate = self.config.ema
+            self.competence[problem_id] = now if before is None else (1 - rate) * before + rate * now
+        self.observed = {}
+        self.epoch += 1
+
+    def order(self) -> list[str]:
+        """Problem ids of this epoch: from high to low competence (ties by id), or shuffled."""
+        if self.config.name == "shuffle":
+            ids = sorted(self.competence)
+            random.Random(f"{self.seed}/order/{self.epoch}").shuffle(ids)
+            return ids
+        known = [value for value in self.competence.values() if value is not None]
+        neutral = mean(known) if known else 0.5
+
+        def rank(problem_id: str) -> tuple[float, str]:
+            value = self.competence[problem_id]
+            return -(neutral if value is None else value), problem_id
+
+        return sorted(self.competence, key=rank)
+
+    def batches(self) -> list[list[str]]:
+        """The batches of this epoch; every problem stands in exactly one."""
+        ids = self.order()
+        if self.config.name == "shuffle":
+            return _strata(ids, self.batch_size)
+        return bridge_batches(ids, self.batch_size, random.Random(f"{self.seed}/bridge/{self.epoch}"))
+
+    def num_unknown(self) -> int:
+        """Problems whose competence no readable verdict has told yet."""
+        return sum(value is None for value in self.competence.values())
+
+    def record(self) -> None:
+        """Append the running epoch's competences and order to `history`."""
+        self.history.append({"epoch": self.epoch, "competence": dict(self.competence), "order": self.order()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes, ready for JSON."""
+        return {
+            "epoch": self.epoch,
+            "competence": dict(self.competence),
+            "observed": {problem_id: list(progress) for problem_id, progress in self.observed.items()},
+            "history": list(self.history),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict`. Raises ValueError if it knows other problems."""
+        if set(state["competence"]) != set(self.competence):
+            raise ValueError("the checkpoint's curriculum was made for another set of problems")
+        self.epoch = state["epoch"]
+        self.competence = dict(state["competence"])
+        self.observed = {problem_id: list(progress) for problem_id, progress in state["observed"].items()}
+        self.history = list(state["history"])
+
+
+def bridge_batches(ids: Sequence[str], batch_size: int, rng: random.Random) -> list[list[str]]:
+    """Mix neighbouring strata of `ids` (easy to hard) so that an inner batch is easy : own : hard = 1 : 2 : 1.
+
+    Half of each stratum stays, one quarter joins the batch before (there the hard quarter) and one the batch
+    after (there the easy quarter); at both ends the quarter without a neighbour stays.
+    """
+    strata = _strata(ids, batch_size)
+    batches: list[list[str]] = [[] for _ in strata]
+    for index, stratum in enumerate(strata):
+        mixed = rng.sample(stratum, len(stratum))
+        quarter = len(mixed) // 4
+        batches[max(index - 1, 0)] += mixed[:quarter]
+        batches[min(index + 1, len(strata) - 1)] += mixed[quarter : 2 * quarter]
+        batches[index] += mixed[2 * quarter :]
+    return batches
+
+
+def _strata(ids: Sequence[str], size: int) -> list[list[str]]:
+    return [list(ids[start : start + size]) for start in range(0, len(ids), size)]

@@ -1,0 +1,69 @@
+"""Continuation probes (sec:selective): at high-gap tokens, what would the teacher say next, and does it surprise?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nemo_aopsd.config import ProbeConfig
+from nemo_aopsd.engine import LanguageModel
+from nemo_aopsd.types import Branch, Tokens
+from nemo_aopsd.weighting import continuation_weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probed token. `nll` is L_t in nats a token, None if the suffix is empty (the anchor ended the text)."""
+
+    position: int
+    gap: float
+    anchor: int
+    suffix: Tokens
+    nll: float | None
+    weight: float
+
+
+def triggered(gap: Tensor, config: ProbeConfig) -> list[int]:
+    """H(y): positions of `gap` [T] with |gap| >= delta, ascending; at most the `max_per_rollout` largest."""
+    positions = (gap.abs() >= config.threshold).nonzero().flatten().tolist()
+    if config.max_per_rollout is None or len(positions) <= config.max_per_rollout:
+        return positions
+    return sorted(sorted(positions, key=lambda t: -abs(gap[t].item()))[: config.max_per_rollout])
+
+
+def run_probes(
+    student: LanguageModel,
+    teacher: LanguageModel,
+    student_prompts: list[Tokens],
+    teacher_prompts: list[Tokens],
+    responses: list[Tokens],
+    gaps: list[Tensor],
+    config: ProbeConfig,
+) -> list[list[Probe]]:
+    """The probes of each rollout, by position (eq:continuation-nll).
+
+    A positive gap anchors at the student's token, a negative one at the teacher's greedy choice. Both are one
+    branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs.
+    """
+    starts_B = [
+        [Branch(t, [response[t]] if gap[t] > 0 else []) for t in triggered(gap, config)]
+        for response, gap in zip(responses, gaps, strict=True)
+    ]
+    branches_B = teacher.continue_greedily(teacher_prompts, responses, starts_B, config.length)
+    logprobs_B = student.branch_logprobs(student_prompts, responses, branches_B)
+    return [
+        [_probe(branch, gap, logprobs, config) for branch, logprobs in zip(branches, logprobs_N, strict=True)]
+        for branches, gap, logprobs_N in zip(branches_B, gaps, logprobs_B, strict=True)
+    ]
+
+
+def _probe(branch: Branch, gap: Tensor, logprobs: Tensor, config: ProbeConfig) -> Probe:
+    anchor, *suffix = branch.tokens
+    # Rounding may leave a certain token at a log-prob of +1e-7; clamp keeps a NaN, which the weight then refuses.
+    nll = (-logprobs[1:].mean()).clamp(min=0).item() if suffix else None
+    sampled_gap = gap[branch.position].item()
+    weight = continuation_weight(sampled_gap, nll, config)
+    return Probe(branch.position, sampled_gap, anchor, suffix, nll, weight)

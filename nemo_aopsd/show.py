@@ -1,0 +1,57 @@
+"""Lines and bars that a person watches while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+T = TypeVar("T")
+
+
+class RateColumn(ProgressColumn):
+    """Items a second, or seconds an item where it is slower than one a second."""
+
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("")
+        return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
+
+
+def track(items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0) -> Iterator[T]:
+    """The items, behind a progress bar with a rate that vanishes at the end. Nothing where there is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(label, total=total or len(items), completed=done)
+        for item in items:
+            yield item
+            bar.advance(task)
+
+
+def step_line(metrics: dict[str, float]) -> str:
+    """One step in one line; a number that does not apply is left out."""
+    parts = [f"step {metrics['step']:>4.0f}"]
+    for key, label, form in (
+        ("train/loss", "loss", "{:+.4f}"),
+        ("train/grad_norm", "grad", "{:.3f}"),
+        ("gap/mean_abs", "|gap|", "{:.3f}"),
+        ("probe/trigger_rate", "triggered", "{:.2%}"),
+        ("probe/nll_mean", "L", "{:.2f}"),
+        ("probe/weight_mean", "w", "{:.2f}"),
+        ("dag/progress", "progress", "{:.2f}"),
+        ("dag/disclosed_share", "disclosed", "{:.2f}"),
+        ("rollout/mean_tokens", "tokens", "{:.0f}"),
+        ("rollout/truncated", "truncated", "{:.0f}"),
+        ("judge/failed", "unread verdicts", "{:.0f}"),
+        ("context/dropped", "dropped", "{:.0f}"),
+        ("time/step", "", "{:.1f} s"),
+    ):
+        if key in metrics and not (key in _ONLY_IF_SOME and not metrics[key]):
+            parts.append(f"{label} {form.format(metrics[key])}".strip())
+    return "  ".join(parts)
+
+
+_ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped"}

@@ -1,0 +1,225 @@
+"""One training step of AOPSD, top to bottom. Start reading here.
+
+`collect` holds stages 1 to 5 and changes nothing; `train_step` adds the update. Lists are indexed by rollout (`_B`).
+Not here: which problems come when (trainer, curriculum) and how an engine computes (engines/).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nemo_aopsd import dag
+from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.context import student_messages, teacher_messages
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engine import Engine
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import derive_seed
+from nemo_aopsd.judge import Verdict, judge_attempts
+from nemo_aopsd.probes import Probe, run_probes
+from nemo_aopsd.types import Generation, Tokens, TrainRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_aopsd.objectives import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """All that one rollout went through. A dropped one had no room for the teacher and has no stages 4 to 6."""
+
+    problem: Problem
+    student_prompt: Tokens
+    output: Generation
+    verdict: Verdict | None  # None where neither context nor curriculum asks for progress
+    reached: frozenset[str] | None
+    teacher_prompt: Tokens
+    dropped: bool
+    student_logprobs: Tensor | None  # [T]
+    teacher_logprobs: Tensor | None  # [T]
+    probes: list[Probe]
+
+    @property
+    def progress(self) -> float | None:
+        """r(y); None if there is no readable verdict."""
+        if self.verdict is None or self.verdict.failed:
+            return None
+        return dag.progress(self.problem.dag, self.reached)
+
+    @property
+    def gap(self) -> Tensor:
+        """g_t = log q - log p of the sampled tokens, [T] (eq:opsd-gap)."""
+        return self.teacher_logprobs - self.student_logprobs
+
+    @property
+    def weights(self) -> Tensor:
+        """w_t, [T]: the probes' weights, 1 elsewhere."""
+        import torch
+
+        weights = torch.ones(len(self.output.tokens))
+        for probe in self.probes:
+            weights[probe.position] = probe.weight
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Rollouts, the engine's training metrics, and seconds by stage."""
+
+    rollouts: list[Rollout]
+    train_metrics: dict[str, float]
+    seconds: dict[str, float]
+
+
+def train_step(
+    problems: Sequence[Problem],
+    engine: Engine,
+    objective: Objective,
+    config: Config,
+    *,
+    donors: dict[str, Problem],
+    seed: int,
+) -> StepResult:
+    """Collect `num_generations_per_prompt` rollouts of each problem and take one optimizer step on them."""
+    seconds: dict[str, float] = {}
+    rollouts_B = collect(problems, engine, config, donors=donors, seed=seed, seconds=seconds)
+
+    # 6. Update: the objective forms the clipped, weighted advantage anew in every forward (eq:weighted-advantage).
+    with _timed(seconds, "update"):
+        rows = [_train_row(rollout, config.aopsd) for rollout in rollouts_B if not rollout.dropped]
+        train_metrics = engine.train(rows, objective)
+    return StepResult(rollouts_B, train_metrics, seconds)
+
+
+def collect(
+    problems: Sequence[Problem],
+    engine: Engine,
+    config: Config,
+    *,
+    donors: dict[str, Problem],
+    seed: int,
+    seconds: dict[str, float],
+) -> list[Rollout]:
+    """Stages 1 to 5: everything that the update needs, without the update. Adds to `seconds` by stage."""
+    aopsd, tokenizer = config.aopsd, engine.tokenizer
+    problems_B = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]
+
+    # 1. Rollout: the student answers the bare question.
+    with _timed(seconds, "rollout"):
+        prompts_B = [
+            tokenizer.render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems_B
+        ]
+        outputs_B = engine.student.generate(prompts_B, config.rollout, derive_seed(seed, "rollout"))
+        responses_B = [output.tokens for output in outputs_B]
+
+    # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
+    with _timed(seconds, "judge"):
+        verdicts_B = judge_rollouts(problems_B, responses_B, engine, aopsd, seed)
+        reached_B = [
+            dag.largest_closed_subset(problem.dag, verdict.judged) if verdict else None
+            for problem, verdict in zip(problems_B, verdicts_B, strict=True)
+        ]
+
+    # 3. Disclosure: the teacher sees R and its frontier, or what the context says (eq:local-disclosure).
+    teacher_prompts_B = [
+        tokenizer.render(_teacher_messages(problem, reached, donors, aopsd), aopsd.thinking.teacher)
+        for problem, reached in zip(problems_B, reached_B, strict=True)
+    ]
+    fits_B = [
+        _fits(problem, prompt, response, config)
+        for problem, prompt, response in zip(problems_B, teacher_prompts_B, responses_B, strict=True)
+    ]
+
+    # 4. Gap: the same response ids under both prompts (eq:opsd-gap).
+    kept = [index for index, fits in enumerate(fits_B) if fits]
+    kept_rows = [[rows[index] for index in kept] for rows in (prompts_B, teacher_prompts_B, responses_B)]
+    student_prompts_K, teacher_prompts_K, responses_K = kept_rows
+    with _timed(seconds, "student"):
+        student_K = engine.student.logprobs(student_prompts_K, responses_K)
+    with _timed(seconds, "teacher"):
+        teacher_K = engine.teacher.logprobs(teacher_prompts_K, responses_K)
+
+    # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
+    with _timed(seconds, "probes"):
+        gaps_K = [teacher - student for teacher, student in zip(teacher_K, student_K, strict=True)]
+        probes_K = (
+            run_probes(engine.student, engine.teacher, *kept_rows, gaps_K, aopsd.probes)
+            if aopsd.weighting == "continuation"
+            else [[] for _ in kept]
+        )
+
+    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, strict=True), strict=True))
+    return [
+        Rollout(*row, index not in scored, *scored.get(index, (None, None, [])))
+        for index, row in enumerate(
+            zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
+        )
+    ]
+
+
+def judge_rollouts(
+    problems: Sequence[Problem], responses: list[Tokens], engine: Engine, aopsd: AOPSDConfig, seed: int
+) -> list[Verdict | None]:
+    """A verdict for each response, or None for all where neither context nor curriculum uses progress."""
+    if aopsd.context.kind != "dag_frontier" and aopsd.curriculum.name != "competence":
+        return [None] * len(responses)
+    return judge_attempts(
+        engine.student if aopsd.judge.model == "student" else engine.teacher,
+        engine.tokenizer,
+        problems,
+        responses,
+        config=aopsd.judge,
+        prompts=aopsd.prompts,
+        thinking=aopsd.thinking.student,
+        seed=derive_seed(seed, "judge"),
+    )
+
+
+def _teacher_messages(
+    problem: Problem, reached: frozenset[str] | None, donors: dict[str, Problem], aopsd: AOPSDConfig
+) -> list[dict[str, str]]:
+    return teacher_messages(
+        problem,
+        aopsd.context.kind,
+        aopsd.prompts,
+        reached=reached or frozenset(),
+        mark_frontier=aopsd.context.mark_frontier,
+        donor=donors.get(problem.id),
+    )
+
+
+def _fits(problem: Problem, teacher_prompt: Tokens, response: Tokens, config: Config) -> bool:
+    needed = len(teacher_prompt) + len(response) + config.aopsd.probes.length
+    if needed > config.max_row_tokens and config.aopsd.context.on_overlong == "error":
+        raise UserError(
+            f"{problem.where}: problem {problem.id!r}: teacher prompt {len(teacher_prompt)} + response {len(response)} "
+            f"+ probe {config.aopsd.probes.length} = {needed} tokens exceed policy.max_total_sequence_length="
+            f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
+        )
+    return needed <= config.max_row_tokens
+
+
+def _train_row(rollout: Rollout, aopsd: AOPSDConfig) -> TrainRow:
+    import torch
+
+    counted = rollout.output.finished or not aopsd.mask_truncated
+    return TrainRow(
+        prompt=rollout.student_prompt,
+        response=rollout.output.tokens,
+        old_logprobs=rollout.student_logprobs,
+        teacher_logprobs=rollout.teacher_logprobs,
+        weights=rollout.weights,
+        mask=torch.full((len(rollout.output.tokens),), counted),
+    )
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start

@@ -1,0 +1,221 @@
+"""When things happen: initial attempts, epochs, steps, evaluation, checkpoints, resume. What happens is in step.py.
+
+Every random choice has a seed of its own, made from the run's seed and the step's number, so the state of a run is
+its weights, its curriculum and three counters. A killed run redoes the steps since its last checkpoint, and finds
+the same numbers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from nemo_aopsd import checkpoint
+from nemo_aopsd.config import Config
+from nemo_aopsd.context import assign_donors, student_messages
+from nemo_aopsd.curriculum import Curriculum
+from nemo_aopsd.dag import largest_closed_subset, progress
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engine import Engine
+from nemo_aopsd.evaluate import evaluate
+from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
+from nemo_aopsd.leaks import leak_patterns, mentions_context
+from nemo_aopsd.metrics import step_metrics
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.records import rollout_record
+from nemo_aopsd.show import step_line, track
+from nemo_aopsd.step import StepResult, judge_rollouts, train_step
+
+
+def train(
+    config: Config,
+    problems: list[Problem],
+    held_out: list[Problem] | None,
+    engine: Engine,
+    run: Path,
+    *,
+    resume: bool,
+    console: Console | None = None,
+) -> None:
+    """Train into the run folder until `max_num_epochs` or `max_num_steps`; with `resume`, from where it stopped."""
+    Trainer(config, problems, held_out, engine, run, console or Console()).run(resume)
+
+
+class Trainer:
+    """Holds what lives as long as a run."""
+
+    def __init__(
+        self,
+        config: Config,
+        problems: list[Problem],
+        held_out: list[Problem] | None,
+        engine: Engine,
+        run: Path,
+        console: Console,
+    ):
+        self.config, self.aopsd = config, config.aopsd
+        self.problems = {problem.id: problem for problem in problems}
+        self.held_out = held_out
+        self.engine = engine
+        self.folder = run
+        self.console = console
+        self.objective = build_objective(self.aopsd.objective)
+        self.donors = assign_donors(problems, self.aopsd.seed) if self.aopsd.context.kind == "other_problem" else {}
+        self.leak_patterns = leak_patterns(self.aopsd.prompts)
+        self.curriculum = Curriculum(
+            list(self.problems), self.aopsd.curriculum, self.aopsd.num_prompts_per_step, self.aopsd.seed
+        )
+        self.step = 0  # steps done
+        self.next_batch = 0  # of the running epoch
+
+    def run(self, resume: bool) -> None:
+        state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
+        if state:
+            self._restore(state)
+        else:
+            self._evaluate()
+            self._start_curriculum()
+        while self.curriculum.epoch < self.aopsd.max_num_epochs and not self._out_of_steps():
+            self._run_epoch()
+            self._evaluate()
+        self._evaluate()
+
+    def _run_epoch(self) -> None:
+        epoch = self.curriculum.epoch
+        batches = self.curriculum.batches()
+        label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}"
+        for batch in track(batches[self.next_batch :], label, self.console, len(batches), self.next_batch):
+            result = train_step(
+                [self.problems[problem_id] for problem_id in batch],
+                self.engine,
+                self.objective,
+                self.config,
+                donors=self.donors,
+                seed=derive_seed(self.aopsd.seed, "step", self.step + 1),
+            )
+            self.step += 1
+            self.next_batch += 1
+            self._observe(result)
+            self._record(result, epoch)
+            finished = self.next_batch == len(batches)
+            if finished:
+                self.curriculum.end_epoch()
+                self.next_batch = 0
+                self._record_competence()
+            if finished or self._out_of_steps() or self.step % self.config.checkpointing["save_period"] == 0:
+                self._save()
+            if self._out_of_steps():
+                return
+
+    def _observe(self, result: StepResult) -> None:
+        for rollout in result.rollouts:
+            if rollout.progress is not None:
+                self.curriculum.observe(rollout.problem.id, rollout.progress)
+
+    def _record(self, result: StepResult, epoch: int) -> None:
+        at = {"epoch": epoch, "step": self.step}
+        texts = [self.engine.tokenizer.decode(rollout.output.tokens) for rollout in result.rollouts]
+        leaks = [mentions_context(text, self.leak_patterns) for text in texts]
+        metrics = at | step_metrics(result, self.aopsd, leaks)
+        records = [
+            at | rollout_record(rollout, self.engine.tokenizer, self.aopsd.context.kind) for rollout in result.rollouts
+        ]
+        write_jsonl(self.folder / "rollouts" / f"step_{self.step:06d}.jsonl", records)
+        append_jsonl(self.folder / "metrics.jsonl", metrics)
+        self.console.print(step_line(metrics), highlight=False)
+
+    def _start_curriculum(self) -> None:
+        if self.aopsd.curriculum.name == "competence":
+            self.curriculum.initialize(self._initial_progress())
+        self._record_competence()
+
+    def _initial_progress(self) -> dict[str, list[float]]:
+        """Progress of K attempts a problem (c^(0) of eq:dynamic-competence), journalled a batch at a time."""
+        journal = self.folder / "initial_progress.jsonl"
+        found = {line["problem_id"]: line["progress"] for line in read_journal(journal)}
+        write_jsonl(journal, ({"problem_id": key, "progress": value} for key, value in found.items()))
+        size = self.aopsd.num_prompts_per_step
+        ids = sorted(self.problems)
+        blocks = [ids[start : start + size] for start in range(0, len(ids), size)]
+        for index, block in enumerate(track(blocks, "initial attempts", self.console)):
+            if not found.keys() >= set(block):
+                for problem_id, values in self._attempt(block, derive_seed(self.aopsd.seed, "initial", index)).items():
+                    append_jsonl(journal, {"problem_id": problem_id, "progress": values})
+                    found[problem_id] = values
+        return found
+
+    def _attempt(self, ids: list[str], seed: int) -> dict[str, list[float]]:
+        problems = [self.problems[key] for key in ids for _ in range(self.aopsd.curriculum.num_initial_attempts)]
+        prompts = [
+            self.engine.tokenizer.render(student_messages(problem, self.aopsd.prompts), self.aopsd.thinking.student)
+            for problem in problems
+        ]
+        outputs = self.engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
+        verdicts = judge_rollouts(problems, [output.tokens for output in outputs], self.engine, self.aopsd, seed)
+        found: dict[str, list[float]] = {key: [] for key in ids}
+        for problem, verdict in zip(problems, verdicts, strict=True):
+            if not verdict.failed:
+                reached = largest_closed_subset(problem.dag, verdict.judged)
+                found[problem.id].append(progress(problem.dag, reached))
+        return found
+
+    def _evaluate(self) -> None:
+        """pass@k of the current weights, unless this epoch was evaluated before or its turn has not come."""
+        epoch, config = self.curriculum.epoch, self.aopsd.evaluation
+        last = epoch >= self.aopsd.max_num_epochs or self._out_of_steps()
+        if self.held_out is None or self.next_batch or (epoch % config.period and not last):
+            return
+        if (self.folder / "eval" / f"epoch_{epoch:03d}.json").exists():
+            return
+        summary = evaluate(
+            self.engine.student,
+            self.engine.tokenizer,
+            self.held_out,
+            config,
+            prompts=self.aopsd.prompts,
+            thinking=self.aopsd.thinking.student,
+            seed=derive_seed(self.aopsd.seed, "eval"),
+            out=self.folder / "eval",
+            epoch=epoch,
+        )
+        rate = summary["pass_at_k"]["1"]
+        self.console.print(
+            f"[bold]after epoch {epoch}[/]: pass@1 {rate:.3f} on {summary['num_problems']} held-out problems",
+            highlight=False,
+        )
+
+    def _record_competence(self) -> None:
+        self.curriculum.record()
+        write_jsonl(self.folder / "competence.jsonl", self.curriculum.history)
+
+    def _save(self) -> None:
+        settings = self.config.checkpointing
+        if settings["enabled"]:
+            checkpoint.save(self.checkpoints, self.step, self.engine, self._state(), settings["keep_top_k"])
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "next_batch": self.next_batch,
+            "teacher_checksum": self.engine.teacher_checksum(),
+            "curriculum": self.curriculum.state_dict(),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.step, self.next_batch = state["step"], state["next_batch"]
+        self.curriculum.load_state_dict(state["curriculum"])
+        write_jsonl(self.folder / "competence.jsonl", self.curriculum.history)
+        metrics = self.folder / "metrics.jsonl"
+        write_jsonl(metrics, (line for line in read_journal(metrics) if line["step"] <= self.step))
+        for path in (self.folder / "rollouts").glob("step_*.jsonl"):
+            if int(path.stem.removeprefix("step_")) > self.step:
+                path.unlink()
+
+    def _out_of_steps(self) -> bool:
+        return self.aopsd.max_num_steps is not None and self.step >= self.aopsd.max_num_steps
+
+    @property
+    def checkpoints(self) -> Path:
+        return Path(self.config.checkpointing["checkpoint_dir"])
