@@ -17,7 +17,7 @@ def fill(family: str, name: str, **values: str) -> str:
     Only the gaps that `values` names are replaced, and replaced text is never read again, so braces, `\\boxed{}`
     and backslashes in a problem survive byte for byte. Raises UserError if the template lacks a gap.
     """
-    template = _read(family, name)
+    template = read(family, name)
     missing = [gap for gap in values if f"{{{gap}}}" not in template]
     if missing:
         raise UserError(f"{_path(family, name)}: the gaps {missing} are not in the template. Add {{{missing[0]}}}.")
@@ -25,7 +25,8 @@ def fill(family: str, name: str, **values: str) -> str:
 
 
 @lru_cache
-def _read(family: str, name: str) -> str:
+def read(family: str, name: str) -> str:
+    """The bare text of a file of a family, less its last line break. Raises UserError if there is no such file."""
     path = _path(family, name)
     if not path.is_file():
         families = sorted(entry.name for entry in _FOLDER.iterdir() if entry.is_dir() and entry.name[0] != "_")
