@@ -1,0 +1,35 @@
+"""Leak meter: does a response to the bare question talk of the private context that only the teacher saw?
+
+A rate of phrases, not of copied content: a student that copies results without naming their source goes unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.prompts import read
+
+
+def leak_patterns(prompts: str) -> list[re.Pattern[str]]:
+    """The patterns of `leaks.txt` in a family of prompts: one regular expression a line, `#` starts a comment line.
+
+    Raises UserError if the file is missing or a line does not compile.
+    """
+    patterns = []
+    for number, line in enumerate(read(prompts, "leaks").splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            patterns.append(re.compile(line, re.IGNORECASE))
+        except re.error as error:
+            raise UserError(
+                f"leaks.txt of prompts {prompts!r}, line {number}: {error} in {line!r}. Mend it."
+            ) from error
+    return patterns
+
+
+def mentions_context(text: str, patterns: Iterable[re.Pattern[str]]) -> bool:
+    """True if any pattern occurs in `text`."""
+    return any(pattern.search(text) for pattern in patterns)

@@ -1,0 +1,72 @@
+"""pass@k and intervals. Problems are the independent units: samples of one problem are never resampled alone.
+
+Percentile bootstrap intervals are approximate and collapse where all problems agree (all solved, say); for a plain
+rate of independent events use `wilson_interval`, which does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+_INDEXES_AT_ONCE = 1 << 20  # bounds the memory of a bootstrap
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Unbiased chance that at least one of k samples is correct, 1 - C(n-c, k) / C(n, k).
+
+    Raises ValueError unless 0 <= c <= n and 1 <= k <= n; k above n has no unbiased estimate.
+
+    >>> pass_at_k(8, 1, 1), pass_at_k(8, 1, 8)
+    (0.125, 1.0)
+    """
+    if not 0 <= num_correct <= num_samples:
+        raise ValueError(f"{num_correct} correct of {num_samples} samples")
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} needs at least {max(k, 1)} samples a problem, got {num_samples}")
+    ways = math.comb(num_samples, k)
+    return (ways - math.comb(num_samples - num_correct, k)) / ways
+
+
+def mean_pass_at_k(num_correct: Collection[int], num_samples: int, k: int) -> float:
+    """pass@k averaged over problems, each with `num_samples` samples. Raises ValueError without a problem."""
+    if not num_correct:
+        raise ValueError("no problem to average over")
+    return math.fsum(pass_at_k(num_samples, count, k) for count in num_correct) / len(num_correct)
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of `values`, one a problem. Raises ValueError if there is none."""
+    if not len(values):
+        raise ValueError("no value to resample")
+    samples = np.asarray(values, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    rows = max(1, _INDEXES_AT_ONCE // len(samples))
+    sizes = [min(rows, num_resamples - start) for start in range(0, num_resamples, rows)]
+    draws = [samples[generator.integers(len(samples), size=(size, len(samples)))].mean(axis=1) for size in sizes]
+    low, high = np.quantile(np.concatenate(draws), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def paired_bootstrap_interval(
+    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Bootstrap interval of mean(after - before); both list the same problems in the same order."""
+    differences = [later - earlier for earlier, later in zip(before, after, strict=True)]
+    return bootstrap_interval(differences, level=level, num_resamples=num_resamples, seed=seed)
+
+
+def wilson_interval(num_events: int, num_trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a rate. Raises ValueError unless 0 <= events <= trials and trials > 0."""
+    if not 0 <= num_events <= num_trials or num_trials == 0:
+        raise ValueError(f"{num_events} events of {num_trials} trials")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    rate, shrink = num_events / num_trials, 1 + z * z / num_trials
+    centre = (rate + z * z / (2 * num_trials)) / shrink
+    half = z / shrink * math.sqrt(rate * (1 - rate) / num_trials + z * z / (4 * num_trials**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
