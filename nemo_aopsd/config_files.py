@@ -1,0 +1,198 @@
+"""Config files in NeMo RL's dialect: `defaults:`, interpolation, dotted overrides, and one strict `aopsd:` block.
+
+Each file and each override is checked by itself before all are merged, so an error names the line that caused it.
+Nothing here needs a model; what only an engine can know is its own `check`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config_checks import LOCAL_KEYS, REQUIRED_KEYS, find_faults, select
+from nemo_aopsd.config_schema import NEMO_RL_BLOCKS, Layer, check_keys, first_line, flatten, nearest, type_error
+from nemo_aopsd.errors import UserError
+
+# What our loop reads from NeMo RL's blocks and a short config may leave out.
+NEMO_RL_DEFAULTS = {
+    "policy": {"generation": {"temperature": 1.0, "top_p": 1.0, "top_k": None}},
+    "checkpointing": {
+        "enabled": True,
+        "checkpoint_dir": "${logger.log_dir}/checkpoints",
+        "save_period": 10,
+        "keep_top_k": 2,
+    },
+}
+_OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
+_MISSING = object()
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The run that a config file and `key=value` overrides describe. Raises UserError naming file, line and key."""
+    _register_resolvers()
+    path = Path(path)
+    layers = list(_file_layers(path, ()))
+    for layer in layers:
+        check_keys(layer, path)
+    tree = OmegaConf.create(NEMO_RL_DEFAULTS)
+    for layer in layers:
+        tree = _merge(tree, layer.tree)
+    for override in overrides:
+        layer = _override_layer(override, tree)
+        check_keys(layer, path)
+        layers.append(layer)
+        tree = _merge(tree, layer.tree)
+    origins = {key: where for layer in layers for key, where in layer.origins.items()}
+    return _build(_resolve(tree, origins, path), origins, path)
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as a file that `load_config` reads back to the same values."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.raw))
+
+
+def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
+    """The layers of a file, parents first."""
+    if path.resolve() in children:
+        chain = " -> ".join(str(link) for link in (*children, path.resolve()))
+        raise UserError(f"{path}: `defaults` go in a circle: {chain}. Remove one of them.")
+    layer = _read_file(path)
+    parents = layer.tree.pop("defaults", [])
+    parents = [parents] if isinstance(parents, str) else parents
+    if not OmegaConf.is_list(parents) and not isinstance(parents, list):
+        raise UserError(f"{layer.origins['defaults']}: `defaults` must be a file name or a list of them.")
+    for parent in parents:
+        target = path.parent / str(parent)
+        if not target.is_file():
+            raise UserError(
+                f"{layer.origins['defaults']}: `defaults` names {parent}, but there is no file {target}. "
+                "Paths in `defaults` are relative to the file that names them."
+            )
+        yield from _file_layers(target, (*children, path.resolve()))
+    yield layer
+
+
+def _read_file(path: Path) -> Layer:
+    if not path.is_file():
+        raise UserError(f"{path}: no such config file (looked from {Path.cwd()}). Check the path.")
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None and not isinstance(root, yaml.MappingNode):
+            raise UserError(f"{path}: expected `key: value` lines at the top, found a {root.id}.")
+        tree = OmegaConf.load(io.StringIO(text)) if root else OmegaConf.create()
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}:{line}: broken YAML: {error.problem}. Mend the line.") from error
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{path}: broken YAML: {first_line(error)}. Mend the file.") from error
+    return Layer(tree, dict(_origins(root, str(path), "")))
+
+
+def _origins(node: yaml.Node | None, path: str, prefix: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield f"{prefix}{key.value}", f"{path}:{key.start_mark.line + 1}"
+            yield from _origins(value, path, f"{prefix}{key.value}.")
+
+
+def _override_layer(text: str, tree: DictConfig) -> Layer:
+    """`a.b=c` changes a key, `+a.b=c` or `++a.b=c` also adds one, as in NeMo RL; keys that we know need no plus."""
+    match = _OVERRIDE.fullmatch(text)
+    if not match:
+        raise UserError(f"override `{text}`: expected key=value, for example aopsd.probes.threshold=1.5.")
+    key, value = match["key"], match["value"]
+    known = key.startswith("aopsd.") or key in LOCAL_KEYS
+    present = OmegaConf.select(tree, key, default=_MISSING, throw_on_resolution_failure=False) is not _MISSING
+    if not (known or present or match["new"] or key.split(".")[0] not in NEMO_RL_BLOCKS):
+        names = [*flatten(OmegaConf.to_container(tree, resolve=False)), *LOCAL_KEYS]
+        raise UserError(f"override `{text}`: no key `{key}` in the config.{nearest(key, names)} To add it: `+{text}`.")
+    try:
+        layer = OmegaConf.from_dotlist([f"{key}={value}"])
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"override `{text}`: cannot read the value: {first_line(error)}. Quote it.") from error
+    return Layer(layer, dict.fromkeys(_dotted(OmegaConf.to_container(layer), ""), f"override `{text}`"))
+
+
+def _dotted(tree: dict[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in tree.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def _merge(base: DictConfig, child: DictConfig) -> DictConfig:
+    """`child` over `base`; a block with NeMo RL's `_override_: true` replaces the one below it instead."""
+    base, child = base.copy(), child.copy()
+    _drop_replaced(base, child)
+    return OmegaConf.merge(base, child)
+
+
+def _drop_replaced(base: DictConfig, child: DictConfig) -> None:
+    for key in list(child):
+        block = child._get_node(key)
+        if not isinstance(block, DictConfig) or block._is_none() or block._is_interpolation():
+            continue
+        if block.pop("_override_", False):
+            base.pop(key, None)
+        elif isinstance(base._get_node(key), DictConfig):
+            _drop_replaced(base[key], block)
+
+
+def _resolve(tree: DictConfig, origins: dict[str, str], path: Path) -> dict[str, Any]:
+    """Plain nested dicts, interpolation replaced, every default of `aopsd:` filled in."""
+    schema = OmegaConf.structured(AOPSDConfig)
+    try:
+        resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = str(error.full_key)
+        raise UserError(f"{origins.get(key, path)}: `{key}` has no value: {first_line(error)}.") from error
+    try:
+        block = OmegaConf.merge(schema, resolved.get("aopsd", {}))
+    except OmegaConfBaseException as error:
+        raise type_error(error, schema, origins, path) from error
+    return resolved | {"aopsd": OmegaConf.to_container(block)}
+
+
+def _build(raw: dict[str, Any], origins: dict[str, str], path: Path) -> Config:
+    missing = [key for key in REQUIRED_KEYS if select(raw, key) in (None, "")]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} must be set. Add to the file, or pass {missing[0]}=VALUE.")
+    faults = [f"{origins.get(key, path)}: `{key}` {message}" for key, message in find_faults(raw)]
+    if faults:
+        raise UserError("\n".join(faults))
+    return Config(
+        aopsd=OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(AOPSDConfig), raw["aopsd"])),
+        policy=raw["policy"],
+        data=raw["data"],
+        logger=raw["logger"],
+        checkpointing=raw["checkpointing"],
+        raw=raw,
+    )
+
+
+def _register_resolvers() -> None:
+    """NeMo RL's arithmetic, such as `${mul:${policy.x}, 2}`, and `${package:PATH}` for a file of this package."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # OmegaConf 2.4 renames the function; 2.3, in NeMo RL, has this name only
+        for name, function in (
+            ("mul", lambda a, b: a * b),
+            ("div", lambda a, b: a / b),
+            ("max", lambda a, b: max(a, b)),
+            ("package", lambda part: str(Path(__file__).parent / part)),
+        ):
+            OmegaConf.register_new_resolver(name, function, replace=True)

@@ -1,0 +1,107 @@
+"""Which keys a config may have, and of which type: NeMo RL's blocks are open, `aopsd:` is strict.
+
+Checked a layer at a time (one file, or one override), so that an error names the line that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_aopsd.config import AOPSDConfig
+from nemo_aopsd.errors import UserError
+
+# Top-level blocks of NeMo RL's recipes; ours is `aopsd`.
+NEMO_RL_BLOCKS = (
+    *("policy", "data", "logger", "checkpointing", "cluster", "env", "loss_fn"),
+    *("grpo", "distillation", "teacher", "sft", "dpo", "rm", "generation", "tokenizer", "eval"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One config file or one override; `origins` says where each dotted key was written."""
+
+    tree: DictConfig
+    origins: dict[str, str]
+
+
+def check_keys(layer: Layer, path: Path) -> None:
+    """Refuse, in one layer, top-level blocks that nobody knows, and keys and types that `aopsd:` does not have."""
+    for key in layer.tree:
+        if key not in NEMO_RL_BLOCKS and key != "aopsd":
+            where = layer.origins.get(str(key), path)
+            known = ("aopsd", *NEMO_RL_BLOCKS)
+            raise UserError(f"{where}: unknown block `{key}`.{nearest(str(key), known)} Known: {', '.join(known)}.")
+        block = layer.tree._get_node(key)
+        if not isinstance(block, DictConfig) or block._is_none():
+            raise UserError(f"{layer.origins[key]}: `{key}` must be a block of `key: value` lines, not a value.")
+    schema = OmegaConf.structured(AOPSDConfig)
+    block = layer.tree._get_node("aopsd")
+    if block is None:
+        return
+    _check_block(block, schema, "aopsd", layer.origins)
+    try:
+        OmegaConf.merge(schema, block)
+    except OmegaConfBaseException as error:
+        raise type_error(error, schema, layer.origins, path) from error
+
+
+def _check_block(block: Any, schema: DictConfig, name: str, origins: dict[str, str]) -> None:
+    if not isinstance(block, DictConfig) or block._is_none():
+        raise UserError(f"{origins[name]}: `{name}` must be a block of keys: {', '.join(schema)}.")
+    for key in block:
+        dotted = f"{name}.{key}"
+        if key not in schema:
+            raise UserError(
+                f"{origins[dotted]}: unknown key `{dotted}`.{_nearest_setting(key, name, schema)} "
+                f"Keys of `{name}`: {', '.join(schema)}."
+            )
+        if isinstance(schema._get_node(key), DictConfig):
+            _check_block(block._get_node(key), schema[key], dotted, origins)
+
+
+def type_error(error: OmegaConfBaseException, schema: DictConfig, origins: dict[str, str], path: Path) -> UserError:
+    parent, _, leaf = str(error.full_key).rpartition(".")
+    block = OmegaConf.get_type(OmegaConf.select(schema, parent) if parent else schema)
+    expected = block.__dataclass_fields__[leaf].type
+    key = f"aopsd.{error.full_key}"
+    return UserError(f"{origins.get(key, path)}: `{key}` must be of type {expected}: {first_line(error)}.")
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys to leaves; an empty block is a leaf.
+
+    >>> flatten({"a": {"b": 1, "c": {}}})
+    {'a.b': 1, 'a.c': {}}
+    """
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        nested = isinstance(value, dict) and value
+        leaves |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return leaves
+
+
+def _nearest_setting(key: str, block: str, schema: DictConfig) -> str:
+    """The nearest key of the same block, or else the block that has this key."""
+    siblings = get_close_matches(key, list(schema), n=1, cutoff=0.7)
+    if siblings:
+        return f" Did you mean `{block}.{siblings[0]}`?"
+    settings = flatten(OmegaConf.to_container(OmegaConf.structured(AOPSDConfig)))
+    by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in settings}
+    return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    matches = get_close_matches(name, known, n=1)
+    return f" Did you mean `{matches[0]}`?" if matches else ""
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
