@@ -80,7 +80,7 @@ def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = Tr
     """P(y) = phi(G[R u F(R)]) (eq:local-disclosure); marks say `reached` or `next`."""
     ahead = frontier(problem.dag, reached)
     marks = {node: "reached" for node in reached} | {node: "next" for node in ahead}
-    return serialize(problem.dag.subgraph(reached | ahead), marks if mark_frontier else None)
+    return serialize(problem.dag, marks if mark_frontier else None, only=reached | ahead)
 
 
 def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> float | None:

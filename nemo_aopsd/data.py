@@ -92,7 +92,9 @@ def _optional_text(record: dict[str, Any], field: str, where: str) -> str | None
 
 
 def _text_list(record: dict[str, Any], field: str, where: str) -> tuple[str, ...]:
-    value = record.get(field) or []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UserError(f"{where}: `{field}` must be a list of strings, got {str(value)[:80]}.")
+    value = record.get(field)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+        raise UserError(f"{where}: `{field}` must be a list of non-empty strings, got {str(value)[:80]!r}.")
     return tuple(value)

@@ -2,7 +2,7 @@
 
 Rows (problem by problem, sample by sample) go to the model in fixed blocks, each with its own seed, and a block
 is written whole or sampled again. So an interrupted evaluation ends in the files of an uninterrupted one, but for
-`seconds`, which counts the last call alone. All epochs share their seeds: two evaluations of one model agree, and a paired difference is less noisy.
+`seconds`, which counts the last call alone. All epochs share their seeds, which makes a paired difference less noisy.
 """
 
 from __future__ import annotations

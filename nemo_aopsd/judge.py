@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_aopsd.config import JudgeConfig
 from nemo_aopsd.data import Problem
@@ -17,8 +18,8 @@ from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.types import Sampling, Tokens
 
-_FLAT_LIST = re.compile(r"\[[^\[\]]*\]")
-_MARKUP = re.compile(r"<(\|[^|<>]*\||/?attempt)>")
+_MARKUP = re.compile(r"<\s*([|\uff5c][^<>]*[|\uff5c]|/?\s*attempt)\s*>", re.IGNORECASE)
+_UNCLOSED = re.compile(r'\[\s*"[^\]]*\Z')  # a list that ran out of tokens
 _CUT = "\n[... middle of the attempt left out ...]\n"
 
 
@@ -41,20 +42,38 @@ def judge_messages(problem: Problem, attempt: str, prompts: str) -> list[Message
 
 
 def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
-    """The last JSON list of known ids in `text`; None if there is none or it names anything else.
+    """The last JSON list in `text` as a set of ids; None if there is none or it holds anything but known ids.
 
-    >>> sorted(parse_verdict('Checkpoints 1 and 2 hold: ["1", 2]', {"1", "2", "3"}))
+    The judge reads checkpoints as `[id] statement` and may cite them so in prose. A lone number in brackets is
+    therefore no list where a real one stands, and several different ones make no list.
+
+    >>> sorted(parse_verdict('Checkpoints 1 and 2 hold: ["1", 2]. [3] is missing.', {"1", "2", "3"}))
     ['1', '2']
     """
-    lists = _FLAT_LIST.findall(text)
-    if not lists:
+    found = _json_lists(text)
+    if not found or _UNCLOSED.search(text):
         return None
-    try:
-        items = json.loads(lists[-1])
-    except json.JSONDecodeError:
+    lists = [items for items in found if len(items) != 1 or not isinstance(items[0], int)]
+    if not lists and any(items != found[0] for items in found):
         return None
-    ids = {str(item).strip() for item in items if isinstance(item, str | int) and not isinstance(item, bool)}
-    return frozenset(ids) if len(ids) == len(set(map(str, items))) and ids <= set(known) else None
+    items = (lists or found)[-1]
+    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
+        return None
+    ids = frozenset(str(item).strip() for item in items)
+    return ids if ids <= set(known) else None
+
+
+def _json_lists(text: str) -> list[list[Any]]:
+    """Every outermost JSON list in `text`, in order."""
+    lists, position, decoder = [], 0, json.JSONDecoder()
+    while (position := text.find("[", position)) >= 0:
+        try:
+            items, position = decoder.raw_decode(text, position)
+        except (json.JSONDecodeError, RecursionError):
+            position += 1
+        else:
+            lists.append(items)
+    return lists
 
 
 def judge_attempts(
@@ -77,6 +96,8 @@ def judge_attempts(
     verdicts: dict[int, Verdict] = {}
     pending = list(range(len(problems)))
     for trial in range(1 + config.num_retries):
+        if not pending:
+            break
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=float(trial > 0))
         for index, output in zip(
             pending, model.generate([rendered[i] for i in pending], sampling, seed + trial), strict=True
@@ -85,8 +106,6 @@ def judge_attempts(
             judged = parse_verdict(text, problems[index].dag)
             verdicts[index] = Verdict(judged or frozenset(), judged is None, attempts[index][1], text)
         pending = [index for index in pending if verdicts[index].failed]
-        if not pending:
-            break
     return [verdicts[index] for index in range(len(problems))]
 
 
