@@ -30,24 +30,32 @@ class Problem:
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """`(where, record)` of each non-blank line. Raises UserError on a missing file, bad bytes or bad JSON."""
+    for where, line in read_lines(path):
+        yield where, decode_line(line, where)
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[str, bytes]]:
+    """`(where, bytes)` of each non-blank line; `where` is `file:line`. Raises UserError on a missing file."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: no such file (looked from {Path.cwd()}). Check the path.")
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-        where = f"{path}:{number}"
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
-        if not text.strip():
-            continue
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Mend the line.") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. One object a line.")
-        yield where, record
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"{path}:{number}", line.removesuffix(b"\n")
+
+
+def decode_line(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of one line. Raises UserError on bad bytes or bad JSON."""
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Mend the line.") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. One object a line.")
+    return record
 
 
 def load_problems(path: str | Path) -> list[Problem]:
