@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """All that one rollout went through. A dropped one had no room for the teacher and has no stages 4 to 6."""
+    """All that one rollout went through, in the order of the stages."""
 
     problem: Problem
     student_prompt: Tokens
@@ -39,10 +39,14 @@ class Rollout:
     verdict: Verdict | None  # None where neither context nor curriculum asks for progress
     reached: frozenset[str] | None
     teacher_prompt: Tokens
-    dropped: bool
     student_logprobs: Tensor | None  # [T]
     teacher_logprobs: Tensor | None  # [T]
     probes: list[Probe]
+
+    @property
+    def dropped(self) -> bool:
+        """No room for the teacher's row: not scored, not trained on."""
+        return self.teacher_logprobs is None
 
     @property
     def progress(self) -> float | None:
@@ -135,10 +139,10 @@ def collect(
         for problem, prompt, response in zip(problems_B, teacher_prompts_B, responses_B, strict=True)
     ]
 
-    # 4. Gap: the same response ids under both prompts (eq:opsd-gap).
+    # 4. Gap: the same response ids under both prompts (eq:opsd-gap). K: the rollouts with room for the teacher.
     kept = [index for index, fits in enumerate(fits_B) if fits]
-    kept_rows = [[rows[index] for index in kept] for rows in (prompts_B, teacher_prompts_B, responses_B)]
-    student_prompts_K, teacher_prompts_K, responses_K = kept_rows
+    rows_K = [[rows[index] for index in kept] for rows in (prompts_B, teacher_prompts_B, responses_B)]
+    student_prompts_K, teacher_prompts_K, responses_K = rows_K
     with _timed(seconds, "student"):
         student_K = engine.student.logprobs(student_prompts_K, responses_K)
     with _timed(seconds, "teacher"):
@@ -148,18 +152,14 @@ def collect(
     with _timed(seconds, "probes"):
         gaps_K = [teacher - student for teacher, student in zip(teacher_K, student_K, strict=True)]
         probes_K = (
-            run_probes(engine.student, engine.teacher, *kept_rows, gaps_K, aopsd.probes)
+            run_probes(engine.student, engine.teacher, *rows_K, gaps_K, aopsd.probes)
             if aopsd.weighting == "continuation"
             else [[] for _ in kept]
         )
 
-    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, strict=True), strict=True))
-    return [
-        Rollout(*row, index not in scored, *scored.get(index, (None, None, [])))
-        for index, row in enumerate(
-            zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
-        )
-    ]
+    columns_B = zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
+    scores = dict(zip(kept, zip(student_K, teacher_K, probes_K, strict=True), strict=True))
+    return [Rollout(*columns, *scores.get(index, (None, None, []))) for index, columns in enumerate(columns_B)]
 
 
 def judge_rollouts(

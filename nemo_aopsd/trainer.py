@@ -73,14 +73,15 @@ class Trainer:
     def run(self, resume: bool) -> None:
         state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
         if state:
-            self._restore(state)
-        else:
-            self._evaluate()
+            self.step, self.next_batch = state["step"], state["next_batch"]
+            self.curriculum.load_state_dict(state["curriculum"])
+        self._forget_steps_after(self.step)
+        if not state:
             self._start_curriculum()
-        while self.curriculum.epoch < self.aopsd.max_num_epochs and not self._out_of_steps():
+        self._evaluate()
+        while not self._finished():
             self._run_epoch()
             self._evaluate()
-        self._evaluate()
 
     def _run_epoch(self) -> None:
         epoch = self.curriculum.epoch
@@ -164,8 +165,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """pass@k of the current weights, unless this epoch was evaluated before or its turn has not come."""
         epoch, config = self.curriculum.epoch, self.aopsd.evaluation
-        last = epoch >= self.aopsd.max_num_epochs or self._out_of_steps()
-        if self.held_out is None or self.next_batch or (epoch % config.period and not last):
+        if self.held_out is None or self.next_batch or (epoch % config.period and not self._finished()):
             return
         if (self.folder / "eval" / f"epoch_{epoch:03d}.json").exists():
             return
@@ -203,15 +203,17 @@ class Trainer:
             "curriculum": self.curriculum.state_dict(),
         }
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.step, self.next_batch = state["step"], state["next_batch"]
-        self.curriculum.load_state_dict(state["curriculum"])
+    def _forget_steps_after(self, step: int) -> None:
+        """Drop what was recorded after the newest checkpoint: those steps come again."""
         write_jsonl(self.folder / "competence.jsonl", self.curriculum.history)
         metrics = self.folder / "metrics.jsonl"
-        write_jsonl(metrics, (line for line in read_journal(metrics) if line["step"] <= self.step))
+        write_jsonl(metrics, [line for line in read_journal(metrics) if line["step"] <= step])
         for path in (self.folder / "rollouts").glob("step_*.jsonl"):
-            if int(path.stem.removeprefix("step_")) > self.step:
+            if int(path.stem.removeprefix("step_")) > step:
                 path.unlink()
+
+    def _finished(self) -> bool:
+        return self.curriculum.epoch >= self.aopsd.max_num_epochs or self._out_of_steps()
 
     def _out_of_steps(self) -> bool:
         return self.aopsd.max_num_steps is not None and self.step >= self.aopsd.max_num_steps

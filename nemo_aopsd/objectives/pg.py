@@ -54,4 +54,4 @@ class PolicyGradient:
 
 def weighted_advantage(logprobs: Tensor, teacher_logprobs: Tensor, weights: Tensor) -> Tensor:
     """sg[w (log q - log p_theta)], before the clip; any shape, no gradient."""
-    return weights * (teacher_logprobs - logprobs.detach())
+    return (weights * (teacher_logprobs - logprobs)).detach()

@@ -1,0 +1,58 @@
+import errno
+import json
+import os
+
+import pytest
+
+from nemo_aopsd.files import append_jsonl, atomic_directory, atomic_write, derive_seed, read_journal
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
+    target = tmp_path / "state.json"
+    atomic_write(target, "old")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        atomic_write(target, "new")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "step_000001"
+    with pytest.raises(RuntimeError), atomic_directory(target) as partial:
+        (partial / "a").write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with atomic_directory(target) as partial:
+        (partial / "a").write_text("whole")
+        assert not target.exists()
+    assert (target / "a").read_text() == "whole"
+
+
+def test_a_folder_left_by_a_kill_is_swept_away(tmp_path):
+    (tmp_path / ".step_000001.partial").mkdir()
+    (tmp_path / ".step_000001.partial" / "stale").write_text("x")
+    with atomic_directory(tmp_path / "step_000001"):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["step_000001"]
+
+
+def test_a_journal_line_cut_by_a_kill_is_left_out(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    append_jsonl(journal, {"a": 1})
+    append_jsonl(journal, {"a": 2})
+    whole = journal.read_text()
+    for cut in range(len(whole) + 1):
+        journal.write_text(whole[:cut])
+        assert read_journal(journal) == [json.loads(line) for line in whole[:cut].splitlines(True) if line[-1] == "\n"]
+    assert read_journal(tmp_path / "absent.jsonl") == []
+
+
+def test_seeds_differ_by_every_part_and_fit_a_generator():
+    seeds = {derive_seed(run, stage, step) for run in range(3) for stage in ("rollout", "judge") for step in range(9)}
+    assert len(seeds) == 54
+    assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+import torch
+
+from nemo_aopsd.config import ProbeConfig
+from nemo_aopsd.probes import run_probes, triggered
+from tests.fakes import ALPHABET, END, BigramModel, CharTokenizer
+
+encode = CharTokenizer().encode
+
+
+def test_triggers_are_the_gaps_at_or_above_the_threshold_by_size():
+    gap = torch.tensor([0.5, -2.0, 1.99, 3.0, -4.0])
+    assert triggered(gap, ProbeConfig(threshold=2.0)) == [1, 3, 4]
+    assert triggered(gap, ProbeConfig(threshold=2.0, max_per_rollout=2)) == [3, 4]
+    assert triggered(gap, ProbeConfig(threshold=5.0)) == []
+    assert triggered(torch.empty(0), ProbeConfig()) == []
+
+
+def cycle_model(cycle: str, certainty: float = 1e3) -> BigramModel:
+    """Greedy text runs round `cycle`; every other token is (almost) impossible."""
+    logits = torch.zeros(len(ALPHABET), len(ALPHABET), dtype=torch.float64)
+    ids = [END if char == "$" else ALPHABET.index(char) for char in cycle]
+    for here, there in zip(ids, [*ids[1:], ids[0]], strict=True):
+        logits[here, there] = certainty
+    return BigramModel(logits)
+
+
+def uniform_model() -> BigramModel:
+    return BigramModel(torch.zeros(len(ALPHABET), len(ALPHABET), dtype=torch.float64))
+
+
+def probe_at(teacher, response: str, gap: list[float], **settings):
+    student = uniform_model()
+    prompt, tokens = encode("a"), encode(response)
+    config = ProbeConfig(threshold=2.0, **settings)
+    return run_probes(student, teacher, [prompt], [prompt], [tokens], [torch.tensor(gap)], config)[0]
+
+
+def test_positive_gap_anchors_at_the_sampled_token():
+    (probe,) = probe_at(cycle_model("abcde"), "bx", [2.5, 0.0], length=4)
+    assert (probe.position, probe.gap) == (0, 2.5)
+    assert probe.anchor == encode("b")[0]
+    assert probe.suffix == encode("cde")  # k - 1 = 3 tokens after the anchor
+
+
+def test_negative_gap_anchors_at_the_teachers_greedy_token():
+    (probe,) = probe_at(cycle_model("abcde"), "xb", [-2.5, 0.0], length=4)
+    assert probe.anchor == encode("b")[0]  # after the prompt's "a"
+    assert probe.suffix == encode("cde")
+
+
+def test_nll_is_the_students_mean_over_the_suffix_without_the_anchor():
+    (probe,) = probe_at(cycle_model("abcde"), "b", [2.5], length=8)
+    assert len(probe.suffix) == 7
+    assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)  # the uniform student
+    u = math.log(len(ALPHABET))
+    assert probe.weight == pytest.approx(u * math.exp(1 - u), abs=1e-6)
+
+
+def test_the_anchor_does_not_count_in_the_nll():
+    logits = torch.zeros(len(ALPHABET), len(ALPHABET), dtype=torch.float64)
+    logits[encode("a")[0], encode("b")[0]] = -50.0  # the anchor "b" is nearly impossible after the prompt
+    student, teacher = BigramModel(logits), cycle_model("abcde")
+    config = ProbeConfig(threshold=2.0, length=3)
+    prompt, response = encode("a"), encode("b")
+    ((probe,),) = run_probes(student, teacher, [prompt], [prompt], [response], [torch.tensor([9.0])], config)
+    assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)
+
+
+def test_end_of_sequence_inside_the_suffix_is_scored_and_ends_it():
+    (probe,) = probe_at(cycle_model("abc$"), "b", [2.5], length=8)
+    assert probe.suffix == [*encode("c"), END]
+    assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)
+
+
+@pytest.mark.parametrize("gap", [2.5, -2.5])
+def test_an_anchor_that_ends_the_text_leaves_an_empty_suffix_and_weight_1(gap):
+    teacher = cycle_model("a$")
+    prompt, config = encode("a"), ProbeConfig(threshold=2.0)
+    ((probe,),) = run_probes(uniform_model(), teacher, [prompt], [prompt], [[END]], [torch.tensor([gap])], config)
+    assert (probe.anchor, probe.suffix, probe.nll, probe.weight) == (END, [], None, 1.0)
+
+
+def test_every_rollout_keeps_its_own_probes():
+    teacher, config = cycle_model("abcde"), ProbeConfig(threshold=2.0, length=2)
+    prompt = encode("a")
+    responses = [encode("bc"), encode("b"), []]
+    gaps = [torch.tensor([0.0, -3.0]), torch.tensor([0.0]), torch.empty(0)]
+    rows = run_probes(uniform_model(), teacher, [prompt] * 3, [prompt] * 3, responses, gaps, config)
+    assert [[probe.position for probe in row] for row in rows] == [[1], [], []]
+    assert rows[0][0].anchor == encode("c")[0]
+
+
+def test_a_broken_log_prob_is_refused_and_never_a_weight():
+    logits = torch.full((len(ALPHABET), len(ALPHABET)), math.nan, dtype=torch.float64)
+    prompt, config = encode("a"), ProbeConfig(threshold=2.0)
+    with pytest.raises(ValueError, match="expected nll"):
+        run_probes(
+            BigramModel(logits), cycle_model("abc"), [prompt], [prompt], [encode("b")], [torch.tensor([3.0])], config
+        )

@@ -1,0 +1,169 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_aopsd import dag
+from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig, ProbeConfig
+from nemo_aopsd.context import disclose
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.metrics import step_metrics
+from nemo_aopsd.objectives.pg import PolicyGradient
+from nemo_aopsd.records import rollout_record
+from nemo_aopsd.step import train_step
+from nemo_aopsd.types import Generation
+from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_engine, make_problem, random_table
+
+PROBLEMS = [make_problem(index) for index in range(4)]
+
+
+def step(engine, aopsd=None, problems=PROBLEMS, seed=0, **policy):
+    config = make_config(Path("unused"), aopsd or AOPSDConfig(probes=ProbeConfig(threshold=1.0)), **policy)
+    objective = PolicyGradient(config.aopsd.objective)
+    donors = {problem.id: problems[0] for problem in problems}
+    return train_step(problems, engine, objective, config, donors=donors, seed=seed), config
+
+
+def test_every_stage_hands_on_the_same_response_ids():
+    engine = make_engine()
+    before = engine.student.logits.detach().clone()
+    result, config = step(engine)
+    assert len(result.rollouts) == len(PROBLEMS)
+    for rollout, row in zip(result.rollouts, engine.trained[0], strict=True):
+        assert row.response == rollout.output.tokens
+        assert CharTokenizer().decode(rollout.student_prompt).startswith(rollout.problem.problem)
+        assert rollout.reached == dag.largest_closed_subset(rollout.problem.dag, rollout.verdict.judged)
+        shown = disclose(rollout.problem, rollout.reached)
+        assert shown in CharTokenizer().decode(rollout.teacher_prompt)
+        student = before.log_softmax(-1)[[rollout.student_prompt[-1], *row.response[:-1]], row.response]
+        teacher = engine.teacher.table()[[rollout.teacher_prompt[-1], *row.response[:-1]], row.response]
+        assert torch.allclose(row.old_logprobs.double(), student, atol=1e-6)
+        assert torch.allclose(row.teacher_logprobs.double(), teacher.detach(), atol=1e-6)
+        probed = {probe.position: probe.weight for probe in rollout.probes}
+        assert set(probed) == {t for t, g in enumerate((teacher - student).tolist()) if abs(g) >= 1.0}
+        assert row.weights.tolist() == pytest.approx([probed.get(t, 1.0) for t in range(len(row.response))])
+    assert any(rollout.probes for rollout in result.rollouts)
+    metrics = step_metrics(result, config.aopsd, [False] * 4)
+    assert metrics["probe/count"] == sum(len(rollout.probes) for rollout in result.rollouts)
+    assert 0 < metrics["probe/weight_mean"] <= 1
+
+
+def test_teacher_equal_to_student_and_empty_context_is_the_identity():
+    table = random_table(5)
+    engine = FakeEngine(table, table)
+    aopsd = AOPSDConfig(context=ContextConfig(kind="none"), curriculum=CurriculumConfig(name="shuffle"))
+    result, config = step(engine, aopsd)
+    metrics = step_metrics(result, config.aopsd, [False] * 4)
+    assert metrics["gap/mean_abs"] < 1e-4
+    assert metrics["probe/count"] == 0
+    assert metrics["train/grad_norm"] < 1e-6
+    assert all(rollout.verdict is None for rollout in result.rollouts)  # nobody asked for progress
+
+
+def test_uniform_weighting_runs_no_probe():
+    engine = make_engine()
+    engine.teacher.continue_greedily = None  # would fail if called
+    result, config = step(engine, AOPSDConfig(weighting="uniform"))
+    assert all(rollout.probes == [] and (rollout.weights == 1).all() for rollout in result.rollouts)
+    assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
+
+
+def test_two_rollouts_of_one_problem_get_their_own_disclosure():
+    result, _ = step(make_engine(), AOPSDConfig(num_generations_per_prompt=8), problems=PROBLEMS[:1])
+    prompts = {rollout.reached: tuple(rollout.teacher_prompt) for rollout in result.rollouts}
+    assert len(prompts) > 1
+    assert len(set(prompts.values())) == len(prompts)
+
+
+@pytest.mark.parametrize(
+    "kind", ["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
+)
+def test_every_context_runs(kind):
+    result, config = step(make_engine(), AOPSDConfig(context=ContextConfig(kind=kind)))
+    metrics = step_metrics(result, config.aopsd, [False] * 4)
+    assert ("dag/disclosed_share" in metrics) == kind.startswith("dag")
+    assert all(rollout_record(rollout, CharTokenizer(), kind)["teacher_prompt"] for rollout in result.rollouts)
+
+
+def longest_teacher_row(result) -> int:
+    return max(len(rollout.teacher_prompt) + len(rollout.output.tokens) for rollout in result.rollouts)
+
+
+def test_an_overlong_teacher_row_is_an_error_that_names_the_problem_or_a_counted_drop():
+    reference, _ = step(make_engine())
+    limit = longest_teacher_row(reference) + 8  # k tokens of a probe must fit too
+    step(make_engine(), max_total_sequence_length=limit)
+    with pytest.raises(UserError, match=r"problems.jsonl:\d+: problem 'p00\d'.*max_total_sequence_length"):
+        step(make_engine(), max_total_sequence_length=limit - 1)
+    aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0), context=ContextConfig(on_overlong="drop"))
+    engine = make_engine()
+    result, config = step(engine, aopsd, max_total_sequence_length=limit - 1)
+    dropped = [rollout for rollout in result.rollouts if rollout.dropped]
+    assert 1 <= len(dropped) < 4
+    assert len(engine.trained[0]) == 4 - len(dropped)
+    assert step_metrics(result, config.aopsd, [False] * 4)["context/dropped"] == len(dropped)
+    assert rollout_record(dropped[0], CharTokenizer(), "dag_frontier")["student_logprobs"] is None
+
+
+def test_all_rows_dropped_trains_on_nothing_and_stays_finite():
+    aopsd = AOPSDConfig(context=ContextConfig(on_overlong="drop"))
+    result, config = step(make_engine(), aopsd, max_total_sequence_length=1)
+    metrics = step_metrics(result, config.aopsd, [False] * 4)
+    assert metrics["context/dropped"] == 4
+    assert metrics["train/skipped"] == 1
+    assert all(value == value and abs(value) < float("inf") for value in metrics.values())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_truncated_rollouts_stay_in_the_loss_unless_masked_and_are_always_counted_and_judged(masked):
+    engine = FakeEngine(random_table(0, end_boost=-50), random_table(1))
+    result, config = step(engine, AOPSDConfig(mask_truncated=masked))
+    metrics = step_metrics(result, config.aopsd, [False] * 4)
+    assert metrics["rollout/truncated"] == 4
+    assert all(rollout.verdict is not None for rollout in result.rollouts)
+    assert all(bool(row.mask.any()) != masked for row in engine.trained[0])
+    assert metrics.get("train/skipped", 0) == masked
+
+
+def test_an_empty_response_and_a_batch_of_one_stay_finite():
+    engine = make_engine()
+    generate = engine.student.generate
+    engine.student.generate = lambda prompts, sampling, seed: [
+        output if output.tokens[-1:] == [END] and "[" in CharTokenizer().decode(output.tokens) else Generation([], True)
+        for output in generate(prompts, sampling, seed)
+    ]
+    result, config = step(engine, problems=PROBLEMS[:1])
+    metrics = step_metrics(result, config.aopsd, [False])
+    assert metrics["rollout/mean_tokens"] == 0
+    assert "gap/mean_abs" not in metrics
+    assert all(value == value and abs(value) < float("inf") for value in metrics.values())
+
+
+def test_one_step_moves_probability_towards_the_teacher():
+    engine = make_engine()
+    engine.learning_rate = 5.0
+    aopsd = AOPSDConfig(weighting="uniform", objective=ObjectiveConfig(), num_generations_per_prompt=16)
+    first, config = step(engine, aopsd)
+    before = step_metrics(first, config.aopsd, [False] * 64)["gap/mean_abs"]
+    for seed in range(1, 30):
+        last, _ = step(engine, aopsd, seed=seed)
+    assert step_metrics(last, config.aopsd, [False] * 64)["gap/mean_abs"] < 0.8 * before
+
+
+def test_the_same_seed_gives_the_same_step_and_another_seed_another():
+    runs = [step(make_engine(), seed=seed)[0].rollouts for seed in (3, 3, 4)]
+    tokens = [[rollout.output.tokens for rollout in run] for run in runs]
+    assert tokens[0] == tokens[1] != tokens[2]
+    assert [rollout.reached for rollout in runs[0]] == [rollout.reached for rollout in runs[1]]
+
+
+def test_the_judge_can_be_the_teacher():
+    engine = make_engine()
+    aopsd = AOPSDConfig()
+    aopsd = replace(aopsd, judge=replace(aopsd.judge, model="teacher"))
+    asked = []
+    generate = engine.teacher.generate
+    engine.teacher.generate = lambda *args: asked.append(args) or generate(*args)
+    step(engine, aopsd)
+    assert len(asked) == 1

@@ -1,0 +1,156 @@
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from nemo_aopsd.config import AOPSDConfig, CurriculumConfig, EvaluationConfig, ProbeConfig
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.trainer import train
+from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
+
+PROBLEMS = [make_problem(index) for index in range(10)]
+HELD_OUT = [make_problem(index) for index in range(20, 24)]
+AOPSD = AOPSDConfig(
+    num_prompts_per_step=4,
+    max_num_epochs=2,
+    probes=ProbeConfig(threshold=1.0),
+    curriculum=CurriculumConfig(num_initial_attempts=2),
+    evaluation=EvaluationConfig(data_path="held_out.jsonl", num_samples=2, max_new_tokens=8),
+)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def dying(engine: FakeEngine, calls: int) -> FakeEngine:
+    """The engine dies at its `calls`-th piece of work of any kind."""
+    left = [calls]
+
+    def mortal(work):
+        def wrapper(*args):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return work(*args)
+
+        return wrapper
+
+    engine.student.generate = mortal(engine.student.generate)
+    engine.teacher.logprobs = mortal(engine.teacher.logprobs)
+    engine.train = mortal(engine.train)
+    engine.save = mortal(engine.save)
+    return engine
+
+
+def run(folder, engine=None, aopsd=AOPSD, resume=False, save_period=1):
+    config = make_config(folder, aopsd)
+    config.checkpointing["save_period"] = save_period
+    console = Console(quiet=True)
+    train(config, PROBLEMS, HELD_OUT, engine or make_engine(), folder, resume=resume, console=console)
+
+
+def outcome(folder):
+    """Everything of a run that must not depend on when it was killed."""
+
+    def lines(path):
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    metrics = [
+        {key: value for key, value in line.items() if not key.startswith("time/")}
+        for line in lines(folder / "metrics.jsonl")
+    ]
+    rollouts = {path.name: lines(path) for path in sorted((folder / "rollouts").iterdir())}
+    evals = {
+        path.name: [
+            {key: value for key, value in line.items() if key != "seconds"}
+            for line in (lines(path) if path.suffix == ".jsonl" else [json.loads(path.read_text())])
+        ]
+        for path in sorted((folder / "eval").iterdir())
+    }
+    state = json.loads(max((folder / "checkpoints").glob("*/state.json")).read_text())
+    return metrics, rollouts, evals, lines(folder / "competence.jsonl"), state
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder)
+    return outcome(folder)
+
+
+def test_every_problem_is_visited_once_in_each_epoch(uninterrupted):
+    metrics, rollouts, evals, competence, state = uninterrupted
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+    for epoch in (0, 1):
+        visited = [line["problem_id"] for step in rollouts.values() for line in step if line["epoch"] == epoch]
+        assert Counter(visited) == Counter(problem.id for problem in PROBLEMS)
+    assert [line["epoch"] for line in competence] == [0, 1, 2]
+    assert {f"epoch_00{epoch}.json" for epoch in range(3)} <= set(evals)
+    assert state["step"] == 6
+
+
+@pytest.mark.parametrize("save_period", [1, 2])
+def test_killed_at_any_moment_and_resumed_it_ends_like_an_uninterrupted_run(tmp_path, uninterrupted, save_period):
+    for calls in range(0, 40, save_period + 1):
+        folder = tmp_path / f"killed_{calls}"
+        try:
+            run(folder, dying(make_engine(), calls), save_period=save_period)
+        except Killed:
+            run(folder, resume=True, save_period=save_period)
+        assert outcome(folder) == uninterrupted, f"killed after {calls} calls"
+
+
+def test_killed_again_and_again_it_still_arrives(tmp_path, uninterrupted):
+    for attempt in range(30):
+        try:
+            run(tmp_path, dying(make_engine(), 5), resume=attempt > 0)
+            break
+        except Killed:
+            continue
+    assert outcome(tmp_path) == uninterrupted
+
+
+def test_resuming_with_another_teacher_is_refused(tmp_path):
+    run(tmp_path, aopsd=replace(AOPSD, max_num_steps=2))
+    other = FakeEngine(random_table(0), random_table(7))
+    with pytest.raises(UserError, match="the teacher's weights differ"):
+        run(tmp_path, other, resume=True)
+
+
+def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path, uninterrupted):
+    run(tmp_path, aopsd=replace(AOPSD, max_num_steps=2))
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    run(tmp_path, resume=True)
+    assert outcome(tmp_path)[0] == uninterrupted[0]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    run(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_000005", "step_000006"]
+
+
+def test_failed_verdicts_are_counted_and_left_out_of_the_competence(tmp_path):
+    class Mute(FakeEngine):
+        """Its judge never says a list."""
+
+    engine = Mute(random_table(0), random_table(1))
+    generate = engine.student._generate
+    judge_prompt = "You check"
+
+    def garbled(prompt, sampling, rng):
+        output = generate(prompt, sampling, rng)
+        is_judge = engine.tokenizer.decode(prompt).startswith(judge_prompt)
+        return replace(output, tokens=[token for token in output.tokens if token][1:]) if is_judge else output
+
+    engine.student._generate = garbled
+    run(tmp_path, engine, replace(AOPSD, max_num_steps=1))
+    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert line["judge/failed"] == 4
+    assert "dag/progress" not in line
+    (start,) = [json.loads(line) for line in (tmp_path / "competence.jsonl").read_text().splitlines()]
+    assert set(start["competence"].values()) == {None}
+    (rollout, *_) = [json.loads(line) for line in (tmp_path / "rollouts/step_000001.jsonl").read_text().splitlines()]
+    assert rollout["progress"] is None and rollout["reached"] == []

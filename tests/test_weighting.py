@@ -1,0 +1,45 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_aopsd.config import ProbeConfig
+from nemo_aopsd.weighting import band_pass, continuation_weight
+
+# Computed with a pocket calculator from eq:continuation-weight.
+TABLE = {
+    (0.1, 1.0): 0.24596, (0.5, 1.0): 0.82436, (2.0, 1.0): 0.73576, (4.0, 1.0): 0.19915,
+    (1.0, 2.5): 0.72885, (4.0, 2.5): 0.87810, (8.0, 2.5): 0.35457, (10.0, 2.5): 0.19915,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "expected"), TABLE.items())
+def test_band_pass_values(arguments, expected):
+    assert band_pass(*arguments) == pytest.approx(expected, abs=1e-5)
+
+
+@given(st.floats(0, 1e3), st.floats(1e-2, 1e2))
+def test_weight_lies_between_0_and_1_and_peaks_at_beta(nll, beta):
+    assert 0 <= band_pass(nll, beta) <= 1 + 1e-12
+    assert band_pass(beta, beta) == pytest.approx(1)
+    assert band_pass(nll, beta) <= band_pass(beta, beta) + 1e-12
+
+
+def test_weight_vanishes_at_both_ends():
+    assert band_pass(0, 1) == 0
+    assert band_pass(60, 1) < 1e-20
+
+
+@pytest.mark.parametrize(("nll", "beta"), [(-0.1, 1), (math.nan, 1), (1, 0), (1, -1), (1, math.nan)])
+def test_values_without_meaning_are_refused(nll, beta):
+    with pytest.raises(ValueError, match="expected nll >= 0 and beta > 0"):
+        band_pass(nll, beta)
+
+
+def test_beta_goes_by_the_sign_of_the_gap_and_an_empty_suffix_keeps_1():
+    config = ProbeConfig(beta_positive=1.0, beta_negative=2.5)
+    assert continuation_weight(+3.0, 1.0, config) == pytest.approx(1)
+    assert continuation_weight(-3.0, 2.5, config) == pytest.approx(1)
+    assert continuation_weight(-3.0, 1.0, config) == pytest.approx(0.4 * math.exp(0.6))
+    assert continuation_weight(-3.0, None, config) == 1
