@@ -1,0 +1,64 @@
+"""The tokenizer of the embedded model: one id a word, mark or digit, each with the space before it.
+
+Splitting is lossless, so `decode(encode(text)) == text` for every text of the embedded domain; a word outside it
+becomes `<|unk|>`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from nemo_aopsd.embedded import traces
+from nemo_aopsd.embedded.world import MODULUS, NAMES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|unk|>")
+PIECE = r"\[[a-h]\]| ?\"[a-h]\"| ?\\boxed\{| ?\(requires:| ?[A-Za-z]+| ?[0-9]+|\n| ?[^\sA-Za-z0-9]"
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@cache
+def vocabulary() -> dict[str, int]:
+    """Every piece of the domain, special tokens first, filled to a multiple of 64 so that no logit lacks a token."""
+    digits = [str(digit) for digit in range(MODULUS + 1)]
+    pieces = [*SPECIAL, "\n", *(f"[{name}]" for name in NAMES), *(f'{space}"{name}"' for name in NAMES for space in ("", " "))]
+    pieces += [*NAMES, *(f" {name}" for name in NAMES), *digits, *(f" {digit}" for digit in digits)]
+    pieces += ["Mod", ":", " =", " +", ",", ".", " Find", "graph", "solution", "plan", "questions", "example"]
+    pieces += [" What", " makes", "?", "Since", " answer", " \\boxed{", "}", " (requires:", ")", " reached", " next"]
+    pieces += ["checkpoints", "attempt", "[", "]", " none", " no", " yes", *traces.pieces()]
+    distinct = list(dict.fromkeys(pieces))
+    distinct += [f"<|spare_{index}|>" for index in range(-len(distinct) % 64)]
+    return {piece: index for index, piece in enumerate(distinct)}
+
+
+def split(text: str) -> list[str]:
+    """The pieces of bare text; `"".join` gives it back."""
+    return re.findall(PIECE, text)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A Hugging Face tokenizer with end, padding and a chat template; save it with `save_pretrained`."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.WordLevel(vocabulary(), unk_token="<|unk|>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        unk_token="<|unk|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"],
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
+        chat_template=TEMPLATE,
+    )

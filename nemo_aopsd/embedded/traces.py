@@ -1,0 +1,127 @@
+"""What the tiny model learns to write: attempts at a puzzle in free wording, and a judge's verdicts on attempts.
+
+An attempt is a list of sentences, one a definition, in any order that the graph allows, each with free choices of
+words, e.g. ` now d simply takes 0 plus 9 making d = 9.`; then a closing word and the boxed answer. A piece is one
+token. Pieces that the loss must skip (slips that a teacher shall carry on but not learn) are masked.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from nemo_aopsd.embedded.world import MODULUS, NAMES, Puzzle, Sum
+
+OPENERS = (" now", " here", " well", " again", " also", " onward", " further", " then", " so", " still")
+ADVERBS = (" simply", " clearly", " plainly", " surely", " neatly", " calmly", " gladly", " duly", " quickly", " just")
+VERBS = (" takes", " needs", " uses", " wants", " joins", " reads", " holds", " gets", " has", " means")
+LINKS = (" plus", " and", " with", " beside", " near", " onto", " by", " after", " over", " under")
+RESULTS = (" making", " giving", " yielding", " leaving", " hence", " thus", " reaching", " forming", " for", " landing")
+ENDS = (".", ";", "!", ",", " ok", " fine", " good", " done", " right", " set")
+FILLERS = (" hmm", " maybe", " perhaps", " guess", " anyway", " skip")
+CLOSERS = (" answer", " result", " finally", " total", " overall", " final")
+LEAKS = {"graph": (" graph", " says"), "solution": (" solution", " says"), "plan": (" plan", " says")}
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How attempts are written under one kind of prompt; all fields but the slopes are probabilities."""
+
+    direct: float = 0.0  # no work, a guess
+    sloppy: float = 0.0  # some work, then a guess
+    slip: float = 0.0  # a wrong sum, a sentence
+    tilt: float = 0.25  # how unequal the words of a slot are; negative reverses their order
+    leak: str | None = None  # whose phrase may replace the adverb
+    leak_rate: float = 0.0
+    leak_rate_fan_in: float = 0.0  # the same for a sum with two checkpoints as operands
+    knows_answer: bool = False  # guesses are right
+
+
+@dataclass(slots=True)
+class Trace:
+    """Pieces with their loss mask, and the value that each name was last given."""
+
+    pieces: list[str] = field(default_factory=list)
+    learn: list[bool] = field(default_factory=list)
+    values: dict[str, int] = field(default_factory=dict)
+
+    def add(self, *pieces: str, learn: bool = True) -> None:
+        self.pieces += pieces
+        self.learn += [learn] * len(pieces)
+
+
+def pieces() -> list[str]:
+    """Every piece that attempts use besides names, digits, `=`, the box and its end."""
+    slots = (OPENERS, ADVERBS, VERBS, LINKS, RESULTS, ENDS, FILLERS, CLOSERS, *LEAKS.values())
+    return [piece for slot in slots for piece in slot]
+
+
+def pick(rng: random.Random, words: tuple[str, ...], tilt: float) -> str:
+    """A word of a slot; weights fall from 1 to exp(-|tilt| * (n - 1)), from the other end if `tilt` < 0."""
+    order = words if tilt >= 0 else words[::-1]
+    return rng.choices(order, [2.718281828 ** (-abs(tilt) * rank) for rank in range(len(words))])[0]
+
+
+def attempt(rng: random.Random, puzzle: Puzzle, manner: Manner, learn_slips: bool = True) -> Trace:
+    """One attempt. Slips are carried on: later sentences use the attempt's own values."""
+    trace = Trace()
+    style = rng.random()
+    if style < manner.direct:
+        num_sentences = 0
+    elif style < manner.direct + manner.sloppy:
+        num_sentences = rng.randrange(1, len(puzzle.sums) - 1)
+    else:
+        num_sentences = len(puzzle.sums)
+    waiting = list(puzzle.checkpoints)
+    for _ in range(min(num_sentences, len(puzzle.checkpoints))):
+        item = rng.choice([each for each in waiting if all(p in trace.values for p in each.parents)])
+        waiting.remove(item)
+        _sentence(rng, trace, item, manner, learn_slips)
+    if num_sentences == len(puzzle.sums):
+        _sentence(rng, trace, puzzle.target, manner, learn_slips)
+        answer = trace.values[puzzle.target.name]
+    else:
+        for _ in range(rng.randrange(3)):
+            trace.add(rng.choice(FILLERS))
+        answer = puzzle.target.value if manner.knows_answer else rng.randrange(MODULUS)
+    trace.add(pick(rng, CLOSERS, manner.tilt), " \\boxed{", str(answer), "}")
+    return trace
+
+
+def _sentence(rng: random.Random, trace: Trace, item: Sum, manner: Manner, learn_slips: bool) -> None:
+    tilt = manner.tilt
+    left, right = (trace.values.get(operand, operand) for operand in (item.left, item.right))
+    value = (int(left) + int(right)) % MODULUS
+    slipped = rng.random() < manner.slip
+    if slipped:
+        value = (value + rng.randrange(1, MODULUS)) % MODULUS
+    trace.values[item.name] = value
+    trace.add(pick(rng, OPENERS, tilt), f" {item.name}")
+    leaks = rng.random() < (manner.leak_rate_fan_in if len(item.parents) > 1 else manner.leak_rate)
+    trace.add(*(LEAKS[manner.leak] if manner.leak and leaks else [pick(rng, ADVERBS, tilt)]))
+    trace.add(pick(rng, VERBS, tilt), *_operand(item.left, left), pick(rng, LINKS, tilt), *_operand(item.right, right))
+    trace.add(pick(rng, RESULTS, tilt))
+    trace.add(f" {item.name}", " =")
+    trace.add(f" {value}", learn=learn_slips or not slipped)
+    trace.add(pick(rng, ENDS, tilt))
+
+
+NAMED = False
+
+
+def _operand(operand: str, value: int | str) -> list[str]:
+    return [f" {operand}", f" {value}"] if NAMED and operand in NAMES else [f" {value}"]
+
+
+def verdict(puzzle: Puzzle, values: dict[str, int]) -> list[str]:
+    """A judge's answer: a line of evidence a checkpoint (stated value, found value, yes or no), then the JSON list."""
+    written: list[str] = []
+    held: list[str] = []
+    for item in puzzle.checkpoints:
+        found = values.get(item.name)
+        if found == item.value:
+            held.append(item.name)
+        seen = " none" if found is None else f" {found}"
+        written += [f"[{item.name}]", f" {item.value}", seen, " yes" if found == item.value else " no", "\n"]
+    listed = [piece for index, name in enumerate(held) for piece in ((",", f' "{name}"') if index else (f'"{name}"',))]
+    return [*written, "[", *listed, "]"]
