@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nemo_aopsd.config import AOPSDConfig
+from nemo_aopsd.judge import Verdict
+from nemo_aopsd.metrics import step_metrics
+from nemo_aopsd.probes import Probe
+from nemo_aopsd.records import rollout_record
+from nemo_aopsd.show import step_line
+from nemo_aopsd.step import Rollout, StepResult
+from nemo_aopsd.types import Generation
+from tests.fakes import CharTokenizer, make_problem
+
+VERDICT = Verdict(frozenset({"a", "b", "d"}), failed=False, cut=False, text='["a", "b", "d"]')
+
+
+def make_rollout(gap: list[float], probes: list[Probe] = [], **changes) -> Rollout:  # noqa: B006
+    student = torch.full((len(gap),), -1.0)
+    return replace(
+        Rollout(
+            problem=make_problem(0),
+            student_prompt=[1, 2],
+            output=Generation(list(range(5, 5 + len(gap))), True),
+            verdict=VERDICT,
+            reached=frozenset({"a", "b"}),
+            teacher_prompt=[1, 2, 3],
+            student_logprobs=student,
+            teacher_logprobs=student + torch.tensor(gap),
+            probes=probes,
+        ),
+        **changes,
+    )
+
+
+def metrics_of(*rollouts: Rollout) -> dict[str, float]:
+    result = StepResult(list(rollouts), {"train/loss": 0.25}, {"rollout": 2.0, "update": 1.0})
+    return step_metrics(result, AOPSDConfig(), [False] * (len(rollouts) - 1) + [True])
+
+
+def test_numbers_of_a_small_step_by_hand():
+    probe = Probe(position=1, gap=-2.5, anchor=9, suffix=[7, 8], nll=1.5, weight=0.5)
+    empty = Probe(position=0, gap=2.0, anchor=0, suffix=[], nll=None, weight=1.0)
+    metrics = metrics_of(make_rollout([0.5, -2.5, 0.0, 1.0], [probe]), make_rollout([2.0, -4.0], [empty]))
+    assert metrics == pytest.approx(
+        {
+            "rollout/count": 2,
+            "rollout/mean_tokens": 3,
+            "rollout/truncated": 0,
+            "rollout/leak_rate": 0.5,
+            "context/dropped": 0,
+            "judge/failed": 0,
+            "judge/cut": 0,
+            "dag/progress": 0.5,
+            "dag/disclosed_share": 0.75,  # a, b and the frontier c of a, b -> c -> d
+            "gap/mean_abs": 10 / 6,
+            "gap/max_abs": 4,
+            "gap/token_share_1": 4 / 6,
+            "gap/mass_share_1": 9.5 / 10,
+            "gap/token_share_2": 3 / 6,
+            "gap/mass_share_2": 8.5 / 10,
+            "probe/count": 2,
+            "probe/unprobed": 1,  # the -4 of the second rollout
+            "probe/positive": 1,
+            "probe/empty": 1,
+            "probe/trigger_rate": 3 / 6,
+            "probe/nll_mean": 1.5,
+            "probe/weight_mean": 0.75,
+            "train/loss": 0.25,
+            "time/rollout": 2,
+            "time/update": 1,
+            "time/step": 3,
+        }
+    )
+
+
+def test_what_does_not_apply_is_absent_and_never_0():
+    unread = replace(VERDICT, failed=True, judged=frozenset())
+    dropped = make_rollout([1.0], verdict=unread, reached=frozenset(), student_logprobs=None, teacher_logprobs=None)
+    metrics = metrics_of(dropped)
+    assert metrics["judge/failed"] == metrics["context/dropped"] == 1
+    assert not {"dag/progress", "gap/mean_abs", "probe/trigger_rate", "probe/nll_mean"} & set(metrics)
+    assert rollout_record(dropped, CharTokenizer(), "dag_frontier")["progress"] is None
+
+
+def test_a_record_holds_what_the_figures_need():
+    probe = Probe(position=1, gap=-2.5, anchor=9, suffix=[7, 8], nll=1.5, weight=0.5)
+    record = rollout_record(make_rollout([0.5, -2.5], [probe]), CharTokenizer(), "dag_frontier")
+    assert record["judged"] == ["a", "b", "d"] and record["reached"] == ["a", "b"]
+    assert record["teacher_logprobs"] == [-0.5, -3.5] and record["weights"] == [1.0, 0.5]
+    assert "".join(record["pieces"]) == record["response_text"]
+    assert record["probes"][0]["suffix_text"] == CharTokenizer().decode([7, 8])
+
+
+def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
+    quiet = step_line({"step": 3, "train/loss": -0.5, "judge/failed": 0, "time/step": 1.25})
+    assert quiet == "step    3  loss -0.5000  1.2 s"
+    assert "unread verdicts 2" in step_line({"step": 3, "judge/failed": 2})
