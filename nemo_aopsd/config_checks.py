@@ -20,7 +20,7 @@ REQUIRED_KEYS = (
 LOCAL_KEYS = (
     *REQUIRED_KEYS,
     *("policy.tokenizer.name", "policy.precision", "policy.max_grad_norm", "policy.train_micro_batch_size"),
-    *("policy.logprob_batch_size", "policy.generation_batch_size"),
+    *("policy.logprob_batch_size", "policy.generation_batch_size", "policy.prefix_cache_gb"),
     *(f"policy.optimizer.kwargs.{name}" for name in ("lr", "weight_decay", "betas", "eps")),
     *(f"policy.generation.{name}" for name in ("temperature", "top_p", "top_k")),
     *(f"checkpointing.{name}" for name in ("enabled", "checkpoint_dir", "save_period", "keep_top_k")),

@@ -1,0 +1,292 @@
+"""The `aopsd` command, and the only place that picks an engine.
+
+A UserError, or an operating-system error on a file, becomes one message and exit code 2; anything else is a bug and
+keeps its traceback. Modules that load torch are imported inside the commands that need them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd import run_folder
+from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.errors import UserError
+
+DEMO_CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_tiny_cpu.yaml"
+
+app = typer.Typer(
+    help="AOPSD: adaptive on-policy self-distillation. A run is a YAML file; its results are a folder.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+dag_app = typer.Typer(help="Check and draw the reasoning DAGs of a problems file.", no_args_is_help=True)
+app.add_typer(dag_app, name="dag")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file; +KEY=VALUE adds a key.")
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+ProblemId = Annotated[str, typer.Option("--problem", metavar="ID", help="`id` of a problem of the file.")]
+
+
+def main() -> None:
+    """Run the command line; exit code 2 and one message for what a user can mend."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error))
+    except OSError as error:
+        where = error.filename or "a file of the run"
+        remedy = "Free some space, then go on with --resume." if error.errno == errno.ENOSPC else "Check the path."
+        _fail(f"{where}: {error.strerror or error}. {remedy}")
+
+
+@app.command(epilog="Example: aopsd train examples/configs/aopsd_tiny_cpu.yaml logger.log_dir=runs/mine aopsd.seed=1")
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
+) -> None:
+    """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
+    overrides = list(overrides or [])
+    if resume:
+        overrides.append(f"logger.log_dir={json.dumps(str(resume))}")
+    settings = load_config(config, overrides)
+    if resume:
+        run_folder.check_resumable(resume, settings)
+    else:
+        run_folder.check_free(_run(settings))
+    problems, held_out = _check(settings)
+    if check:
+        typer.echo(_summary(settings, problems, held_out))
+        return
+    try:
+        _train(settings, problems, held_out, resume=resume is not None)
+    except KeyboardInterrupt:
+        again = shlex.join(["aopsd", "train", str(config), *overrides[: len(overrides) - bool(resume)]])
+        typer.echo(f"\ninterrupted. Go on with: {again} --resume {shlex.quote(str(_run(settings)))}", err=True)
+        raise typer.Exit(130) from None
+
+
+@app.command(epilog="Example: aopsd evaluate runs/demo --data problems.jsonl --samples 8")
+def evaluate(
+    run: RunPath,
+    data: Annotated[Path, typer.Option(metavar="FILE", help="Problems, one JSON object a line.")],
+    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Responses a problem.")],
+) -> None:
+    """pass@k of the run's newest checkpoint on the bare questions of FILE."""
+    config = run_folder.load_run_config(run)
+    problems = load_problems(data)
+    from nemo_aopsd import checkpoint
+    from nemo_aopsd.evaluate import evaluate as evaluate_problems
+
+    engine = _engine_module(config).build(config)
+    state = checkpoint.load_latest(Path(config.checkpointing["checkpoint_dir"]), engine)
+    if state is None:
+        raise UserError(f"{run}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one.")
+    weights = f"step_{state['step']:06d}"
+    out = run / "eval" / f"{data.stem}_{weights}_x{samples}"
+    summary = evaluate_problems(
+        engine.student,
+        engine.tokenizer,
+        problems,
+        replace(config.aopsd.evaluation, num_samples=samples),
+        prompts=config.aopsd.prompts,
+        thinking=config.aopsd.thinking.student,
+        seed=config.aopsd.seed,
+        out=out,
+        epoch=state["curriculum"]["epoch"],
+        weights=weights,
+    )
+    for k in [power for power in (1, 2, 4, 8, 16, 32, 64) if power <= samples]:
+        interval = summary["pass_at_k_counts"][str(k)]
+        rate = summary["pass_at_k"][str(k)]
+        typer.echo(f"pass@{k} {rate:.3f} (95 % {interval['low']:.3f} to {interval['high']:.3f})")
+    typer.echo(f"{summary['num_problems']} problems, {samples} samples each, {weights}; samples in {out}")
+
+
+@app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-0001")
+def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None) -> None:
+    """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
+    settings = load_config(config, overrides or [])
+    problems, _ = _check(settings)
+    chosen = _find(problems, problem, settings.data["train"]["data_path"])
+    from rich.console import Console
+
+    from nemo_aopsd.preview import show
+
+    show(chosen, problems, _engine_module(settings).build(settings), settings, Console())
+
+
+@app.command(epilog="Example: aopsd report runs/demo")
+def report(run: RunPath) -> None:
+    """Write RUN/report.html from the files of a run, finished or not."""
+    run_folder.load_run_config(run)
+    from nemo_aopsd.report import write_report
+
+    typer.echo(write_report(run))
+
+
+@dag_app.command("check", epilog="Example: aopsd dag check problems.jsonl")
+def dag_check(file: Annotated[Path, typer.Argument(metavar="FILE", help="Problems, one JSON object a line.")]) -> None:
+    """List every fault of every graph; exit code 2 if one of them is an error."""
+    from nemo_aopsd.dag_files import check_file, fault_lines
+
+    rows = wrong = errors = warnings = 0
+    for row in check_file(file):
+        rows += 1
+        wrong += row.has_errors
+        errors += sum(fault.is_error for fault in row.faults)
+        warnings += sum(not fault.is_error for fault in row.faults)
+        for line in fault_lines(row):
+            typer.echo(line)
+    typer.echo(f"{rows} rows: {rows - wrong} usable, {wrong} not; {errors} errors, {warnings} warnings")
+    if errors:
+        raise typer.Exit(2)
+
+
+@dag_app.command("show", epilog="Example: aopsd dag show problems.jsonl --problem p1 --out p1.svg")
+def dag_show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Problems, one JSON object a line.")],
+    problem: ProblemId,
+    out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes; .png and .pdf work too.")],
+) -> None:
+    """Draw the graph of one problem."""
+    chosen = _find(load_problems(file), problem, file)
+    if chosen.dag is None:
+        raise UserError(f"{chosen.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
+    from nemo_aopsd.dag_picture import draw
+
+    draw(chosen.dag, out, title=problem)
+    typer.echo(out)
+
+
+@app.command(epilog="Example: aopsd demo --out runs/demo aopsd.seed=1")
+def demo(
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder; a run in it is replaced.")] = Path("runs/demo"),
+) -> None:
+    """The whole algorithm on a tiny built-in model and its problems, in minutes; exit code 1 if it shows no gain."""
+    if not DEMO_CONFIG.is_file():
+        raise UserError(f"{DEMO_CONFIG}: not there. The demo runs from a checkout of the project; clone it.")
+    config = load_config(DEMO_CONFIG, [f"logger.log_dir={json.dumps(str(out))}", *(overrides or [])])
+    if config.aopsd.evaluation.data_path is None:
+        raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
+    run = _run(config)
+    run_folder.remove_run(run)
+    run_folder.check_free(run)
+    _train(config, *_check(config), resume=False)
+    from nemo_aopsd.evaluate import paired_interval
+    from nemo_aopsd.report import write_report
+
+    page = write_report(run)
+    before, after = _first_and_last_evaluation(run)
+    low, _ = paired_interval(before, after)
+    rates = f"pass@1 {before['pass_at_k']['1']:.3f} -> {after['pass_at_k']['1']:.3f} (n={after['num_problems']})"
+    if low <= 0:
+        typer.echo(f"demo ran, no gain shown: {rates}, report {page}")
+        raise typer.Exit(1)
+    typer.echo(f"demo ok: {rates}, report {page}")
+
+
+def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
+    """Problems and held-out problems, after every check that needs no model."""
+    from nemo_aopsd.context import check_problems
+
+    aopsd = config.aopsd
+    problems = load_problems(config.data["train"]["data_path"])
+    check_problems(problems, aopsd.context.kind, aopsd.curriculum.name)
+    _check_prompts(aopsd, problems)
+    held_out = load_problems(aopsd.evaluation.data_path) if aopsd.evaluation.data_path else None
+    _engine_module(config).check(config)
+    return problems, held_out
+
+
+def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
+    """Fill every template once; a missing file or gap raises UserError."""
+    from nemo_aopsd.context import student_messages, teacher_messages
+    from nemo_aopsd.judge import judge_messages
+    from nemo_aopsd.leaks import leak_patterns
+
+    first, last = problems[0], problems[-1]
+    student_messages(first, aopsd.prompts)
+    teacher_messages(first, aopsd.context.kind, aopsd.prompts, donor=last)
+    if first.dag is not None:
+        judge_messages(first, "", aopsd.prompts)
+    leak_patterns(aopsd.prompts)
+
+
+def _summary(config: Config, problems: list[Problem], held_out: list[Problem] | None) -> str:
+    aopsd = config.aopsd
+    steps = -(-len(problems) // aopsd.num_prompts_per_step)
+    evaluation = (
+        f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none (aopsd.evaluation.data_path)"
+    )
+    rows = {
+        "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
+        "problems": f"{len(problems)} from {config.data['train']['data_path']}",
+        "held out": evaluation,
+        "length": f"{aopsd.max_num_epochs} epochs of {steps} steps",
+        "method": f"{aopsd.objective.name}, context {aopsd.context.kind}, weighting {aopsd.weighting}, "
+        f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
+        "run folder": str(_run(config)),
+    }
+    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + "\nok: ready to train"
+
+
+def _train(config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool) -> None:
+    from nemo_aopsd.files import atomic_write
+    from nemo_aopsd.trainer import train as train_problems
+
+    engine = _engine_module(config).build(config)
+    run = _run(config)
+    atomic_write(run / "config.yaml", to_yaml(config))
+    train_problems(config, problems, held_out, engine, run, resume=resume)
+
+
+def _engine_module(config: Config) -> ModuleType:
+    """The engine's `check(config)` and `build(config)`; NeMo RL is imported by no other setting."""
+    if config.aopsd.engine == "local":
+        from nemo_aopsd.engines import local
+
+        return local
+    raise UserError("aopsd.engine=nemo_rl: this version has no NeMo RL engine yet. Set aopsd.engine=local.")
+
+
+def _run(config: Config) -> Path:
+    return Path(config.logger["log_dir"])
+
+
+def _find(problems: list[Problem], problem_id: str, file: str | Path) -> Problem:
+    from nemo_aopsd.config_schema import nearest
+
+    for problem in problems:
+        if problem.id == problem_id:
+            return problem
+    hint = nearest(problem_id, [problem.id for problem in problems]) or f" The first one is `{problems[0].id}`."
+    raise UserError(f"{file}: no problem with id {problem_id!r} among its {len(problems)}.{hint}")
+
+
+def _first_and_last_evaluation(run: Path) -> tuple[dict, dict]:
+    paths = sorted(path for path in (run / "eval").iterdir() if re.fullmatch(r"epoch_\d+\.json", path.name))
+    return json.loads(paths[0].read_text(encoding="utf-8")), json.loads(paths[-1].read_text(encoding="utf-8"))
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
