@@ -79,7 +79,7 @@ def teacher_messages(
 def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = True) -> str:
     """P(y) = phi(G[R u F(R)]) (eq:local-disclosure); marks say `reached` or `next`."""
     ahead = frontier(problem.dag, reached)
-    marks = {node: "reached" for node in reached} | {node: "next" for node in ahead}
+    marks = dict.fromkeys(reached, "reached") | dict.fromkeys(ahead, "next")
     return serialize(problem.dag, marks if mark_frontier else None, only=reached | ahead)
 
 

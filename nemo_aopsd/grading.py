@@ -119,7 +119,7 @@ def _math_verify(predicted: str, answer: str) -> Reason:
 
     try:
         equal = verify(_parse(answer), _parse(predicted), timeout_seconds=_TIMEOUT, raise_on_error=True)
-    except (Exception, TimeoutException):  # noqa: BLE001  sympy raises all kinds; each is counted
+    except (Exception, TimeoutException):  # sympy raises all kinds; every one is counted
         return "ungradable"
     return "correct" if equal else "wrong"
 

@@ -1,0 +1,138 @@
+"""What each side reads. Student and teacher share the question; only the teacher sees the privileged block."""
+
+from dataclasses import replace
+
+import pytest
+
+from nemo_aopsd.config import CONTEXTS
+from nemo_aopsd.context import check_problems, disclose, disclosed_share, student_messages, teacher_messages
+from nemo_aopsd.dag import build_graph, serialize
+from nemo_aopsd.data import Problem
+from nemo_aopsd.errors import UserError
+
+DIAMOND = {
+    "nodes": [{"id": node, "statement": f"fact {node}"} for node in "abcd"],
+    "edges": [["a", "b"], ["a", "c"], ["b", "d"], ["c", "d"]],
+}
+PROBLEM = Problem(
+    id="p1",
+    problem="Find {context} and \\boxed{}.",
+    answer="7",
+    where="problems.jsonl:3",
+    solution="First \\frac{1}{2}, then {problem}.",
+    plan=("halve", "double"),
+    subproblems=("Half of what?", "And twice?"),
+    dag=build_graph(DIAMOND),
+)
+DONOR = replace(PROBLEM, id="p2", problem="Another question", solution="Another solution")
+
+
+def teacher_text(kind, **options):
+    (message,) = teacher_messages(PROBLEM, kind, "default", **options)
+    assert message["role"] == "user"
+    return message["content"]
+
+
+def test_the_student_reads_the_bare_question():
+    (message,) = student_messages(PROBLEM, "default")
+    assert message["role"] == "user"
+    assert message["content"].startswith(PROBLEM.problem + "\n")
+    assert "\\boxed{}" in message["content"].removeprefix(PROBLEM.problem)
+    for secret in (PROBLEM.solution, "halve", "Half of what?", "fact a"):
+        assert secret not in message["content"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "block"),
+    [
+        ("solution", {}, "First \\frac{1}{2}, then {problem}."),
+        ("plan", {}, "1. halve\n2. double"),
+        ("subproblems", {}, "1. Half of what?\n2. And twice?"),
+        ("dag_full", {}, serialize(PROBLEM.dag)),
+        ("dag_frontier", {}, "[a] fact a next"),
+        ("dag_frontier", {"mark_frontier": False}, "[a] fact a"),
+        (
+            "dag_frontier",
+            {"reached": frozenset("ab")},
+            "[a] fact a reached\n[b] fact b (requires: a) reached\n[c] fact c (requires: a) next",
+        ),
+        ("other_problem", {"donor": DONOR}, "Another solution"),
+    ],
+)
+def test_the_teacher_reads_question_then_context_then_task(kind, options, block):
+    text = teacher_text(kind, **options)
+    assert text.startswith(PROBLEM.problem + "\n")
+    assert text.count(f"\n{block}\n") == 1  # whole lines, and only once
+    student = student_messages(PROBLEM, "default")[0]["content"]
+    task = student.removeprefix(PROBLEM.problem).strip()
+    assert text.endswith(task)
+
+
+def test_other_problem_shows_the_donor_and_not_its_own_solution():
+    text = teacher_text("other_problem", donor=DONOR)
+    assert "Another question" in text and PROBLEM.solution not in text
+
+
+def test_none_is_the_students_prompt_to_the_byte():
+    assert teacher_messages(PROBLEM, "none", "default") == student_messages(PROBLEM, "default")
+
+
+def test_nothing_beyond_the_frontier_is_disclosed():
+    text = teacher_text("dag_frontier", reached=frozenset("ab"))
+    assert "fact c" in text and "fact d" not in text
+    assert "fact b" not in teacher_text("dag_frontier")
+
+
+def test_all_reached_equals_the_full_graph_up_to_marks():
+    everything = frozenset("abcd")
+    full = teacher_text("dag_full")
+    assert teacher_text("dag_frontier", reached=everything, mark_frontier=False) == full
+    marked = disclose(PROBLEM, everything)
+    assert marked.replace(" reached", "") == serialize(PROBLEM.dag) and marked.count(" reached") == 4
+
+
+def test_disclosed_share_by_hand():
+    assert disclosed_share(PROBLEM, "dag_full", frozenset()) == 1.0
+    assert disclosed_share(PROBLEM, "dag_frontier", frozenset()) == 0.25  # the root
+    assert disclosed_share(PROBLEM, "dag_frontier", frozenset("a")) == 0.75
+    assert disclosed_share(PROBLEM, "dag_frontier", frozenset("abcd")) == 1.0
+    assert disclosed_share(PROBLEM, "solution", frozenset()) is None
+
+
+def test_an_unknown_context_is_a_programming_error():
+    with pytest.raises(ValueError, match="'hint'"):
+        teacher_messages(PROBLEM, "hint", "default")
+
+
+@pytest.mark.parametrize("kind", CONTEXTS)
+@pytest.mark.parametrize("curriculum", ["shuffle", "competence"])
+def test_complete_problems_pass_every_check(kind, curriculum):
+    check_problems([PROBLEM, DONOR], kind, curriculum)
+
+
+@pytest.mark.parametrize(
+    ("kind", "curriculum", "lack", "field"),
+    [
+        ("solution", "shuffle", {"solution": None}, "solution"),
+        ("solution", "shuffle", {"solution": " \n"}, "solution"),
+        ("other_problem", "shuffle", {"solution": ""}, "solution"),
+        ("plan", "shuffle", {"plan": ()}, "plan"),
+        ("subproblems", "shuffle", {"subproblems": ()}, "subproblems"),
+        ("dag_full", "shuffle", {"dag": None}, "dag"),
+        ("dag_frontier", "shuffle", {"dag": None}, "dag"),
+        ("solution", "competence", {"dag": None}, "dag"),
+    ],
+)
+def test_a_problem_that_lacks_its_context_is_named(kind, curriculum, lack, field):
+    with pytest.raises(UserError, match=rf"problems\.jsonl:3: problem 'p1' has no `{field}`"):
+        check_problems([DONOR, replace(PROBLEM, **lack)], kind, curriculum)
+
+
+def test_what_a_setting_does_not_need_may_be_missing():
+    bare = replace(PROBLEM, solution=None, plan=(), subproblems=(), dag=None)
+    check_problems([bare], "none", "shuffle")
+
+
+def test_other_problem_needs_another_problem():
+    with pytest.raises(UserError, match="at least two problems"):
+        check_problems([PROBLEM], "other_problem", "shuffle")
