@@ -1,7 +1,7 @@
 """The `aopsd` command, and the only place that picks an engine.
 
 A UserError, or an operating-system error on a file, becomes one message and exit code 2; anything else is a bug and
-keeps its traceback. Modules that load torch are imported inside the commands that need them.
+keeps its traceback. Modules that load torch or matplotlib are imported inside the commands that need them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd import run_folder
-from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem, load_problems
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.preflight import check_inputs, summarize
 
 DEMO_CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_tiny_cpu.yaml"
 
@@ -63,24 +64,17 @@ def train(
     check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
 ) -> None:
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
-    overrides = list(overrides or [])
-    if resume:
-        overrides.append(f"logger.log_dir={json.dumps(str(resume))}")
-    settings = load_config(config, overrides)
+    overrides = overrides or []
+    settings = load_config(config, [*overrides, f"logger.log_dir={json.dumps(str(resume))}"] if resume else overrides)
     if resume:
         run_folder.check_resumable(resume, settings)
     else:
         run_folder.check_free(_run(settings))
     problems, held_out = _check(settings)
     if check:
-        typer.echo(_summary(settings, problems, held_out))
+        typer.echo(summarize(settings, problems, held_out))
         return
-    try:
-        _train(settings, problems, held_out, resume=resume is not None)
-    except KeyboardInterrupt:
-        again = shlex.join(["aopsd", "train", str(config), *overrides[: len(overrides) - bool(resume)]])
-        typer.echo(f"\ninterrupted. Go on with: {again} --resume {shlex.quote(str(_run(settings)))}", err=True)
-        raise typer.Exit(130) from None
+    _train(settings, problems, held_out, resume=resume is not None, command=[str(config), *overrides])
 
 
 @app.command(epilog="Example: aopsd evaluate runs/demo --data problems.jsonl --samples 8")
@@ -190,7 +184,7 @@ def demo(
     run = _run(config)
     run_folder.remove_run(run)
     run_folder.check_free(run)
-    _train(config, *_check(config), resume=False)
+    _train(config, *_check(config), resume=False, command=[str(DEMO_CONFIG), *(overrides or [])])
     from nemo_aopsd.evaluate import paired_interval
     from nemo_aopsd.report import write_report
 
@@ -205,58 +199,26 @@ def demo(
 
 
 def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
-    """Problems and held-out problems, after every check that needs no model."""
-    from nemo_aopsd.context import check_problems
-
-    aopsd = config.aopsd
-    problems = load_problems(config.data["train"]["data_path"])
-    check_problems(problems, aopsd.context.kind, aopsd.curriculum.name)
-    _check_prompts(aopsd, problems)
-    held_out = load_problems(aopsd.evaluation.data_path) if aopsd.evaluation.data_path else None
     _engine_module(config).check(config)
-    return problems, held_out
+    return check_inputs(config)
 
 
-def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
-    """Fill every template once; a missing file or gap raises UserError."""
-    from nemo_aopsd.context import student_messages, teacher_messages
-    from nemo_aopsd.judge import judge_messages
-    from nemo_aopsd.leaks import leak_patterns
-
-    first, last = problems[0], problems[-1]
-    student_messages(first, aopsd.prompts)
-    teacher_messages(first, aopsd.context.kind, aopsd.prompts, donor=last)
-    if first.dag is not None:
-        judge_messages(first, "", aopsd.prompts)
-    leak_patterns(aopsd.prompts)
-
-
-def _summary(config: Config, problems: list[Problem], held_out: list[Problem] | None) -> str:
-    aopsd = config.aopsd
-    steps = -(-len(problems) // aopsd.num_prompts_per_step)
-    evaluation = (
-        f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none (aopsd.evaluation.data_path)"
-    )
-    rows = {
-        "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
-        "problems": f"{len(problems)} from {config.data['train']['data_path']}",
-        "held out": evaluation,
-        "length": f"{aopsd.max_num_epochs} epochs of {steps} steps",
-        "method": f"{aopsd.objective.name}, context {aopsd.context.kind}, weighting {aopsd.weighting}, "
-        f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
-        "run folder": str(_run(config)),
-    }
-    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + "\nok: ready to train"
-
-
-def _train(config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool) -> None:
+def _train(
+    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, command: list[str]
+) -> None:
+    """Build the engine and train; on Ctrl-C say how to go on. `command` is what followed `aopsd train`."""
     from nemo_aopsd.files import atomic_write
     from nemo_aopsd.trainer import train as train_problems
 
     engine = _engine_module(config).build(config)
     run = _run(config)
     atomic_write(run / "config.yaml", to_yaml(config))
-    train_problems(config, problems, held_out, engine, run, resume=resume)
+    try:
+        train_problems(config, problems, held_out, engine, run, resume=resume)
+    except KeyboardInterrupt:
+        again = shlex.join(["aopsd", "train", *command, "--resume", str(run)])
+        typer.echo(f"\ninterrupted. To go on: {again}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _engine_module(config: Config) -> ModuleType:

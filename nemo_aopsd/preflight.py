@@ -1,0 +1,45 @@
+"""Everything that can be checked before a model is loaded, apart from the engine's own settings."""
+
+from __future__ import annotations
+
+from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.context import check_problems, student_messages, teacher_messages
+from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.judge import judge_messages
+from nemo_aopsd.leaks import leak_patterns
+
+
+def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
+    """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
+    aopsd = config.aopsd
+    problems = load_problems(config.data["train"]["data_path"])
+    check_problems(problems, aopsd.context.kind, aopsd.curriculum.name)
+    _check_prompts(aopsd, problems)
+    return problems, load_problems(aopsd.evaluation.data_path) if aopsd.evaluation.data_path else None
+
+
+def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
+    """Fill every template once; a missing file or gap raises UserError."""
+    first, last = problems[0], problems[-1]
+    student_messages(first, aopsd.prompts)
+    teacher_messages(first, aopsd.context.kind, aopsd.prompts, donor=last)
+    if first.dag is not None:
+        judge_messages(first, "", aopsd.prompts)
+    leak_patterns(aopsd.prompts)
+
+
+def summarize(config: Config, problems: list[Problem], held_out: list[Problem] | None) -> str:
+    """What a run of this config would do, for people."""
+    aopsd = config.aopsd
+    steps = -(-len(problems) // aopsd.num_prompts_per_step)
+    evaluation = f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none, so no pass@k"
+    rows = {
+        "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
+        "problems": f"{len(problems)} from {config.data['train']['data_path']}",
+        "held out": evaluation,
+        "length": f"{steps} steps an epoch, {aopsd.max_num_epochs} epochs at most",
+        "method": f"{aopsd.objective.name}, context {aopsd.context.kind}, weighting {aopsd.weighting}, "
+        f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
+        "run folder": config.logger["log_dir"],
+    }
+    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + "\nok: ready to train"
