@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -17,6 +18,8 @@ from matplotlib.figure import Figure
 INK = "#1f2329"  # text and axes
 FAINT = "#d5d9de"  # grid and guides
 BLUE, ORANGE, TEAL, PURPLE, GREY, GOLD = "#3b7dc4", "#d9701e", "#159b84", "#9467bd", "#8b939c", "#c79a14"
+
+_PIXELS_PER_POINT = 1.2  # on the page
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -76,9 +79,6 @@ def to_inline_svg(document: str, name: str, label: str) -> str:
     body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
     body = re.sub(r"url\(#", f"url(#{name}-", body)
     body = body.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)")
-    width = view_box.split()[2]
-    return f'<svg role="img" aria-label="{_attribute(label)}" viewBox="{view_box}" data-width="{width}">{body}'
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    width = float(view_box.split()[2]) * _PIXELS_PER_POINT
+    head = f'<svg role="img" aria-label="{escape(label, quote=True)}" viewBox="{view_box}"'
+    return f'{head} style="--natural: {width:.0f}px">{body}'

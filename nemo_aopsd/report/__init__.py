@@ -1,0 +1,43 @@
+"""`report.html`: one run on one page. Self-contained, without scripts; every figure is redone from the run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from nemo_aopsd.files import atomic_write
+from nemo_aopsd.report import page, panels
+from nemo_aopsd.report.read_run import read_run
+
+
+def write_report(run: Path) -> Path:
+    """Write `run/report.html` and return its path. A run that was cut short gets what it has.
+
+    Raises UserError if the folder holds nothing to report, or a file in it is broken.
+    """
+    data = read_run(run)
+    graph, rollout = page.graph_panel(data)
+    environment = Environment(
+        loader=PackageLoader("nemo_aopsd.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = environment.get_template("report.html.jinja").render(
+        name=run.resolve().name,
+        tiles=page.headline(data),
+        facts=page.facts(data),
+        outcome=panels.outcome_panels(data),
+        method=panels.method_panels(data),
+        steps=panels.step_panels(data),
+        graph=graph,
+        rollout=rollout,
+        examples=page.examples(data),
+        no_examples=panels.no_probes(data),
+        commands=page.commands(data),
+    )
+    path = run / "report.html"
+    atomic_write(path, html)
+    return path

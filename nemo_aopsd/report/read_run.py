@@ -1,0 +1,148 @@
+"""A run folder as the report needs it. Rollout files are streamed one step at a time; only sums and examples stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config_files import load_config
+from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_journal
+from nemo_aopsd.report.measures import GapMass
+
+Record = dict[str, Any]
+
+
+@dataclass
+class RolloutDigest:
+    """Everything that the figures need of all rollouts."""
+
+    gaps: GapMass
+    num_rollouts: int = 0
+    num_unscored: int = 0  # left out because the teacher's prompt did not fit
+    positive: list[tuple[float, float]] = field(default_factory=list)  # (L_t, weight) where gap > 0
+    negative: list[tuple[float, float]] = field(default_factory=list)  # (L_t, weight) where gap < 0
+    num_empty: int = 0  # probes whose suffix was empty
+    examples: dict[str, Record] = field(default_factory=dict)
+    graph_rollout: Record | None = None
+
+    def add(self, rollout: Record) -> None:
+        """Take one line of `rollouts/step_*.jsonl`."""
+        self.num_rollouts += 1
+        self._offer_graph(rollout)
+        if rollout["dropped"] or rollout["teacher_logprobs"] is None:
+            self.num_unscored += 1
+            return
+        teacher, student = np.array(rollout["teacher_logprobs"]), np.array(rollout["student_logprobs"])
+        self.gaps.add(teacher - student)
+        for probe in rollout["probes"]:
+            if probe["nll"] is None:
+                self.num_empty += 1
+                continue
+            side = self.positive if probe["gap"] > 0 else self.negative
+            side.append((probe["nll"], probe["weight"]))
+            self._offer_example(rollout, probe)
+
+    def _offer_example(self, rollout: Record, probe: Record) -> None:
+        """Keep three telling probes: the heaviest of each sign, and the one damped most."""
+        kind = "positive" if probe["gap"] > 0 else "negative"
+        for name, score in ((kind, probe["weight"]), ("damped", -probe["weight"])):
+            best = self.examples.get(name)
+            if best is None or score > best["score"]:
+                self.examples[name] = {"score": score, "probe": probe, **_describe(rollout, probe["position"])}
+
+    def _offer_graph(self, rollout: Record) -> None:
+        """Keep the latest rollout that is part of the way through its graph, or else the latest judged one."""
+        if rollout["progress"] is None:  # not judged, or the verdict was unreadable
+            return
+        if self.graph_rollout is None or _telling(rollout) >= _telling(self.graph_rollout):
+            keys = ("problem_id", "epoch", "step", "reached", "progress", "response_text", "disclosed_share")
+            self.graph_rollout = {key: rollout[key] for key in keys}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. Lists are in order of step or epoch and may be empty."""
+
+    path: Path
+    config: Config
+    metrics: list[Record]
+    evaluations: list[Record]
+    competences: list[Record]
+    rollouts: RolloutDigest
+
+    @property
+    def method(self) -> AOPSDConfig:
+        """The `aopsd:` block."""
+        return self.config.aopsd
+
+
+def read_run(path: Path) -> Run:
+    """Read whatever a run has written so far. Raises UserError where nothing usable is there or a file is broken."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
+    config = _read_config(path / "config.yaml")
+    metrics = _read_journal(path / "metrics.jsonl")
+    evaluations = [_read_json(file) for file in sorted((path / "eval").glob("epoch_[0-9]*[0-9].json"))]
+    files = sorted((path / "rollouts").glob("step_*.jsonl"))
+    if not (metrics or evaluations or files):
+        raise UserError(
+            f"{path}: nothing to report yet: no metrics.jsonl, no eval/epoch_*.json, no rollouts/step_*.jsonl. "
+            "Let the run finish its first step or evaluation, then run `aopsd report` again."
+        )
+    digest = RolloutDigest(GapMass(config.aopsd.probes.threshold))
+    for where, rollout in _stream(files):
+        try:
+            digest.add(rollout)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{where}: not a rollout line: {error!r}. Restore or delete the file.") from error
+    return Run(path, config, metrics, evaluations, _read_journal(path / "competence.jsonl"), digest)
+
+
+def _stream(files: list[Path]) -> Iterator[tuple[str, Record]]:
+    for file in files:
+        yield from read_jsonl(file)
+
+
+def _describe(rollout: Record, position: int) -> Record:
+    pieces = rollout.get("pieces")
+    return {
+        "problem_id": rollout["problem_id"],
+        "epoch": rollout["epoch"],
+        "step": rollout["step"],
+        "before": None if pieces is None else "".join(pieces[:position]),
+        "token": None if pieces is None else pieces[position],
+        "token_id": rollout["response"][position],
+    }
+
+
+def _telling(rollout: Record) -> bool:
+    """Some but not all checkpoints reached, and something left undisclosed."""
+    return 0 < rollout["progress"] < 1 and (rollout["disclosed_share"] or 0) < 1
+
+
+def _read_config(path: Path) -> Config:
+    if not path.is_file():
+        raise UserError(f"{path}: missing, so this is no run folder. Name the folder that `aopsd train` wrote.")
+    return load_config(path)
+
+
+def _read_json(path: Path) -> Record:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: broken JSON: {error}. Evaluate again or delete the file.") from error
+
+
+def _read_journal(path: Path) -> list[Record]:
+    try:
+        return read_journal(path)
+    except ValueError as error:
+        raise UserError(f"{path}: broken JSON before its last line: {error}. Restore the file.") from error
