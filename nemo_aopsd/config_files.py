@@ -43,7 +43,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     layers = list(_file_layers(path, ()))
     for layer in layers:
         check_keys(layer, path)
-    tree = OmegaConf.create(NEMO_RL_DEFAULTS)
+    tree = OmegaConf.create()
     for layer in layers:
         tree = _merge(tree, layer.tree)
     for override in overrides:
@@ -51,8 +51,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         check_keys(layer, path)
         layers.append(layer)
         tree = _merge(tree, layer.tree)
+    tree = OmegaConf.merge(NEMO_RL_DEFAULTS, tree)
     origins = {key: where for layer in layers for key, where in layer.origins.items()}
-    return _build(_resolve(tree, origins, path), origins, path)
+    _require(OmegaConf.to_container(tree), path)  # first, for other keys may be made of these
+    raw = _resolve(tree, origins, path)
+    _require(raw, path)
+    return _build(raw, origins, path)
 
 
 def to_yaml(config: Config) -> str:
@@ -88,8 +92,10 @@ def _read_file(path: Path) -> Layer:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+        before = content[: error.start].split(b"\n")
+        raise UserError(
+            f"{path}:{len(before)}: byte {len(before[-1])} of the line is not UTF-8. Save the file as UTF-8."
+        ) from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and not isinstance(root, yaml.MappingNode):
@@ -168,10 +174,13 @@ def _resolve(tree: DictConfig, origins: dict[str, str], path: Path) -> dict[str,
     return resolved | {"aopsd": OmegaConf.to_container(block)}
 
 
-def _build(raw: dict[str, Any], origins: dict[str, str], path: Path) -> Config:
-    missing = [key for key in REQUIRED_KEYS if select(raw, key) in (None, "")]
+def _require(tree: dict[str, Any], path: Path) -> None:
+    missing = [key for key in REQUIRED_KEYS if select(tree, key) in (None, "", "???")]
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} must be set. Add to the file, or pass {missing[0]}=VALUE.")
+
+
+def _build(raw: dict[str, Any], origins: dict[str, str], path: Path) -> Config:
     faults = [f"{origins.get(key, path)}: `{key}` {message}" for key, message in find_faults(raw)]
     if faults:
         raise UserError("\n".join(faults))

@@ -1,0 +1,304 @@
+"""Config files: inheritance, overrides, and one message with file, line and remedy for each mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_aopsd.config import AOPSDConfig
+from nemo_aopsd.config_files import flatten, load_config, to_yaml
+from nemo_aopsd.errors import UserError
+
+REPO = Path(__file__).parents[1]
+BASE = """\
+policy:
+  model_name: models/tiny
+  max_total_sequence_length: 256
+  generation:
+    max_new_tokens: 64
+data:
+  train:
+    data_path: problems.jsonl
+logger:
+  log_dir: runs/x
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="run.yaml"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def base(write):
+    return write(BASE, "base.yaml")
+
+
+def message(path, *overrides):
+    with pytest.raises(UserError) as error:
+        load_config(path, overrides)
+    return str(error.value)
+
+
+# What is read
+
+
+def test_a_short_config_gets_every_default(base):
+    config = load_config(base)
+    assert config.aopsd == AOPSDConfig()
+    assert config.policy["model_name"] == "models/tiny"
+    assert config.rollout.temperature == 1.0 and config.rollout.max_new_tokens == 64
+    assert config.max_row_tokens == 256
+    assert config.checkpointing == {
+        "enabled": True,
+        "checkpoint_dir": "runs/x/checkpoints",
+        "save_period": 10,
+        "keep_top_k": 2,
+    }
+    assert config.raw["aopsd"]["probes"]["threshold"] == 2.0
+
+
+def test_our_block_is_typed(write):
+    path = write(
+        BASE + "aopsd:\n  seed: 3\n  probes: {threshold: 1, max_per_rollout: 4}\n  thinking: {teacher: false}\n"
+    )
+    aopsd = load_config(path).aopsd
+    assert aopsd.seed == 3
+    assert aopsd.probes.threshold == 1.0 and isinstance(aopsd.probes.threshold, float)
+    assert aopsd.probes.max_per_rollout == 4 and aopsd.probes.length == 8
+    assert aopsd.thinking.teacher is False and aopsd.thinking.student is None
+
+
+def test_parents_come_first_and_the_child_wins(write):
+    write(BASE + "aopsd: {seed: 1, weighting: uniform, max_num_epochs: 1}\n", "shared/base.yaml")
+    write("aopsd: {seed: 2, max_num_epochs: 2}\n", "shared/more.yaml")
+    child = write("defaults: [shared/base.yaml, shared/more.yaml]\naopsd: {seed: 3}\n")
+    aopsd = load_config(child).aopsd
+    assert (aopsd.weighting, aopsd.max_num_epochs, aopsd.seed) == ("uniform", 2, 3)
+    grandchild = write("defaults: ../run.yaml\naopsd: {weighting: continuation}\n", "sub/run.yaml")
+    aopsd = load_config(grandchild).aopsd
+    assert (aopsd.weighting, aopsd.max_num_epochs, aopsd.seed) == ("continuation", 2, 3)
+
+
+def test_a_block_marked_override_replaces_its_parent(write):
+    write(BASE.replace("max_new_tokens: 64", "max_new_tokens: 64\n    stop_strings: [x]"), "base.yaml")
+    child = write("defaults: base.yaml\npolicy:\n  generation: {_override_: true, max_new_tokens: 9, backend: vllm}\n")
+    defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": None}
+    assert load_config(child).policy["generation"] == {"max_new_tokens": 9, "backend": "vllm"} | defaults
+
+
+def test_interpolation_and_arithmetic_of_nemo_rl(write):
+    path = write(
+        BASE
+        + "checkpointing: {checkpoint_dir: '${logger.log_dir}/kept'}\n"
+        + "aopsd:\n  num_prompts_per_step: ${mul:${aopsd.probes.length}, 4}\n  prompts: '${package:prompts/tiny}'\n"
+    )
+    config = load_config(path, ["logger.log_dir=runs/y", "aopsd.probes.length=2"])
+    assert config.checkpointing["checkpoint_dir"] == "runs/y/kept"
+    assert config.aopsd.num_prompts_per_step == 8
+    assert Path(config.aopsd.prompts) == REPO / "nemo_aopsd/prompts/tiny"
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_overrides_with_and_without_plus(base, plus):
+    aopsd = load_config(base, [f"{plus}aopsd.probes.threshold=0.5", f"{plus}aopsd.context.kind=plan"]).aopsd
+    assert aopsd.probes.threshold == 0.5 and aopsd.context.kind == "plan"
+
+
+def test_override_values_are_yaml(base):
+    config = load_config(
+        base,
+        [
+            "aopsd.max_num_steps=null",
+            "policy.optimizer.kwargs.lr=1e-5",
+            "policy.optimizer.kwargs.betas=[0.9, 0.95]",
+            "logger.log_dir='runs/with space'",
+            "aopsd.probes={length: 4, threshold: 1.5}",
+            "+cluster.gpus_per_node=8",
+        ],
+    )
+    assert config.policy["optimizer"]["kwargs"] == {"lr": 1e-5, "betas": [0.9, 0.95]}
+    assert config.logger["log_dir"] == "runs/with space"
+    assert (config.aopsd.probes.length, config.aopsd.probes.threshold) == (4, 1.5)
+    assert config.raw["cluster"] == {"gpus_per_node": 8}
+
+
+def test_the_last_override_wins(base):
+    assert load_config(base, ["aopsd.seed=1", "aopsd.seed=2"]).aopsd.seed == 2
+
+
+def test_what_a_run_stores_reads_back_to_the_same_config(base, write):
+    config = load_config(base, ["aopsd.seed=5", "policy.optimizer.kwargs.lr=1e-5", "aopsd.prompts='é: #'"])
+    assert load_config(write(to_yaml(config), "stored.yaml")) == config
+
+
+def test_every_config_that_is_shipped_loads():
+    paths = sorted((REPO / "examples/configs").rglob("*.yaml"))
+    assert paths
+    for path in paths:
+        load_config(path)
+
+
+# What is refused
+
+
+def test_unknown_key_names_file_line_and_nearest(write):
+    path = write(BASE + "aopsd:\n  probes:\n    treshold: 1\n")
+    text = message(path)
+    assert text.startswith(f"{path}:13: unknown key `aopsd.probes.treshold`.")
+    assert "Did you mean `aopsd.probes.threshold`?" in text
+
+
+def test_unknown_key_names_the_file_that_holds_it_not_its_child(write):
+    parent = write(BASE + "aopsd: {sede: 1}\n", "base.yaml")
+    text = message(write("defaults: base.yaml\naopsd: {seed: 1}\n"))
+    assert text.startswith(f"{parent}:11: unknown key `aopsd.sede`.") and "`aopsd.seed`" in text
+
+
+def test_a_setting_in_the_wrong_block_is_found(base):
+    assert "Did you mean `aopsd.probes.beta_positive`?" in message(base, "aopsd.beta_positive=1")
+
+
+def test_override_typos_are_refused(base):
+    text = message(base, "aopsd.probes.treshold=1")
+    assert text.startswith("override `aopsd.probes.treshold=1`: unknown key") and "threshold" in text
+    text = message(base, "policy.generation.max_new_token=5")
+    assert "no key `policy.generation.max_new_token`" in text and "`policy.generation.max_new_tokens`" in text
+    assert "expected key=value" in message(base, "aopsd.seed")
+    assert "cannot read the value" in message(base, "aopsd.seed=[1,")
+
+
+def test_unknown_top_level_block(write, base):
+    path = write(BASE + "polcy: {x: 1}\n")
+    assert message(path).startswith(f"{path}:11: unknown block `polcy`. Did you mean `policy`?")
+    assert "unknown block `aopds`. Did you mean `aopsd`?" in message(base, "aopds.seed=1")
+    load_config(write(BASE + "cluster: {num_nodes: 1}\nloss_fn: {}\nenv: {}\ngrpo: {}\n"))
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("aopsd.seed=abc", "`aopsd.seed` must be of type int"),
+        ("aopsd.seed=1.5", "`aopsd.seed` must be of type int"),
+        ("aopsd.seed=null", "`aopsd.seed` must be of type int"),
+        ("aopsd.mask_truncated=perhaps", "`aopsd.mask_truncated` must be of type bool"),
+        ("aopsd.probes.threshold=[1]", "`aopsd.probes.threshold` must be of type float"),
+        ("aopsd.probes={threshold: x}", "`aopsd.probes.threshold` must be of type float"),
+        ("aopsd.probes.max_per_rollout=x", "`aopsd.probes.max_per_rollout` must be of type int | None"),
+        ("aopsd.probes=3", "`aopsd.probes` must be a block of keys: threshold, length"),
+        ("aopsd.probes=null", "`aopsd.probes` must be a block of keys"),
+        ("aopsd=3", "`aopsd` must be a block"),
+        ("policy=3", "`policy` must be a block"),
+        ("aopsd.seed=${policy.model_name}", "`aopsd.seed` must be of type int"),
+        ("aopsd.seed=${policy.modelname}", "`aopsd.seed` has no value: Interpolation key 'policy.modelname'"),
+    ],
+)
+def test_wrong_types_name_key_and_type(base, override, expected):
+    text = message(base, override)
+    assert text.startswith(f"override `{override}`: ") and expected in text
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("aopsd.context.kind=dag", "must be one of none, solution, plan, subproblems, dag_full, dag_frontier"),
+        ("aopsd.engine=cloud", "must be one of local, nemo_rl"),
+        ("policy.precision=float16", "must be one of float32, bfloat16"),
+        ("aopsd.num_prompts_per_step=0", "at least 1; got 0"),
+        ("aopsd.max_num_steps=0", "at least 1; got 0"),
+        ("policy.logprob_batch_size=2.5", "at least 1; got 2.5"),
+        ("checkpointing.keep_top_k=true", "at least 1; got True"),
+        ("aopsd.probes.length=1", "at least 2: the anchor and one token of suffix; got 1"),
+        ("aopsd.judge.num_retries=-1", "at least 0; got -1"),
+        ("aopsd.probes.threshold=0", "above 0; got 0"),
+        ("aopsd.probes.threshold=.nan", "above 0; got nan"),
+        ("aopsd.probes.beta_negative=-2", "above 0; got -2"),
+        ("policy.optimizer.kwargs.lr=-1", "at least 0; got -1"),
+        ("policy.optimizer.kwargs.betas=[0.9]", "two numbers from 0 to below 1"),
+        ("aopsd.curriculum.ema=1.1", "from 0 to 1; got 1.1"),
+        ("aopsd.evaluation.top_p=0", "above 0 and at most 1; got 0"),
+        ("checkpointing.enabled=maybe", "true or false; got 'maybe'"),
+        ("policy.generation.temperature=0", "never greedily"),
+        ("policy.generation.top_p=0.95", "must be 1 in training; got 0.95"),
+        ("policy.generation.top_k=20", "must be null (off) in training; got 20"),
+        ("aopsd.num_prompts_per_step=6", "multiple of 4"),
+        ("policy.generation.max_new_tokens=256", "must leave room for a prompt within"),
+        ("+policy.model_name.x=1", "must be a name or a path"),
+    ],
+)
+def test_values_that_cannot_work(base, override, expected):
+    key = override.lstrip("+").split("=")[0]
+    text = message(base, override)
+    assert text.startswith(f"override `{override}`: `{key}".removesuffix(".x")) and expected in text
+
+
+def test_settings_that_are_fine_at_their_limit(base):
+    load_config(base, ["policy.generation.top_k=-1", "policy.generation.top_p=1.0", "aopsd.curriculum.ema=0"])
+    load_config(base, ["aopsd.num_prompts_per_step=6", "aopsd.curriculum.name=shuffle", "aopsd.curriculum.ema=1"])
+    load_config(base, ["aopsd.probes.length=2", "aopsd.judge.num_retries=0", "policy.generation.max_new_tokens=255"])
+
+
+def test_all_wrong_values_are_told_at_once(base):
+    text = message(base, "aopsd.probes.threshold=0", "aopsd.curriculum.ema=2")
+    assert len(text.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "policy.model_name",
+        "policy.max_total_sequence_length",
+        "policy.generation.max_new_tokens",
+        "data.train.data_path",
+        "logger.log_dir",
+    ],
+)
+@pytest.mark.parametrize("value", ["null", "", "'???'", "${oc.env:NOT_SET_ANYWHERE,null}"])
+def test_what_must_be_set(write, key, value):
+    leaf = key.rpartition(".")[2]
+    lines = [f"{line.split(':')[0]}: {value}" if line.strip().startswith(leaf) else line for line in BASE.splitlines()]
+    path = write("\n".join(lines))
+    text = message(path)
+    assert text == f"{path}: {key} must be set. Add to the file, or pass {key}=VALUE."
+
+
+def test_broken_files(write, tmp_path):
+    path = write("policy:\n  a: 1\n b: 2\n")
+    assert message(path).startswith(f"{path}:3: broken YAML")
+    path = write(b"policy:\n  name: caf\xe9\n")
+    assert message(path) == f"{path}:2: byte 11 of the line is not UTF-8. Save the file as UTF-8."
+    path = write("- a\n- b\n")
+    assert message(path).startswith(f"{path}: expected `key: value` lines")
+    path = write("policy: {a: 1}\npolicy: {b: 1}\n")
+    assert message(path).startswith(f"{path}:2: broken YAML")
+    path = write("policy: {a: '${'}\n")
+    assert message(path).startswith(f"{path}: broken YAML")
+    assert "must be set" in message(write(""))
+    assert "no such config file" in message(tmp_path / "nowhere.yaml")
+    assert "no such config file" in message(tmp_path)
+
+
+def test_broken_inheritance(write):
+    path = write("aopsd: {}\ndefaults: gone.yaml\n")
+    text = message(path)
+    assert text.startswith(f"{path}:2: `defaults` names gone.yaml") and "relative to the file" in text
+    assert "must be a file name or a list" in message(write("defaults: {a: b}\n"))
+    write("defaults: b.yaml\n", "a.yaml")
+    path = write("defaults: [a.yaml]\n", "b.yaml")
+    assert "go in a circle" in message(path)
+
+
+def test_two_parents_may_share_one(write):
+    write(BASE, "base.yaml")
+    write("defaults: base.yaml\n", "a.yaml")
+    write("defaults: base.yaml\naopsd: {seed: 4}\n", "b.yaml")
+    assert load_config(write("defaults: [a.yaml, b.yaml]\n")).aopsd.seed == 4
+
+
+def test_flatten():
+    assert flatten({"a": {"b": {"c": None}, "d": [{"e": 1}]}, "f": {}}) == {"a.b.c": None, "a.d": [{"e": 1}], "f": {}}

@@ -1,0 +1,114 @@
+"""The run folder: kept runs are never overwritten, and removal takes nothing but a run's own files."""
+
+import os
+
+import pytest
+
+from nemo_aopsd import run_folder
+from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.errors import UserError
+
+CONFIG = """\
+policy: {{model_name: m, max_total_sequence_length: 64, generation: {{max_new_tokens: 16}}}}
+data: {{train: {{data_path: problems.jsonl}}}}
+logger: {{log_dir: {run}}}
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder that holds a run, with every kind of file that a run writes, half-written ones too."""
+    run = tmp_path / "run"
+    for name in (
+        *("metrics.jsonl", "competence.jsonl", "initial_progress.jsonl", "report.html"),
+        *("rollouts/step_000001.jsonl", "rollouts/.step_000002.jsonl.partial"),
+        *("eval/epoch_000.jsonl", "eval/epoch_000.json", "eval/epoch_000.settings.json"),
+        *("checkpoints/step_000001/state.json", "checkpoints/.step_000002.partial/model.safetensors"),
+    ):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("x")
+    (tmp_path / "config.yaml").write_text(CONFIG.format(run=run))
+    (run / "config.yaml").write_text(to_yaml(load_config(tmp_path / "config.yaml")))
+    return run
+
+
+def config_of(run, *overrides):
+    return load_config(run.parent / "config.yaml", overrides)
+
+
+def test_a_folder_with_a_run_is_not_free(run, tmp_path):
+    with pytest.raises(UserError, match=r"already holds a run.*--resume.*logger\.log_dir"):
+        run_folder.check_free(run)
+    run_folder.check_free(tmp_path / "new/deep")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file: not a folder that can be written"):
+        run_folder.check_free(tmp_path / "file/run")
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(UserError, match=r"locked: not a folder that can be written"):
+        run_folder.check_free(tmp_path / "locked/run")
+
+
+def test_a_run_is_resumed_by_the_same_config_only(run):
+    run_folder.check_resumable(run, config_of(run))
+    run_folder.check_resumable(
+        run, config_of(run, "aopsd.max_num_epochs=9", "checkpointing.save_period=1", "policy.logprob_batch_size=2")
+    )
+    with pytest.raises(UserError) as error:
+        run_folder.check_resumable(run, config_of(run, "aopsd.seed=1", "+policy.extra=2", "aopsd.max_num_epochs=9"))
+    assert "  aopsd.seed: 0 -> 1\n  policy.extra: None -> 2\n" in str(error.value)
+    with pytest.raises(UserError, match="checkpoint_dir"):
+        run_folder.check_resumable(run, config_of(run, "checkpointing.checkpoint_dir=/elsewhere"))
+
+
+def test_a_run_may_be_named_from_elsewhere(run, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    run_folder.check_resumable(run, config_of(run, "logger.log_dir=run"))
+
+
+def test_no_run_to_resume(run, tmp_path):
+    with pytest.raises(UserError, match=r"no run in it \(no config\.yaml\)"):
+        run_folder.check_resumable(tmp_path / "nowhere", config_of(run))
+
+
+def test_removal_leaves_nothing_of_a_run(run):
+    run_folder.remove_run(run)
+    assert list(run.iterdir()) == []
+    run_folder.remove_run(run)  # empty: nothing to do
+    run_folder.remove_run(run / "nowhere")
+
+
+def test_removal_leaves_everything_else(run, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "step_000001.jsonl").write_text("precious")
+    kept = ["notes.md", "rollouts/notes.jsonl", "eval/aime24/epoch_000.json", "checkpoints/best/state.json"]
+    for name in kept:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("precious")
+    for path in (run / "rollouts").glob("*step*"):
+        path.unlink()
+    (run / "rollouts/step_000001.jsonl").symlink_to(other / "step_000001.jsonl")
+    run_folder.remove_run(run)
+    assert sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()) == sorted(kept)
+    assert (other / "step_000001.jsonl").read_text() == "precious"
+
+
+def test_removal_follows_no_linked_folder(run, tmp_path):
+    other = tmp_path / "other"
+    (run / "checkpoints").rename(other)
+    (run / "checkpoints").symlink_to(other)
+    run_folder.remove_run(run)
+    assert (other / "step_000001/state.json").exists()
+
+
+def test_a_folder_without_a_run_is_never_emptied(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("someone else's")
+    with pytest.raises(UserError, match="no run in it"):
+        run_folder.remove_run(tmp_path)
+    assert (tmp_path / "metrics.jsonl").exists()
