@@ -1,0 +1,31 @@
+"""The engine for one machine: Hugging Face transformers on a CPU or one GPU, float32 or bfloat16.
+
+Not covered: several devices, LoRA, sliding-window or linear attention, output heads with soft-capped or scaled logits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.engines.local.settings import read_settings
+
+if TYPE_CHECKING:
+    from nemo_aopsd.engines.local.engine import LocalEngine
+
+
+def check(config: Config) -> None:
+    """All that can be checked without loading a model. Raises UserError; imports neither torch nor transformers."""
+    read_settings(config)
+
+
+def build(config: Config) -> LocalEngine:
+    """Load model and tokenizer. Raises UserError on a setting or a model that this engine cannot take."""
+    settings = read_settings(config)
+
+    from nemo_aopsd.engines.local.engine import LocalEngine
+    from nemo_aopsd.engines.local.loading import load_model, load_tokenizer, wrap_tokenizer
+
+    tokenizer = load_tokenizer(settings)
+    causal_lm = load_model(settings)
+    return LocalEngine(causal_lm, wrap_tokenizer(tokenizer, causal_lm), settings)

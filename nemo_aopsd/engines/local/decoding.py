@@ -1,0 +1,110 @@
+"""Sampling a batch of responses with one growing key-value buffer."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.network import Network
+from nemo_aopsd.types import Generation, Sampling, Tokens
+
+ROOM = 256  # columns by which the buffer grows
+
+
+def uniforms(seed: int, row: int, count: int) -> np.ndarray:
+    """The row's own random numbers [count] in [0, 1), so that a row's sample does not depend on its batch."""
+    return np.random.Generator(np.random.PCG64([seed, row])).random(count)
+
+
+def sample(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
+    """Next tokens [R] of `logits` [R, V]: greedy, or by inverting the (cut) distribution at `uniform` [R] float64."""
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    logits = logits / sampling.temperature
+    num_tokens = logits.shape[-1]
+    if sampling.top_p >= 1 and not 0 < sampling.top_k < num_tokens:
+        return _invert_cdf(logits.softmax(-1), uniform)
+    kept, ids = logits.topk(min(sampling.top_k or num_tokens, num_tokens))  # descending
+    probs = kept.softmax(-1)
+    before = probs.cumsum(-1) - probs
+    before[:, 0] = 0  # the first token always stays
+    probs = torch.where(before < sampling.top_p, probs, 0.0)
+    return ids.gather(-1, _invert_cdf(probs, uniform)[:, None])[:, 0]
+
+
+def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
+    cdf = probs.cumsum(-1, dtype=torch.float64)
+    target = uniform * cdf[:, -1]
+    return torch.searchsorted(cdf, target[:, None], right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
+
+
+class Decoder:
+    """One batch of prompts being answered. Rows that have ended leave the buffer; `self.rows` names those left."""
+
+    def __init__(self, network: Network, prompts: list[Tokens], limits: list[int], end_ids: frozenset[int]):
+        """`limits` are tokens each row may have, all at least 1."""
+        self.network, device = network, network.device
+        self.limits = torch.tensor(limits, device=device)
+        self.end_ids = torch.tensor(sorted(end_ids), device=device)
+        self.prompt_lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        self.rows = torch.arange(len(prompts), device=device)
+        self.tokens = torch.zeros(len(prompts), max(limits), dtype=torch.long, device=device)
+        self.lengths = torch.zeros_like(self.limits)  # 0 while running
+        hidden, prefix = network.prefill(prompts, keep_kv=True)
+        self.last_hidden = hidden[self.rows, self.prompt_lengths - 1]
+        self.num_columns = hidden.shape[1]
+        self.kv = KVBuffer(prefix, self.rows, self.num_columns, min(ROOM, max(limits)))
+        self._rebuild_mask()
+
+    def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
+        """Decode to the end; `uniform` [R, max limit] float64."""
+        for step in range(self.tokens.shape[1]):
+            logits = self.network.logits(self.last_hidden)
+            choice = sample(logits, sampling, uniform[self.rows, step])
+            self.tokens[self.rows, step] = choice
+            running = self._close(choice, step)
+            num_running = int(running.sum())
+            if num_running == 0:
+                break
+            choice = self._make_room(choice, running, num_running)
+            positions = self.prompt_lengths[self.rows] + step
+            mask = self.mask[..., : self.kv.length + 1]
+            self.last_hidden = self.network.extend(choice[:, None], mask, positions[:, None], self.kv)[:, 0]
+        return self._results()
+
+    def _close(self, choice: Tensor, step: int) -> Tensor:
+        """Note the length of rows that end at this step; returns which rows still run."""
+        ends = torch.isin(choice, self.end_ids) | (self.limits[self.rows] == step + 1)
+        newly = ends & (self.lengths[self.rows] == 0)
+        self.lengths[self.rows[newly]] = step + 1
+        return self.lengths[self.rows] == 0
+
+    def _make_room(self, choice: Tensor, running: Tensor, num_running: int) -> Tensor:
+        """Drop ended rows once an eighth has ended, and grow the buffer when it is full."""
+        if num_running <= 0.875 * len(self.rows):
+            keep = running.nonzero()[:, 0]
+        elif self.kv.room == 0:
+            keep = torch.arange(len(self.rows), device=choice.device)
+        else:
+            return choice
+        self.kv.rebuild(keep, max(self.kv.room, ROOM))
+        self.rows = self.rows[keep]
+        self._rebuild_mask()
+        return choice[keep]
+
+    def _rebuild_mask(self) -> None:
+        """Additive mask [R, 1, 1, columns + room] that hides each prompt's padding."""
+        width = self.kv.length + self.kv.room
+        columns = torch.arange(width, device=self.rows.device)
+        padding = (columns >= self.prompt_lengths[self.rows, None]) & (columns < self.num_columns)
+        self.mask = self.last_hidden.new_zeros(padding.shape).masked_fill_(
+            padding, torch.finfo(self.last_hidden.dtype).min
+        )[:, None, None]
+
+    def _results(self) -> list[Generation]:
+        is_end = torch.isin(self.tokens, self.end_ids)
+        finished = is_end.gather(1, self.lengths[:, None] - 1)[:, 0].tolist()
+        rows = zip(self.tokens.tolist(), self.lengths.tolist(), finished, strict=True)
+        return [Generation(tokens[:length], done) for tokens, length, done in rows]

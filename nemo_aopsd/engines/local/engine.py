@@ -1,0 +1,148 @@
+"""`Engine` on one machine: the student's optimizer step, the teacher that follows or does not, save and load."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from nemo_aopsd.engines.local.model import LocalModel
+from nemo_aopsd.engines.local.optimizer import MasterOptimizer
+from nemo_aopsd.engines.local.scoring import batches, response_logprobs
+from nemo_aopsd.engines.local.settings import Settings
+from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write
+from nemo_aopsd.objectives import Objective
+from nemo_aopsd.types import TrainRow
+
+
+class LocalEngine:
+    """Teacher weights: `frozen` and `ema` own a copy made before any update, `live` is the student's network."""
+
+    def __init__(self, causal_lm: PreTrainedModel, tokenizer: LocalTokenizer, settings: Settings):
+        self.settings, self.tokenizer = settings, tokenizer
+        is_live = settings.teacher.weights == "live"
+        teacher_lm = causal_lm if is_live else copy.deepcopy(causal_lm).requires_grad_(False)
+        self.student = LocalModel(causal_lm, settings, tokenizer.end_ids)
+        self.teacher = LocalModel(teacher_lm, settings, tokenizer.end_ids)
+        self.optimizer = MasterOptimizer(causal_lm, settings.optimizer, settings.max_grad_norm)
+        self.ema: dict[str, Tensor] = {}  # float32, so that small moves survive bfloat16
+        if settings.teacher.weights == "ema":
+            self.ema = {name: weight.detach().clone() for name, weight in self.optimizer.masters.items()}
+
+    def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
+        """One optimizer step on all `rows`; none, and `train/skipped` 1, if no token counts."""
+        self._forget_prefixes()
+        rows = [row for row in rows if row.mask.any()]
+        if not rows:
+            _, zeros = objective(torch.zeros(0, 0), **_columns([]), num_tokens=1.0)
+            return {"train/loss": 0.0, **_floats(zeros), "train/grad_norm": 0.0, "train/skipped": 1.0}
+        num_tokens = float(sum(row.mask.sum().item() for row in rows))
+        lengths = [len(row.prompt) + len(row.response) for row in rows]
+        totals: dict[str, float] = {}
+        for batch in batches(range(len(rows)), lengths, self.settings.train_micro_batch_size):
+            loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens)
+            loss.backward()
+            self.optimizer.accumulate()
+            for key, value in _floats({"train/loss": loss, **metrics}).items():
+                totals[key] = totals.get(key, 0.0) + value
+        totals["train/grad_norm"] = self.optimizer.step()
+        self._move_teacher()
+        return {**totals, "train/skipped": 0.0}
+
+    def teacher_checksum(self) -> str:
+        """SHA-256 over names, shapes and bytes of the teacher's weights, by name."""
+        digest = hashlib.sha256()
+        for name, weight in sorted(self.teacher.network.causal_lm.named_parameters()):
+            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def save(self, directory: Path) -> None:
+        """Student, optimizer and an EMA teacher; a frozen one is known by its checksum."""
+        _save_tensors(directory / "student.safetensors", self.optimizer.masters)
+        _save_tensors(directory / "optimizer.safetensors", self.optimizer.state())
+        if self.ema:
+            _save_tensors(directory / "teacher.safetensors", self.ema)
+        teacher = {"teacher": self.settings.teacher.weights, "checksum": self.teacher_checksum()}
+        atomic_write(directory / "teacher.json", json.dumps(teacher))
+
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote, bit by bit. Raises UserError if it was another teacher."""
+        kind = self.settings.teacher.weights
+        saved = json.loads((directory / "teacher.json").read_bytes())
+        if saved["teacher"] != kind:
+            raise UserError(
+                f"{directory}: saved with aopsd.teacher.weights={saved['teacher']}, resumed with {kind}. Set it back."
+            )
+        if kind == "frozen" and saved["checksum"] != self.teacher_checksum():
+            raise UserError(
+                f"{directory}: a checkpoint of another initial model: its frozen teacher has SHA-256 "
+                f"{saved['checksum'][:12]}, {self.settings.model} has {self.teacher_checksum()[:12]}. "
+                "Point policy.model_name at the model that the run started from."
+            )
+        self._forget_prefixes()
+        student = load_file(directory / "student.safetensors")
+        self.optimizer.restore(student, load_file(directory / "optimizer.safetensors"))
+        if self.ema:
+            for name, weight in load_file(directory / "teacher.safetensors").items():
+                self.ema[name].copy_(weight)
+            self._copy_ema()
+
+    def export(self, directory: Path) -> None:
+        """The student as a Hugging Face directory, tokenizer included."""
+        self.student.network.causal_lm.save_pretrained(directory)
+        self.tokenizer.hf.save_pretrained(directory)
+
+    def _loss(self, rows: list[TrainRow], objective: Objective, num_tokens: float) -> tuple[Tensor, dict[str, Tensor]]:
+        prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
+        logprobs, _ = response_logprobs(self.student.network, prompts, responses)
+        columns = _columns(rows, self.student.network.device)
+        return objective(pad_sequence(logprobs, batch_first=True), **columns, num_tokens=num_tokens)
+
+    @torch.no_grad()
+    def _move_teacher(self) -> None:
+        """EMA after the step: teacher <- decay * teacher + (1 - decay) * student."""
+        for name, weight in self.ema.items():
+            weight.lerp_(self.optimizer.masters[name], 1 - self.settings.teacher.ema_decay)
+        self._copy_ema()
+
+    @torch.no_grad()
+    def _copy_ema(self) -> None:
+        teacher = dict(self.teacher.network.causal_lm.named_parameters())
+        for name, weight in self.ema.items():
+            teacher[name].copy_(weight)
+
+    def _forget_prefixes(self) -> None:
+        self.student.prefixes.clear()
+        self.teacher.prefixes.clear()
+
+
+def _columns(rows: list[TrainRow], device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """The supervision of `rows`, padded to [B, S]; padding is zero and masked out."""
+    names = ("old_logprobs", "teacher_logprobs", "weights", "mask")
+    if not rows:
+        return {name: torch.zeros(0, 0, dtype=torch.bool if name == "mask" else torch.float32) for name in names}
+    return {name: pad_sequence([getattr(row, name) for row in rows], batch_first=True).to(device) for name in names}
+
+
+def _floats(metrics: dict[str, Tensor]) -> dict[str, float]:
+    return {key: float(value.detach()) for key, value in metrics.items()}
+
+
+def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error}. Free some space; the checkpoint before it stays."
+        ) from error

@@ -1,0 +1,115 @@
+"""Keys and values: a buffer that decoding writes in place, and the prefixes kept from log-probs to probes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from nemo_aopsd.types import Tokens
+
+
+class KVBuffer:
+    """Keys and values of R rows with room for more columns. Transformers calls `update` from each attention layer.
+
+    Padding columns stay in place: rotary positions are in the keys, so a column's index means nothing and the mask
+    alone says what a token sees.
+    """
+
+    def __init__(self, prefix: DynamicCache, rows: Tensor, columns: int, room: int):
+        """Copies `rows` of `prefix`, first `columns` columns of it, and leaves `room` for more."""
+        self.length = columns
+        self._layers = [
+            (_with_room(layer.keys, rows, columns, room), _with_room(layer.values, rows, columns, room))
+            for layer in prefix.layers
+        ]
+
+    @property
+    def room(self) -> int:
+        return self._layers[0][0].shape[2] - self.length
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
+        """Write new [R, heads, Q, head size] columns at `length`; returns all columns. `Network.extend` moves on."""
+        end = self.length + keys.shape[2]
+        all_keys, all_values = self._layers[layer_idx]
+        all_keys[:, :, self.length : end] = keys
+        all_values[:, :, self.length : end] = values
+        return all_keys[:, :, :end], all_values[:, :, :end]
+
+    def get_seq_length(self, *_args) -> int:
+        return self.length
+
+    def rebuild(self, rows: Tensor, room: int) -> None:
+        """Keep only `rows`, in that order, with new room; one layer at a time, so that little is held twice."""
+        for index, layer in enumerate(self._layers):
+            self._layers[index] = tuple(_with_room(tensor, rows, self.length, room) for tensor in layer)
+
+
+def _with_room(tensor: Tensor, rows: Tensor, columns: int, room: int) -> Tensor:
+    _, heads, _, size = tensor.shape
+    buffer = tensor.new_empty(len(rows), heads, columns + room, size)
+    # Masked columns still take part as 0 * value, so what was never written must not be NaN.
+    buffer[:, :, columns:] = 0
+    torch.index_select(tensor[:, :, :columns], 0, rows, out=buffer[:, :, :columns])
+    return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys and values of one micro-batch of right-padded `prompt + response` rows."""
+
+    kv: DynamicCache
+    rows: list[tuple[Tokens, Tokens]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(2 * layer.keys.nbytes for layer in self.kv.layers)
+
+
+class PrefixCache:
+    """The prefixes of the latest `logprobs` call of one model, each for one use.
+
+    Owner is the model whose weights made them: it clears them when the weights change or new log-probs are asked for.
+    """
+
+    def __init__(self, max_bytes: float):
+        self.max_bytes = max_bytes
+        self._prefixes: list[Prefix] = []
+
+    def clear(self) -> None:
+        self._prefixes = []
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_bytes >= self.max_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(prefix.num_bytes for prefix in self._prefixes)
+
+    def put(self, prefix: Prefix) -> None:
+        """Keep it if it fits into the budget."""
+        if self.num_bytes + prefix.num_bytes <= self.max_bytes:
+            self._prefixes.append(prefix)
+
+    def take(self, rows: list[tuple[Tokens, Tokens]], wanted: list[int]) -> list[tuple[Prefix, list[tuple[int, int]]]]:
+        """Hand over the prefixes of any of the `wanted` rows, with pairs (row in the prefix, index in `rows`)."""
+        indices: dict[tuple, list[int]] = {}
+        for index in wanted:
+            indices.setdefault(_key(rows[index]), []).append(index)
+        taken, left = [], []
+        for prefix in self._prefixes:
+            places = [(place, index) for place, row in enumerate(prefix.rows) for index in indices.pop(_key(row), [])]
+            if places:
+                taken.append((prefix, places))
+            else:
+                left.append(prefix)
+        self._prefixes = left
+        return taken
+
+
+def _key(row: tuple[Tokens, Tokens]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    prompt, response = row
+    return tuple(prompt), tuple(response)

@@ -1,0 +1,74 @@
+"""From a path to a model and a tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from nemo_aopsd.engines.local.network import Network
+from nemo_aopsd.engines.local.settings import Settings
+from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.errors import UserError
+
+
+def load_tokenizer(settings: Settings) -> Any:
+    """The Hugging Face tokenizer. Raises UserError if there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(*_source(settings.tokenizer)[0], **_source(settings.tokenizer)[1])
+    except (OSError, ValueError) as error:
+        raise UserError(f"{settings.tokenizer}: no usable tokenizer: {error}") from error
+
+
+def load_model(settings: Settings) -> PreTrainedModel:
+    """The causal language model on this machine's device, in evaluation mode. Raises UserError if it is unfit."""
+    positional, named = _source(settings.model)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            *positional, **named, dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"{settings.model}: cannot be loaded as a causal language model: {error}") from error
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    _refuse_unfit(model, settings.model)
+    return model
+
+
+def end_ids(model: PreTrainedModel) -> list[int]:
+    """The end tokens that the model's generation settings name."""
+    found = model.generation_config.eos_token_id
+    return [] if found is None else found if isinstance(found, list) else [found]
+
+
+def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> LocalTokenizer:
+    """The tokenizer with the model's end tokens. Raises UserError if it has more tokens than the model."""
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise UserError(
+            f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but the model's vocabulary has {rows}. "
+            "Set policy.tokenizer.name to the tokenizer that belongs to the model."
+        )
+    return LocalTokenizer(tokenizer, end_ids(model))
+
+
+def _source(path: Path) -> tuple[tuple[str], dict[str, str]]:
+    if path.suffix == ".gguf":
+        return (str(path.parent),), {"gguf_file": path.name}
+    return (str(path),), {}
+
+
+@torch.no_grad()
+def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
+    """Probes need full attention, and log-probs need logits that are the output head on the last hidden state."""
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    has_window = getattr(config, "layer_types", None) is None and getattr(config, "sliding_window", None)
+    if kinds != {"full_attention"} or has_window:
+        raise UserError(f"{path}: attention {sorted(kinds)} with a window; the local engine needs full attention.")
+    network = Network(model)
+    hidden, _ = network.prefill([[0, 1, 2]])
+    expected = model(input_ids=torch.tensor([[0, 1, 2]], device=model.device)).logits
+    if not torch.allclose(network.head(hidden), expected, atol=1e-3, rtol=1e-2):
+        raise UserError(f"{path}: {type(model).__name__} post-processes its logits, which the local engine does not.")

@@ -1,0 +1,129 @@
+"""`LanguageModel` on one network: batching, order, and the key-value prefixes shared by log-probs and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from nemo_aopsd.engines.local import branches as tree
+from nemo_aopsd.engines.local.branches import BranchRow
+from nemo_aopsd.engines.local.decoding import Decoder, uniforms
+from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
+from nemo_aopsd.engines.local.network import Network
+from nemo_aopsd.engines.local.scoring import batches, response_logprobs
+from nemo_aopsd.engines.local.settings import Settings
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens
+
+Result = TypeVar("Result")
+
+
+class LocalModel:
+    """Student and teacher are each one of these, be it on one network (a live teacher) or on two."""
+
+    def __init__(self, causal_lm: PreTrainedModel, settings: Settings, end_ids: frozenset[int]):
+        self.network = Network(causal_lm)
+        self.settings = settings
+        self.end_ids = end_ids
+        self.prefixes = PrefixCache(settings.prefix_cache_gb * 1e9)
+
+    @torch.no_grad()
+    def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
+        """Sample one response a prompt. A row stops at `max_total_sequence_length`, then unfinished."""
+        longest = self.settings.max_total_sequence_length
+        limits = [min(sampling.max_new_tokens, longest - len(prompt)) for prompt in prompts]
+        results = [Generation([], False)] * len(prompts)
+        with_room = [index for index, limit in enumerate(limits) if limit > 0]
+        for batch in batches(with_room, [len(prompt) for prompt in prompts], self.settings.generation_batch_size):
+            batch_limits = [limits[index] for index in batch]
+            decoder = Decoder(self.network, [prompts[index] for index in batch], batch_limits, self.end_ids)
+            numbers = torch.stack([torch.from_numpy(uniforms(seed, index, max(batch_limits))) for index in batch])
+            for index, generation in zip(batch, decoder.run(sampling, numbers.to(self.network.device)), strict=True):
+                results[index] = generation
+        return results
+
+    @torch.no_grad()
+    def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
+        """Log-probs `[T]` of each response; keeps the prefixes for the probes of the same rows."""
+        rows = list(zip(prompts, responses, strict=True))
+        self._check_lengths(rows)
+        self.prefixes.clear()
+        results: list[Tensor] = [torch.empty(0)] * len(rows)
+        for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
+            batch_rows = [rows[index] for index in batch]
+            logprobs, kv = response_logprobs(self.network, *zip(*batch_rows, strict=True), not self.prefixes.is_full)
+            if kv is not None:
+                self.prefixes.put(Prefix(kv, batch_rows))
+            for index, row_logprobs in zip(batch, logprobs, strict=True):
+                results[index] = row_logprobs.cpu()
+        return results
+
+    def continue_greedily(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
+    ) -> list[list[Branch]]:
+        """Extend each branch greedily to `length` tokens in all; one that has them, or has ended, stays."""
+
+        def extend(prefix: Prefix, rows: list[BranchRow]) -> list[list[Branch]]:
+            return tree.continue_rows(self.network, prefix, rows, length, self.end_ids)
+
+        return self._on_branches(prompts, responses, branches, length, extend)
+
+    def branch_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
+    ) -> list[list[Tensor]]:
+        """Log-probs of each branch's own tokens."""
+        width = max((len(branch.tokens) for row in branches for branch in row), default=0)
+
+        def score(prefix: Prefix, rows: list[BranchRow]) -> list[list[Tensor]]:
+            return tree.score_rows(self.network, prefix, rows)
+
+        return self._on_branches(prompts, responses, branches, width, score)
+
+    def _on_branches(
+        self,
+        prompts: list[Tokens],
+        responses: list[Tokens],
+        branches: list[list[Branch]],
+        width: int,
+        work: Callable[[Prefix, list[BranchRow]], list[list[Result]]],
+    ) -> list[list[Result]]:
+        """`work` on the branches of each micro-batch, behind a kept prefix or, once, one computed now."""
+        rows = list(zip(prompts, responses, strict=True))
+        results: list[list[Result]] = [[] for _ in rows]
+        for prefix, places in self._prefixes_of(rows, [index for index, row in enumerate(branches) if row]):
+            group = [BranchRow(place, index, *rows[index], branches[index]) for place, index in places]
+            for part in tree.split(group, width):
+                for row, row_results in zip(part, work(prefix, part), strict=True):
+                    results[row.index] += row_results
+        return results
+
+    def _prefixes_of(
+        self, rows: list[tuple[Tokens, Tokens]], wanted: list[int]
+    ) -> Iterator[tuple[Prefix, list[tuple[int, int]]]]:
+        """Prefixes with pairs (row in the prefix, index in `rows`) covering `wanted`; one is freed before the next."""
+        taken = self.prefixes.take(rows, wanted)
+        missing = set(wanted) - {index for _, places in taken for _, index in places}
+        while taken:
+            yield taken.pop()
+        for batch in batches(sorted(missing), _total_lengths(rows), self.settings.logprob_batch_size):
+            batch_rows = [rows[index] for index in batch]
+            with torch.no_grad():
+                _, kv = self.network.prefill([prompt + response for prompt, response in batch_rows], keep_kv=True)
+            yield Prefix(kv, batch_rows), list(enumerate(batch))
+
+    def _check_lengths(self, rows: list[tuple[Tokens, Tokens]]) -> None:
+        for index, (prompt, response) in enumerate(rows):
+            if not prompt:
+                raise ValueError(f"row {index}: empty prompt; the first token would have no context")
+            if len(prompt) + len(response) > self.settings.max_total_sequence_length:
+                raise ValueError(
+                    f"row {index}: prompt {len(prompt)} + response {len(response)} tokens exceed "
+                    f"policy.max_total_sequence_length={self.settings.max_total_sequence_length}"
+                )
+
+
+def _total_lengths(rows: list[tuple[Tokens, Tokens]]) -> list[int]:
+    return [len(prompt) + len(response) for prompt, response in rows]

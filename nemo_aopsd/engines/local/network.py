@@ -1,0 +1,79 @@
+"""A causal language model taken apart: hidden states first, the output head only where it is asked for.
+
+Rows are right-padded, so plain causal attention is exact and needs no mask; only tokens that follow a prefix (decoding,
+branches) carry one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache, PreTrainedModel
+
+from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.types import Tokens
+
+MAX_LOGITS = 2**25  # logits that exist at once; 128 MiB in float32
+
+
+class Network:
+    """Shapes: R rows, S padded length, H hidden size, N tokens of several rows in one list."""
+
+    def __init__(self, causal_lm: PreTrainedModel):
+        self.causal_lm = causal_lm
+        self.body = causal_lm.base_model
+        self.head = causal_lm.get_output_embeddings()
+
+    @property
+    def device(self) -> torch.device:
+        return self.causal_lm.device
+
+    def prefill(self, rows: list[Tokens], keep_kv: bool = False) -> tuple[Tensor, DynamicCache | None]:
+        """Hidden states [R, S, H] of right-padded `rows`, and their keys and values if wanted."""
+        ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = torch.tensor(row)
+        cache = DynamicCache() if keep_kv else None
+        # By position: transformers renamed the fourth argument from past_key_values to cache.
+        output = self.body(ids.to(self.device), None, None, cache, use_cache=keep_kv)
+        return output.last_hidden_state, cache
+
+    def extend(self, tokens: Tensor, mask: Tensor, positions: Tensor, kv: KVBuffer) -> Tensor:
+        """Hidden states [R, Q, H] of `tokens` [R, Q] at `positions` [R, Q] after what `kv` holds; `kv` grows by Q.
+
+        `mask` [R or 1, 1, Q, kv.length + Q] is added to the attention scores.
+        """
+        hidden = self.body(tokens, mask, positions, kv, use_cache=True).last_hidden_state
+        kv.length += tokens.shape[1]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 (or float64) logits [..., V] of few hidden states."""
+        return _upcast(self.head(hidden))
+
+    def greedy(self, hidden: Tensor) -> Tensor:
+        """The most likely next token [N] of hidden states [N, H]."""
+        return torch.cat([self.head(part).argmax(-1) for part in hidden.split(self._chunk)])
+
+    def token_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Log-probs [N] of `targets` [N] after `hidden` [N, H].
+
+        Logits over the vocabulary exist for one chunk at a time; the backward forms each chunk's anew.
+        """
+        parts = zip(hidden.split(self._chunk), targets.split(self._chunk), strict=True)
+        if torch.is_grad_enabled():
+            return torch.cat([checkpoint(_logprobs, self.head, *part, use_reentrant=False) for part in parts])
+        return torch.cat([_logprobs(self.head, *part) for part in parts])
+
+    @property
+    def _chunk(self) -> int:
+        return max(1, MAX_LOGITS // self.head.weight.shape[0])
+
+
+def _logprobs(head: torch.nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
+    return -torch.nn.functional.cross_entropy(_upcast(head(hidden)), targets, reduction="none")
+
+
+def _upcast(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,80 @@
+"""AdamW on float32 master weights, so that small updates survive bfloat16."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nemo_aopsd.engines.local.settings import OptimizerSettings
+from nemo_aopsd.errors import UserError
+
+
+class MasterOptimizer:
+    """The masters are the parameters themselves, or in bfloat16 float32 copies that lead them."""
+
+    def __init__(self, model: nn.Module, settings: OptimizerSettings, max_grad_norm: float):
+        self.params = dict(model.named_parameters())
+        self.masters = {
+            name: param.detach().float() if param.dtype == torch.bfloat16 else param
+            for name, param in self.params.items()
+        }
+        self.max_grad_norm = max_grad_norm
+        self.adamw = torch.optim.AdamW(
+            self.masters.values(),
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            eps=settings.eps,
+        )
+
+    def accumulate(self) -> None:
+        """Move the gradients of one micro-batch to the masters, summed in float32."""
+        for name, param in self.params.items():
+            master = self.masters[name]
+            if param is master or param.grad is None:
+                continue
+            gradient = param.grad.float()
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            param.grad = None
+
+    def step(self) -> float:
+        """Clip, update, forget the gradients; returns the norm before clipping. Raises UserError if not finite."""
+        norm = nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm).item()
+        if not math.isfinite(norm):
+            raise UserError(
+                f"the gradient norm is {norm}: training has diverged. "
+                "Lower policy.optimizer.kwargs.lr, or use policy.precision=float32."
+            )
+        self.adamw.step()
+        self.adamw.zero_grad(set_to_none=True)
+        self.sync()
+        return norm
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Give the parameters the masters' values."""
+        for name, param in self.params.items():
+            if param is not self.masters[name]:
+                param.copy_(self.masters[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """Optimizer state by `kind/parameter`; empty before the first step."""
+        found = {}
+        for name, master in self.masters.items():
+            for kind, value in self.adamw.state[master].items() if master in self.adamw.state else ():
+                found[f"{kind}/{name}"] = value
+        return found
+
+    @torch.no_grad()
+    def restore(self, masters: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Set master weights and optimizer state to what `masters` and `state` gave."""
+        for name, master in self.masters.items():
+            master.copy_(masters[name])
+        self.adamw.state.clear()
+        for key, value in state.items():
+            kind, _, name = key.partition("/")
+            master = self.masters[name]
+            self.adamw.state[master][kind] = value if kind == "step" else value.to(master.device)
+        self.sync()

@@ -1,0 +1,31 @@
+"""Log-probs of whole responses, and the batches that they are computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from nemo_aopsd.engines.local.network import Network
+from nemo_aopsd.types import Tokens
+
+
+def response_logprobs(
+    network: Network, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
+) -> tuple[list[Tensor], DynamicCache | None]:
+    """Log-probs [T] of each response after its prompt, with gradient if enabled; and keys and values if wanted."""
+    rows = list(zip(prompts, responses, strict=True))
+    hidden, kv = network.prefill([prompt + response for prompt, response in rows], keep_kv)
+    before = [hidden[i, len(p) - 1 : len(p) + len(r) - 1] for i, (p, r) in enumerate(rows)]
+    targets = torch.tensor([token for response in responses for token in response], dtype=torch.long)
+    logprobs = network.token_logprobs(torch.cat(before), targets.to(network.device))
+    return list(logprobs.split([len(response) for response in responses])), kv
+
+
+def batches(indices: Sequence[int], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """`indices` in batches of about equal length, longest first, so that a lack of memory shows at once."""
+    order = sorted(indices, key=lambda index: (-lengths[index], index))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

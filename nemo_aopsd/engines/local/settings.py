@@ -1,0 +1,143 @@
+"""What the local engine reads from NeMo RL's blocks, typed; the defaults of optional keys live here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.config import Config, TeacherConfig
+from nemo_aopsd.errors import UserError
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW at a constant learning rate (`policy.optimizer.kwargs`)."""
+
+    lr: float
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The `policy` block as this engine understands it. Sizes are rows, lengths are tokens."""
+
+    model: Path  # a Hugging Face directory, or one .gguf file
+    tokenizer: Path
+    optimizer: OptimizerSettings
+    teacher: TeacherConfig
+    max_total_sequence_length: int
+    precision: str = "float32"
+    generation_batch_size: int = 32
+    logprob_batch_size: int = 8
+    train_micro_batch_size: int = 4
+    max_grad_norm: float = 1.0
+    prefix_cache_gb: float = 2.0  # per role; KV kept from log-probs to probes, recomputed beyond it
+
+
+def read_settings(config: Config) -> Settings:
+    """Settings of a resolved config. Raises UserError naming the key, what was found and what to do."""
+    policy = config.policy
+    model = _model_path(_need(policy, "model_name"))
+    tokenizer = (policy.get("tokenizer") or {}).get("name")
+    optional = {
+        key: policy[key]
+        for key in (
+            "precision",
+            "generation_batch_size",
+            "logprob_batch_size",
+            "train_micro_batch_size",
+            "max_grad_norm",
+            "prefix_cache_gb",
+        )
+        if policy.get(key) is not None
+    }
+    settings = Settings(
+        model=model,
+        tokenizer=model if tokenizer is None else _model_path(tokenizer, "policy.tokenizer.name"),
+        optimizer=_optimizer(_need(policy, "optimizer")),
+        teacher=config.aopsd.teacher,
+        max_total_sequence_length=_need(policy, "max_total_sequence_length"),
+        **optional,
+    )
+    _check_values(settings)
+    return settings
+
+
+def _need(policy: dict[str, Any], key: str) -> Any:
+    if policy.get(key) is None:
+        raise UserError(f"config: policy.{key} is missing; the local engine needs it. Add it to the YAML.")
+    return policy[key]
+
+
+def _optimizer(block: dict[str, Any]) -> OptimizerSettings:
+    name = block.get("name", "torch.optim.AdamW")
+    if name.rpartition(".")[2] != "AdamW":
+        raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has torch.optim.AdamW only.")
+    kwargs = {key: value for key, value in (block.get("kwargs") or {}).items() if key not in ("foreach", "fused")}
+    unknown = set(kwargs) - {"lr", "weight_decay", "betas", "eps"}
+    if unknown or "lr" not in kwargs:
+        raise UserError(
+            f"config: policy.optimizer.kwargs has {sorted(kwargs)}; expected lr (required), weight_decay, betas, eps."
+        )
+    if "betas" in kwargs:
+        kwargs["betas"] = tuple(kwargs["betas"])
+    return OptimizerSettings(**kwargs)
+
+
+def _model_path(name: str, key: str = "policy.model_name") -> Path:
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"config: {key}={name}: no such file (looked from {Path.cwd()}). Check the path.")
+        if importlib.util.find_spec("gguf") is None:
+            raise UserError(f"config: {key}={name}: reading GGUF needs the package gguf. Run: pip install gguf")
+        return path
+    if not path.is_dir():
+        raise UserError(
+            f"config: {key}={name}: no such directory (looked from {Path.cwd()}). "
+            "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing."
+        )
+    if key == "policy.model_name":
+        _check_model_directory(path)
+    return path
+
+
+def _check_model_directory(path: Path) -> None:
+    config_file = path / "config.json"
+    if not config_file.is_file():
+        raise UserError(f"{path}: no config.json in it. Expected a Hugging Face causal language model directory.")
+    try:
+        json.loads(config_file.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{config_file}: broken JSON: {error}. Mend or download the model again.") from error
+    if not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
+        raise UserError(f"{path}: no weights (*.safetensors or *.bin) in it. Download or copy the model again.")
+
+
+def _check_values(settings: Settings) -> None:
+    if settings.precision not in PRECISIONS:
+        raise UserError(f"config: policy.precision={settings.precision!r}; expected one of {', '.join(PRECISIONS)}.")
+    for key in (
+        "generation_batch_size",
+        "logprob_batch_size",
+        "train_micro_batch_size",
+        "max_total_sequence_length",
+    ):
+        value = getattr(settings, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UserError(f"config: policy.{key}={value!r}; expected a whole number of at least 1.")
+    for key, value in (
+        ("policy.max_grad_norm", settings.max_grad_norm),
+        ("policy.optimizer.kwargs.lr", settings.optimizer.lr),
+        ("policy.prefix_cache_gb", settings.prefix_cache_gb),
+    ):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            hint = " YAML reads 1e-6 as text; write 1.0e-6." if isinstance(value, str) else ""
+            raise UserError(f"config: {key}={value!r}; expected a number of at least 0.{hint}")

@@ -1,0 +1,47 @@
+"""A Hugging Face tokenizer behind the core's `Tokenizer` protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nemo_aopsd.engine import Message
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.types import Tokens
+
+
+class LocalTokenizer:
+    """`hf` is the wrapped tokenizer; `end_ids` joins its own end token and the model's list."""
+
+    def __init__(self, hf: Any, model_end_ids: Iterable[int]):
+        if not hf.chat_template:
+            raise UserError(
+                f"{hf.name_or_path}: the tokenizer has no chat template. Use an instruction-tuned model, "
+                "or add chat_template.jinja to its directory."
+            )
+        self.hf = hf
+        own = [] if hf.eos_token_id is None else [hf.eos_token_id]
+        self.end_ids = frozenset([*own, *model_end_ids])
+        if not self.end_ids:
+            raise UserError(f"{hf.name_or_path}: neither tokenizer nor model names an end token. Set eos_token.")
+        plain = hf("a")["input_ids"]
+        self._adds_bos = hf.bos_token_id is not None and plain[:1] == [hf.bos_token_id]
+
+    def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
+        """Prompt ids with the generation marker and, if the model wants one, exactly one beginning-of-sequence."""
+        options = {} if thinking is None else {"enable_thinking": thinking}
+        text = self.hf.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
+        ids = self.encode(text)
+        bos = self.hf.bos_token_id
+        while bos is not None and ids[:2] == [bos, bos]:
+            ids = ids[1:]
+        return [bos, *ids] if self._adds_bos and ids[:1] != [bos] else ids
+
+    def encode(self, text: str) -> Tokens:
+        return self.hf(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, tokens: Tokens) -> str:
+        return self.hf.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def pieces(self, tokens: Tokens) -> list[str]:
+        return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]

@@ -1,0 +1,316 @@
+"""The local engine's optimizer step, teachers, save and load, on tiny random models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
+from nemo_aopsd.engines.local import network as network_module
+from nemo_aopsd.engines.local.engine import LocalEngine
+from nemo_aopsd.engines.local.settings import OptimizerSettings
+from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.types import Branch, Sampling, TrainRow
+from tests.local_models import END, plain_logprobs, tiny_model, tiny_settings, tiny_tokenizer
+
+OBJECTIVE = build_objective(ObjectiveConfig())
+
+
+def build(seed: int = 0, dtype: torch.dtype = torch.float32, kind: str = "llama", **changes) -> LocalEngine:
+    tokenizer = LocalTokenizer(tiny_tokenizer(), [END])
+    return LocalEngine(tiny_model(kind, seed, dtype), tokenizer, tiny_settings(**changes))
+
+
+def row(prompt: list[int], response: list[int], seed: int = 0, counted: bool = True, engine=None) -> TrainRow:
+    """Teacher log-probs and weights are random; old log-probs are the engine's own, or random without one."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda: torch.rand(len(response), generator=generator)  # noqa: E731
+    old = engine.student.logprobs([prompt], [response])[0] if engine else -draw()
+    return TrainRow(prompt, response, old, -3 * draw(), draw(), torch.full((len(response),), counted))
+
+
+def rows_for(engine: LocalEngine) -> list[TrainRow]:
+    return [
+        row([4, 5, 6], [7, 8, 9, 10, 11, END], 0, engine=engine),
+        row([12] * 9, [13, 14], 1, engine=engine),
+        row([15], [16] * 20, 2, engine=engine),
+        row([17, 18], [], 3, engine=engine),
+        row([19, 20, 21, 22], [23, 24, 25], 4, counted=False, engine=engine),
+        row([26, 27], [28, 29, 30, 31], 5, engine=engine),
+    ]
+
+
+def weights(engine: LocalEngine, role: str = "student") -> dict[str, torch.Tensor]:
+    return {name: w.detach().clone() for name, w in getattr(engine, role).network.causal_lm.named_parameters()}
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(found[name], expected[name]), name
+
+
+def captured_gradients(engine: LocalEngine, rows: list[TrainRow], objective=OBJECTIVE) -> tuple[dict, dict]:
+    """Gradients just before the optimizer uses them, and the metrics of the step."""
+    gradients = {}
+    step = engine.optimizer.step
+
+    def spy() -> float:
+        gradients.update({name: m.grad.clone() for name, m in engine.optimizer.masters.items()})
+        return step()
+
+    engine.optimizer.step = spy
+    return gradients, engine.train(rows, objective)
+
+
+def plain_gradients(engine: LocalEngine, rows: list[TrainRow]) -> tuple[dict, float]:
+    """The pg loss written out per token, one plain forward a row, gradient by autograd."""
+    model = engine.student.network.causal_lm
+    num_tokens = sum(int(r.mask.sum()) for r in rows)
+    total = torch.zeros(())
+    for r in rows:
+        if not r.mask.any():
+            continue
+        logprobs = model(input_ids=torch.tensor([r.prompt + r.response])).logits[0].log_softmax(-1)
+        for t, token in enumerate(r.response):
+            now = logprobs[len(r.prompt) - 1 + t, token]
+            advantage = (r.weights[t] * (r.teacher_logprobs[t] - now.detach())).clamp(-10, 10)
+            ratio = (now - r.old_logprobs[t]).exp()
+            total = total - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) / num_tokens
+    gradients = torch.autograd.grad(total, list(model.parameters()))
+    return dict(zip(dict(model.named_parameters()), gradients, strict=True)), float(total.detach())
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_gradients_equal_a_plain_per_token_loss(kind, monkeypatch):
+    monkeypatch.setattr(network_module, "MAX_LOGITS", 5 * 64)  # several chunks, so that checkpointing is at work
+    engine = build(kind=kind)
+    rows = rows_for(engine)
+    expected, loss = plain_gradients(engine, rows)
+    gradients, metrics = captured_gradients(engine, rows)
+    assert metrics["train/loss"] == pytest.approx(loss, abs=1e-5)
+    norm = torch.sqrt(sum((gradient**2).sum() for gradient in expected.values()))
+    assert metrics["train/grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    for name in expected:
+        torch.testing.assert_close(gradients[name], expected[name], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [2, 4, 64])
+def test_gradients_and_metrics_do_not_depend_on_the_micro_batch(size):
+    one, more = build(train_micro_batch_size=1), build(train_micro_batch_size=size)
+    rows = rows_for(one)
+    expected, expected_metrics = captured_gradients(one, rows)
+    gradients, metrics = captured_gradients(more, rows)
+    assert metrics == pytest.approx(expected_metrics, abs=1e-5)
+    for name in expected:
+        torch.testing.assert_close(gradients[name], expected[name], atol=1e-5, rtol=1e-3)
+
+
+def test_a_step_is_one_clipped_adamw_update():
+    engine = build(
+        max_grad_norm=0.01, optimizer=OptimizerSettings(lr=0.1, weight_decay=0.5, betas=(0.8, 0.9), eps=1e-3)
+    )
+    before = weights(engine)
+    gradients, metrics = captured_gradients(engine, rows_for(engine))
+    scale = min(1.0, 0.01 / (metrics["train/grad_norm"] + 1e-6))
+    assert scale < 0.5
+    for name, weight in weights(engine).items():
+        gradient = gradients[name] * scale
+        # First step of Adam: both moments are corrected to the gradient itself.
+        expected = before[name] * (1 - 0.1 * 0.5) - 0.1 * gradient / (gradient.abs() + 1e-3)
+        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_update_follows_the_teacher():
+    engine = build(optimizer=OptimizerSettings(lr=1e-3, weight_decay=0.0))
+    prompt, response = [4, 5], [9, 10, 11]
+    before = plain_logprobs(engine.student.network.causal_lm, prompt, response)
+    target = before + torch.tensor([2.0, -2.0, 2.0])
+    train_row = TrainRow(prompt, response, before, target, torch.ones(3), torch.ones(3, dtype=torch.bool))
+    for _ in range(5):
+        engine.train([train_row], OBJECTIVE)
+    change = plain_logprobs(engine.student.network.causal_lm, prompt, response) - before
+    assert (change.sign() == torch.tensor([1.0, -1.0, 1.0])).all()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [row([4, 5], [])],
+        [row([4, 5], [6, 7], counted=False)],
+        [row([4, 5], [6, 7], counted=False), row([4], [])],
+    ],
+    ids=["no row", "empty response", "all masked", "both"],
+)
+def test_nothing_to_learn_skips_the_step_and_says_so(rows):
+    engine = build()
+    before = weights(engine)
+    metrics = engine.train(rows, OBJECTIVE)
+    assert metrics.pop("train/skipped") == 1
+    assert set(metrics.values()) == {0.0} and "train/grad_norm" in metrics and "train/loss" in metrics
+    assert_same(weights(engine), before)
+
+
+def test_an_empty_or_masked_row_beside_others_stays_finite_and_changes_nothing():
+    engine, without = build(), build()
+    rows = rows_for(engine)
+    metrics = engine.train(rows, OBJECTIVE)
+    assert metrics["train/skipped"] == 0
+    assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
+    assert without.train([r for r in rows if r.mask.any()], OBJECTIVE) == metrics
+    assert_same(weights(engine), weights(without))
+
+
+def test_a_diverged_step_is_refused_before_it_reaches_the_weights():
+    engine = build()
+    before = weights(engine)
+    bad = row([4], [5, 6])
+    bad.teacher_logprobs[0] = float("nan")
+    with pytest.raises(UserError, match=r"gradient norm is nan.*policy\.optimizer\.kwargs\.lr"):
+        engine.train([bad], OBJECTIVE)
+    assert_same(weights(engine), before)
+
+
+def test_identity_teacher_equals_student_under_the_same_prompt():
+    engine = build()
+    prompts, responses = [[4, 5, 6], [7] * 30], [[8, 9, END], [10, 11] * 60]
+    student = engine.student.logprobs(prompts, responses)
+    teacher = engine.teacher.logprobs(prompts, responses)
+    assert max((t - s).abs().max() for s, t in zip(student, teacher, strict=True)) < 1e-4
+    rows = [
+        TrainRow(p, r, s, t, torch.ones(len(r)), torch.ones(len(r), dtype=torch.bool))
+        for p, r, s, t in zip(prompts, responses, student, teacher, strict=True)
+    ]
+    assert engine.train(rows, OBJECTIVE)["train/grad_norm"] < 1e-3
+
+
+def test_a_frozen_teacher_never_moves():
+    engine = build()
+    before, checksum = weights(engine, "teacher"), engine.teacher_checksum()
+    engine.train(rows_for(engine), OBJECTIVE)
+    assert_same(weights(engine, "teacher"), before)
+    assert engine.teacher_checksum() == checksum
+    assert not torch.equal(weights(engine)["model.embed_tokens.weight"], before["model.embed_tokens.weight"])
+
+
+def test_an_ema_teacher_follows_from_the_initial_weights():
+    engine = build(teacher=TeacherConfig(weights="ema", ema_decay=0.75))
+    expected = weights(engine)
+    for _ in range(3):
+        engine.train(rows_for(engine), OBJECTIVE)
+        expected = {name: 0.75 * expected[name] + 0.25 * weight for name, weight in weights(engine).items()}
+    for name, weight in weights(engine, "teacher").items():
+        torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=1e-5)
+
+
+def test_a_live_teacher_is_the_student():
+    engine = build(teacher=TeacherConfig(weights="live"))
+    checksum = engine.teacher_checksum()
+    engine.train(rows_for(engine), OBJECTIVE)
+    assert_same(weights(engine, "teacher"), weights(engine))
+    assert engine.teacher_checksum() != checksum
+
+
+def test_the_checksum_sees_names_shapes_and_bytes():
+    engine = build()
+    checksum = engine.teacher_checksum()
+    assert build().teacher_checksum() == checksum != build(seed=1).teacher_checksum()
+    weight = engine.teacher.network.causal_lm.model.norm.weight
+    with torch.no_grad():
+        weight[0] = torch.nextafter(weight[0], torch.tensor(2.0))
+    assert engine.teacher_checksum() != checksum
+
+
+def test_training_forgets_the_prefixes_of_the_old_weights():
+    engine = build(teacher=TeacherConfig(weights="live"))
+    prompts, responses, branches = [[4, 5]], [[6, 7, 8]], [[Branch(2, [9, 10])]]
+    rows = rows_for(engine)
+    engine.student.logprobs(prompts, responses)
+    engine.teacher.logprobs(prompts, responses)
+    engine.train(rows, OBJECTIVE)
+    expected = plain_logprobs(engine.student.network.causal_lm, [4, 5, 6, 7], [9, 10])
+    for model in (engine.student, engine.teacher):
+        torch.testing.assert_close(
+            model.branch_logprobs(prompts, responses, branches)[0][0], expected, atol=1e-4, rtol=0
+        )
+
+
+@pytest.mark.parametrize("kind", ["frozen", "ema", "live"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_continuing_from_a_checkpoint_equals_not_stopping(tmp_path, kind, dtype):
+    changes = {"teacher": TeacherConfig(weights=kind, ema_decay=0.9)}
+    straight = build(dtype=dtype, **changes)
+    rows = rows_for(straight)
+    straight.train(rows, OBJECTIVE)
+    straight.train(rows, OBJECTIVE)
+    straight.save(tmp_path)
+    resumed = build(dtype=dtype, **changes)
+    resumed.load(tmp_path)
+    for _ in range(2):
+        assert resumed.train(rows, OBJECTIVE) == straight.train(rows, OBJECTIVE)
+    assert_same(weights(resumed), weights(straight))
+    assert_same(weights(resumed, "teacher"), weights(straight, "teacher"))
+    sampling = Sampling(max_new_tokens=10)
+    assert resumed.student.generate([[4, 5]], sampling, 0) == straight.student.generate([[4, 5]], sampling, 0)
+
+
+def test_a_checkpoint_before_the_first_step_loads(tmp_path):
+    engine = build()
+    engine.save(tmp_path)
+    other = build()
+    other.load(tmp_path)
+    rows = rows_for(engine)
+    assert other.train(rows, OBJECTIVE) == engine.train(rows, OBJECTIVE)
+
+
+def test_a_checkpoint_of_another_teacher_is_refused(tmp_path):
+    build(seed=0).save(tmp_path)
+    with pytest.raises(UserError, match=r"another initial model.*policy\.model_name"):
+        build(seed=1).load(tmp_path)
+    with pytest.raises(UserError, match=r"saved with aopsd\.teacher\.weights=frozen, resumed with live"):
+        build(teacher=TeacherConfig(weights="live")).load(tmp_path)
+
+
+def test_a_failed_write_names_the_file(tmp_path):
+    with pytest.raises(UserError, match=r"student\.safetensors: cannot be written"):
+        build().save(tmp_path / "missing")
+
+
+def test_small_updates_survive_bfloat16():
+    """At lr 1e-4 one step is below the spacing of bfloat16 at 1.0; only float32 masters add up a hundred of them."""
+    engine = build(dtype=torch.bfloat16, optimizer=OptimizerSettings(lr=1e-4, weight_decay=0.0))
+    before = weights(engine)["model.norm.weight"]
+    rows = [row([4, 5], [9, 10, 11])]
+    engine.train(rows, OBJECTIVE)
+    assert torch.equal(weights(engine)["model.norm.weight"], before)
+    for _ in range(99):
+        engine.train(rows, OBJECTIVE)
+    assert not torch.equal(weights(engine)["model.norm.weight"], before)
+
+
+def test_bfloat16_scores_stay_near_float32():
+    exact, rough = build(), build(dtype=torch.bfloat16)
+    prompts, responses = [[4, 5, 6]], [[8, 9, 10, 11]]
+    [expected], [found] = exact.student.logprobs(prompts, responses), rough.student.logprobs(prompts, responses)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=0.2, rtol=0)
+
+
+def test_export_reads_back_as_a_hugging_face_directory(tmp_path):
+    engine = build()
+    engine.train(rows_for(engine), OBJECTIVE)
+    engine.export(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(
+        plain_logprobs(model, [4, 5], [6, 7]), engine.student.logprobs([[4, 5]], [[6, 7]])[0], atol=1e-5, rtol=0
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    messages = [{"role": "user", "content": "1+1"}]
+    assert LocalTokenizer(tokenizer, [END]).render(messages, None) == engine.tokenizer.render(messages, None)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"

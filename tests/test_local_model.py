@@ -1,0 +1,302 @@
+"""The local `LanguageModel` against plain forwards of the same Hugging Face model, one row at a time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_aopsd.engines.local import branches as tree
+from nemo_aopsd.engines.local import network as network_module
+from nemo_aopsd.engines.local.decoding import sample
+from nemo_aopsd.engines.local.model import LocalModel
+from nemo_aopsd.types import Branch, Sampling
+from tests.local_models import (
+    END,
+    VOCABULARY,
+    plain_continuation,
+    plain_greedy,
+    plain_logprobs,
+    tiny_model,
+    tiny_settings,
+)
+
+FAMILIES = ("qwen3", "llama")
+MODELS = {family: tiny_model(family) for family in FAMILIES}
+
+
+def local(family: str = "qwen3", **changes) -> LocalModel:
+    return LocalModel(MODELS[family], tiny_settings(**changes), frozenset([END]))
+
+
+def random_rows(seed: int, sizes: list[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and responses of the given lengths, without an end token inside."""
+    generator = random.Random(seed)
+    draw = lambda count: [generator.randrange(2, len(VOCABULARY)) for _ in range(count)]  # noqa: E731
+    return [draw(prompt) for prompt, _ in sizes], [draw(response) for _, response in sizes]
+
+
+UNEVEN = [(5, 12), (37, 1), (1, 30), (12, 0), (3, 3), (60, 25), (2, 9)]
+
+
+def branches_of(responses: list[list[int]], seed: int = 3) -> list[list[Branch]]:
+    """Position 0, position T, a repeated position, an empty list, branches with and without tokens."""
+    generator = random.Random(seed)
+    rows = []
+    for index, response in enumerate(responses):
+        last = len(response)
+        row = [
+            Branch(0, []),
+            Branch(0, [7, 8, 9]),
+            Branch(last, [11]),
+            Branch(last, []),
+            Branch(last // 2, [5]),
+            Branch(last // 2, [6]),
+            Branch(generator.randint(0, last), [generator.randrange(2, 60)]),
+            Branch(last // 3, [END]),
+            Branch(last // 3, [4] * 9),
+        ]
+        rows.append([] if index == 1 else row[: 3 + index])
+    return rows
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_equal_a_plain_forward_of_each_row(family):
+    prompts, responses = random_rows(0, UNEVEN)
+    found = local(family).logprobs(prompts, responses)
+    for prompt, response, logprobs in zip(prompts, responses, found, strict=True):
+        assert logprobs.dtype == torch.float32 and logprobs.shape == (len(response),)
+        torch.testing.assert_close(logprobs, plain_logprobs(MODELS[family], prompt, response), atol=1e-4, rtol=0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.sampled_from([1, 5, 12, 37]), st.sampled_from([0, 1, 5, 12, 37, 900])), max_size=5),
+    batch_size=st.integers(1, 4),
+    seed=st.integers(0, 100),
+)
+def test_logprob_i_belongs_to_token_i_for_any_lengths(sizes, batch_size, seed):
+    prompts, responses = random_rows(seed, sizes)
+    found = local(logprob_batch_size=batch_size).logprobs(prompts, responses)
+    assert [len(row) for row in found] == [len(response) for response in responses]
+    for prompt, response, logprobs in zip(prompts, responses, found, strict=True):
+        torch.testing.assert_close(logprobs, plain_logprobs(MODELS["qwen3"], prompt, response), atol=1e-4, rtol=0)
+
+
+def test_logprobs_do_not_depend_on_how_positions_are_chunked(monkeypatch):
+    prompts, responses = random_rows(1, UNEVEN)
+    whole = local().logprobs(prompts, responses)
+    monkeypatch.setattr(network_module, "MAX_LOGITS", 3 * len(VOCABULARY))
+    for expected, found in zip(whole, local().logprobs(prompts, responses), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_rows_that_are_too_long_or_have_no_prompt_are_refused():
+    with pytest.raises(ValueError, match=r"row 1: prompt 8 \+ response 3 tokens exceed .*=10"):
+        local(max_total_sequence_length=10).logprobs([[4], [4] * 8], [[5], [5] * 3])
+    with pytest.raises(ValueError, match="row 0: empty prompt"):
+        local().logprobs([[]], [[5]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("warm", [True, False], ids=["prefix kept", "prefix missing"])
+def test_continuations_equal_plain_greedy_decoding(family, warm):
+    prompts, responses = random_rows(2, UNEVEN)
+    branches = branches_of(responses)
+    model = local(family)
+    if warm:
+        model.logprobs(prompts, responses)
+    found = model.continue_greedily(prompts, responses, branches, 8)
+    for prompt, response, row, found_row in zip(prompts, responses, branches, found, strict=True):
+        expected = [plain_continuation(MODELS[family], prompt, response, branch, 8) for branch in row]
+        assert found_row == expected
+    lengths = {len(branch.tokens) for row in found for branch in row}
+    assert 8 in lengths
+
+
+def test_a_continuation_ends_with_its_end_token():
+    """With every token an end token but two, greedy text ends early, at different lengths in different branches."""
+    model = LocalModel(MODELS["qwen3"], tiny_settings(), frozenset(range(0, len(VOCABULARY), 3)))
+    prompts, responses = random_rows(5, [(6, 20), (9, 14)])
+    branches = [[Branch(t, []) for t in range(0, 14)], [Branch(t, [5]) for t in range(0, 14)]]
+    for row in model.continue_greedily(prompts, responses, branches, 8):
+        assert {len(branch.tokens) for branch in row} >= {2, 3}
+        for branch in row:
+            assert all(token % 3 for token in branch.tokens[:-1])
+            assert len(branch.tokens) == 8 or branch.tokens[-1] % 3 == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("warm", [True, False], ids=["prefix kept", "prefix missing"])
+def test_branch_scores_in_one_forward_equal_plain_scores(family, warm, monkeypatch):
+    prompts, responses = random_rows(4, UNEVEN)
+    branches = branches_of(responses)
+    model = local(family, logprob_batch_size=len(prompts))
+    if warm:
+        model.logprobs(prompts, responses)
+    calls = []
+    extend = model.network.extend
+    monkeypatch.setattr(model.network, "extend", lambda *args: calls.append(1) or extend(*args))
+    found = model.branch_logprobs(prompts, responses, branches)
+    assert len(calls) == 1
+    for prompt, response, row, found_row in zip(prompts, responses, branches, found, strict=True):
+        for branch, logprobs in zip(row, found_row, strict=True):
+            expected = plain_logprobs(MODELS[family], prompt + response[: branch.position], branch.tokens)
+            torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
+
+
+def test_many_branches_are_split_over_forwards_without_a_change(monkeypatch):
+    prompts, responses = random_rows(6, UNEVEN)
+    branches = [
+        [Branch(t % (len(r) + 1), [5 + t % 7, 9]) for t in range(n)] for n, r in zip(range(7), responses, strict=True)
+    ]
+    whole = (
+        local().branch_logprobs(prompts, responses, branches),
+        local().continue_greedily(prompts, responses, branches, 5),
+    )
+    monkeypatch.setattr(tree, "MAX_QUERIES", 10)
+    parts = (
+        local().branch_logprobs(prompts, responses, branches),
+        local().continue_greedily(prompts, responses, branches, 5),
+    )
+    assert parts[1] == whole[1]
+    for row, whole_row in zip(parts[0], whole[0], strict=True):
+        assert len(row) == len(whole_row)
+        for found, expected in zip(row, whole_row, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def count_prefills(model: LocalModel, monkeypatch) -> list[int]:
+    counted: list[int] = []
+    prefill = model.network.prefill
+    monkeypatch.setattr(
+        model.network, "prefill", lambda rows, keep_kv=False: counted.append(len(rows)) or prefill(rows, keep_kv)
+    )
+    return counted
+
+
+def test_probes_after_logprobs_read_no_prefix_again_and_free_it(monkeypatch):
+    prompts, responses = random_rows(7, UNEVEN)
+    model = local()
+    model.logprobs(prompts, responses)
+    assert model.prefixes.num_bytes > 0
+    prefills = count_prefills(model, monkeypatch)
+    everywhere = [[Branch(0, [5])] for _ in prompts]
+    model.continue_greedily(prompts, responses, everywhere, 4)
+    assert prefills == [] and model.prefixes.num_bytes == 0
+    model.continue_greedily(prompts, responses, everywhere, 4)
+    assert sum(prefills) == len(prompts)
+
+
+def test_beyond_its_budget_a_prefix_is_read_once_for_all_branches_of_a_response(monkeypatch):
+    prompts, responses = random_rows(8, UNEVEN)
+    branches = branches_of(responses)
+    expected = local().branch_logprobs(prompts, responses, branches)
+    model = local(prefix_cache_gb=30e3 / 1e9)
+    model.logprobs(prompts, responses)
+    assert 0 < model.prefixes.num_bytes <= 30e3
+    prefills = count_prefills(model, monkeypatch)
+    found = model.branch_logprobs(prompts, responses, branches)
+    assert 0 < sum(prefills) < sum(map(bool, branches))
+    for row, expected_row in zip(found, expected, strict=True):
+        for logprobs, expected_logprobs in zip(row, expected_row, strict=True):
+            torch.testing.assert_close(logprobs, expected_logprobs, atol=1e-5, rtol=0)
+
+
+def test_new_logprobs_replace_the_prefixes():
+    model = local()
+    model.logprobs([[4, 5]], [[6] * 40])
+    first = model.prefixes.num_bytes
+    model.logprobs([[4, 5]], [[6]])
+    assert 0 < model.prefixes.num_bytes < first
+
+
+def test_equal_rows_share_a_prefix():
+    model = local()
+    prompts, responses = [[4, 5]] * 2, [[6, 7]] * 2
+    model.logprobs(prompts, responses)
+    found = model.branch_logprobs(prompts, responses, [[Branch(1, [9])], [Branch(1, [9]), Branch(2, [8])]])
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert [len(row) for row in found] == [1, 2]
+
+
+def test_no_rows_and_no_branches_give_empty_results():
+    model = local()
+    assert model.logprobs([], []) == []
+    assert model.generate([], Sampling(max_new_tokens=4), 0) == []
+    assert model.branch_logprobs([[4]], [[5]], [[]]) == [[]]
+    assert model.continue_greedily([[4]], [[5]], [[]], 8) == [[]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_generation_equals_plain_greedy_decoding(family):
+    prompts, _ = random_rows(9, UNEVEN)
+    found = local(family).generate(prompts, Sampling(max_new_tokens=40, temperature=0), seed=0)
+    for prompt, generation in zip(prompts, found, strict=True):
+        assert generation.tokens == plain_greedy(MODELS[family], prompt, 40)
+        assert generation.finished == (generation.tokens[-1] == END)
+
+
+def test_rows_that_end_early_leave_the_batch_without_touching_the_others():
+    """A third of all tokens end a text, so rows leave at every step; each must equal its text when alone."""
+    model = LocalModel(MODELS["llama"], tiny_settings(generation_batch_size=16), frozenset(range(0, 60, 9)))
+    prompts, _ = random_rows(10, [(3 + 5 * (index % 4), 0) for index in range(16)])
+    sampling = Sampling(max_new_tokens=300)
+    together = model.generate(prompts, sampling, seed=5)
+    assert len({len(generation.tokens) for generation in together}) > 6
+    alone = LocalModel(MODELS["llama"], tiny_settings(generation_batch_size=1), model.end_ids)
+    assert alone.generate(prompts, sampling, seed=5) == together
+
+
+def test_a_long_generation_outgrows_the_first_buffer():
+    prompt = [5, 6, 7]
+    model = LocalModel(MODELS["qwen3"], tiny_settings(), frozenset([0]))
+    [found] = model.generate([prompt], Sampling(max_new_tokens=600, temperature=1.0), seed=1)
+    assert len(found.tokens) > 300
+    [logprobs] = model.logprobs([prompt], [found.tokens])
+    torch.testing.assert_close(logprobs, plain_logprobs(MODELS["qwen3"], prompt, found.tokens), atol=2e-4, rtol=0)
+
+
+def test_sampling_repeats_with_its_seed_and_differs_without():
+    prompts, _ = random_rows(11, UNEVEN)
+    sampling = Sampling(max_new_tokens=20)
+    first = local().generate(prompts, sampling, seed=1)
+    assert local().generate(prompts, sampling, seed=1) == first
+    assert local().generate(prompts, sampling, seed=2) != first
+
+
+def test_equal_prompts_get_different_samples():
+    found = local().generate([[4, 5, 6]] * 4, Sampling(max_new_tokens=20), seed=0)
+    assert len({tuple(generation.tokens) for generation in found}) == 4
+
+
+def test_a_row_stops_at_the_longest_total_length_unfinished():
+    model = LocalModel(MODELS["qwen3"], tiny_settings(max_total_sequence_length=10), frozenset([0]))
+    short, full, over = model.generate([[5] * 7, [5] * 10, [5] * 12], Sampling(max_new_tokens=50), seed=0)
+    assert len(short.tokens) == 3 and not short.finished
+    assert full.tokens == over.tokens == [] and not full.finished
+
+
+def test_sampled_frequencies_match_the_model():
+    """20,000 first tokens; a frequency differs from its probability by over 5 standard errors once in 10^6 runs."""
+    logits = torch.randn(1, 30, generator=torch.Generator().manual_seed(0)).repeat(20_000, 1)
+    uniform = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    counts = torch.bincount(sample(logits, Sampling(max_new_tokens=1), uniform), minlength=30) / 20_000
+    probs = logits[0].softmax(-1)
+    assert ((counts - probs).abs() <= 5 * (probs * (1 - probs) / 20_000).sqrt()).all()
+
+
+def test_top_k_and_top_p_cut_the_tail_by_hand():
+    logits = torch.tensor([[0.4, 0.1, 0.3, 0.2]]).log().repeat(4, 1)
+    uniform = torch.tensor([0.0, 0.45, 0.9, 0.999], dtype=torch.float64)
+    # top-k 2 keeps tokens 0 (.4) and 2 (.3): the boundary is at 4/7.
+    assert sample(logits, Sampling(max_new_tokens=1, top_k=2), uniform).tolist() == [0, 0, 2, 2]
+    # top-p 0.6 keeps 0 and 2, since 0.4 alone does not reach it; top-p 0.3 keeps the first alone.
+    assert sample(logits, Sampling(max_new_tokens=1, top_p=0.6), uniform).tolist() == [0, 0, 2, 2]
+    assert sample(logits, Sampling(max_new_tokens=1, top_p=0.3), uniform).tolist() == [0, 0, 0, 0]
+    assert sample(logits, Sampling(max_new_tokens=1, top_p=1.0, top_k=0), uniform).tolist() == [0, 1, 3, 3]
+    # temperature 0.5 squares: .16, .01, .09, .04 of .30, so token 0 ends at .533.
+    assert sample(logits, Sampling(max_new_tokens=1, temperature=0.5), uniform).tolist() == [0, 0, 3, 3]

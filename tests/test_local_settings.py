@@ -1,0 +1,197 @@
+"""Settings, model and tokenizer of the local engine: what is refused, and how."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import MistralConfig, MistralForCausalLM
+
+from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig
+from nemo_aopsd.engines import local
+from nemo_aopsd.engines.local.settings import read_settings
+from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.types import Sampling
+from tests.local_models import END, TEMPLATE, VOCABULARY, tiny_model, tiny_tokenizer
+
+ASK = [{"role": "user", "content": "1+1"}]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A complete model directory."""
+    tiny_model("qwen3").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def config(folder, **policy) -> Config:
+    base = {
+        "model_name": str(folder),
+        "max_total_sequence_length": 64,
+        "optimizer": {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-5}},
+    }
+    return Config(AOPSDConfig(), base | policy, {}, {}, {}, {})
+
+
+def test_settings_read_nemo_rl_keys(folder):
+    settings = read_settings(
+        config(
+            folder,
+            precision="bfloat16",
+            logprob_batch_size=5,
+            max_grad_norm=0.5,
+            optimizer={"kwargs": {"lr": 2e-6, "betas": [0.8, 0.99], "weight_decay": 0.1, "eps": 1e-6, "fused": True}},
+        )
+    )
+    assert settings.precision == "bfloat16" and settings.logprob_batch_size == 5 and settings.max_grad_norm == 0.5
+    assert settings.optimizer.lr == 2e-6 and settings.optimizer.betas == (0.8, 0.99)
+    assert settings.tokenizer == settings.model == folder
+    assert settings.teacher == TeacherConfig()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_name": None}, r"policy\.model_name is missing"),
+        ({"model_name": "no/such"}, r"policy\.model_name=no/such: no such directory"),
+        ({"model_name": "no/such.gguf"}, r"policy\.model_name=no/such\.gguf: no such file"),
+        ({"tokenizer": {"name": "no/such"}}, r"policy\.tokenizer\.name=no/such: no such directory"),
+        ({"precision": "float16"}, r"policy\.precision='float16'; expected one of float32, bfloat16"),
+        ({"logprob_batch_size": 0}, r"policy\.logprob_batch_size=0; expected a whole number"),
+        ({"max_total_sequence_length": "64"}, r"policy\.max_total_sequence_length='64'"),
+        ({"max_total_sequence_length": None}, r"policy\.max_total_sequence_length is missing"),
+        ({"max_grad_norm": -1}, r"policy\.max_grad_norm=-1"),
+        ({"optimizer": None}, r"policy\.optimizer is missing"),
+        ({"optimizer": {"name": "torch.optim.SGD", "kwargs": {"lr": 1}}}, r"torch\.optim\.SGD.*AdamW only"),
+        ({"optimizer": {"kwargs": {"lr": "1e-6"}}}, r"kwargs\.lr='1e-6'.*write 1\.0e-6"),
+        ({"optimizer": {"kwargs": {"lr": 1e-6, "momentum": 1}}}, r"momentum.*expected lr"),
+        ({"optimizer": {"kwargs": {}}}, r"expected lr \(required\)"),
+    ],
+)
+def test_a_bad_setting_is_named(folder, change, message):
+    with pytest.raises(UserError, match=message):
+        local.check(config(folder, **change))
+
+
+def test_a_broken_model_directory_is_named(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json: broken JSON"):
+        local.check(config(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no config\.json in it"):
+        local.check(config(folder))
+
+
+def test_a_directory_without_weights_is_named(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights"):
+        local.check(config(folder))
+
+
+def test_checking_loads_neither_torch_nor_transformers(folder):
+    code = (
+        "import sys; from nemo_aopsd.config import AOPSDConfig, Config; from nemo_aopsd.engines import local\n"
+        f"local.check(Config(AOPSDConfig(), {config(folder).policy!r}, {{}}, {{}}, {{}}, {{}}))\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy import'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_build_gives_a_working_engine(folder):
+    engine = local.build(config(folder))
+    prompt = engine.tokenizer.render(ASK, None)
+    [generation] = engine.student.generate([prompt], Sampling(max_new_tokens=5), 0)
+    assert 1 <= len(generation.tokens) <= 5
+    assert engine.tokenizer.end_ids == {END}
+
+
+def test_end_ids_join_tokenizer_and_generation_config(folder):
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [7, 9]}))
+    assert local.build(config(folder)).tokenizer.end_ids == {END, 7, 9}
+
+
+def test_a_model_without_a_chat_template_is_refused(folder):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    (folder / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(UserError, match="no chat template"):
+        local.build(config(folder))
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(folder):
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["more", "still more"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"66 tokens, but the model's vocabulary has 64"):
+        local.build(config(folder))
+
+
+def test_windowed_attention_is_refused(folder):
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = MistralForCausalLM(
+        MistralConfig(vocab_size=len(VOCABULARY), num_key_value_heads=2, sliding_window=8, **shape)
+    )
+    model.save_pretrained(folder)
+    with pytest.raises(UserError, match="needs full attention"):
+        local.build(config(folder))
+
+
+def test_a_head_with_scaled_logits_is_refused(folder):
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = GraniteForCausalLM(
+        GraniteConfig(
+            vocab_size=len(VOCABULARY), num_key_value_heads=2, logits_scaling=8.0, initializer_range=1.0, **shape
+        )
+    )
+    model.save_pretrained(folder)
+    with pytest.raises(UserError, match="post-processes its logits"):
+        local.build(config(folder))
+
+
+def test_render_ends_with_the_generation_marker():
+    tokenizer = LocalTokenizer(tiny_tokenizer(), [])
+    ids = tokenizer.render(ASK, None)
+    assert tokenizer.pieces(ids) == ["<user>", "1", "+", "1", "<end>", "<assistant>"]
+
+
+def test_thinking_reaches_templates_that_know_it_and_no_others():
+    knows = LocalTokenizer(tiny_tokenizer(), [])
+    default = knows.render(ASK, None)
+    assert knows.render(ASK, True) == default
+    assert knows.render(ASK, False) == [*default, *knows.encode("[]")]
+    ignorant = LocalTokenizer(tiny_tokenizer(TEMPLATE.split("{% if enable_thinking")[0] + "{% endif %}"), [])
+    assert ignorant.render(ASK, None) == ignorant.render(ASK, True) == ignorant.render(ASK, False)
+
+
+@pytest.mark.parametrize("in_template", [0, 1, 2])
+@pytest.mark.parametrize("added_by_encode", [True, False])
+def test_exactly_one_beginning_of_sequence(in_template, added_by_encode):
+    from tokenizers.processors import TemplateProcessing
+
+    hf = tiny_tokenizer("<pad>" * in_template + TEMPLATE)
+    hf.bos_token = "<pad>"
+    if added_by_encode:
+        hf.backend_tokenizer.post_processor = TemplateProcessing(single="<pad> $A", special_tokens=[("<pad>", 0)])
+    ids = LocalTokenizer(hf, []).render(ASK, None)
+    expected = 1 if added_by_encode else min(in_template, 1)
+    assert ids.count(0) == expected and ids[expected] == VOCABULARY.index("<user>")
+
+
+def test_text_round_trips_without_clean_up_and_special_tokens_are_left_out():
+    tokenizer = LocalTokenizer(tiny_tokenizer(), [])
+    text = "A , B .  'S (0) ?"
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text)
+    assert tokenizer.decode([2, *ids, END]) == text
+    assert tokenizer.decode([]) == ""
+    assert tokenizer.encode("") == []
