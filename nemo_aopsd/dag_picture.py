@@ -23,7 +23,7 @@ from nemo_aopsd.dag import frontier
 from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out
 from nemo_aopsd.errors import UserError
 
-SUFFIXES = (".svg", ".png")
+SUFFIXES = (".svg", ".png", ".pdf")
 _BOX_INK = "#11151a"  # apart from svg.INK: boxes are light in either theme
 _LOOKS = {  # face, edge, line width, line style
     "reached": ("#cfe2f6", svg.BLUE, 1.8, "-"),
@@ -35,9 +35,9 @@ _PAD, _HEADER, _MARGIN, _LEGEND_WIDTH, _FONT_SIZE = 8.0, 16.0, 14.0, 330.0, 9.5 
 
 
 def draw(graph: nx.DiGraph, path: FilePath, *, reached: frozenset[str] = frozenset(), title: str = "") -> None:
-    """Write the picture as SVG or PNG, by suffix. Raises UserError on any other suffix."""
+    """Write the picture as SVG, PNG or PDF, by suffix. Raises UserError on any other suffix."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path}: cannot draw a {path.suffix or 'suffixless'} file. Name it {' or '.join(SUFFIXES)}.")
+        raise UserError(f"{path}: cannot draw a {path.suffix or 'suffixless'} file. Name it {', '.join(SUFFIXES)}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with svg.style():
         _figure(graph, reached, title).savefig(path, dpi=150, facecolor="white")

@@ -73,7 +73,8 @@ def write_run(
 def _write_config(folder, data, num_samples, evaluations, context, weighting, curriculum) -> None:
     held_out = data if evaluations else "null"
     (folder / "config.yaml").write_text(
-        f"""policy:
+        f"""# aopsd train examples/demo.yaml aopsd.seed=0
+policy:
   model_name: tiny-qwen3
   max_total_sequence_length: 512
   precision: float32

@@ -171,7 +171,7 @@ def stage_times(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def group_size(num_steps: int) -> int:
-    """Steps whose mean is one point of a line, so that a line has at most 60."""
+    """About how many steps one point of a line stands for, so that it has at most 60 points."""
     return 1 if num_steps <= 120 else math.ceil(num_steps / 60)
 
 
@@ -192,10 +192,10 @@ def _plot_line(axes: Axes, line: Series, color: str, marker: str) -> None:
         axes.plot(line.steps, line.values, marker=shown, markersize=3.5, color=color, label=line.label)
         return
     axes.plot(line.steps, line.values, color=color, linewidth=0.6, alpha=0.35)
-    rows = list(zip(line.steps, line.values, strict=True))
-    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
-    known = [[row for row in group if not math.isnan(row[1])] for group in groups]
-    means = np.array([np.mean(group, axis=0) for group in known if group])
+    rows = np.column_stack([line.steps, line.values])
+    groups = np.array_split(rows, math.ceil(len(rows) / size))  # of even size, so that no last point stands on few
+    known = [group[~np.isnan(group[:, 1])] for group in groups]
+    means = np.array([group.mean(axis=0) for group in known if len(group)])
     axes.plot(means[:, 0], means[:, 1], color=color, label=line.label)
 
 

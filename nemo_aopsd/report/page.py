@@ -80,11 +80,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 def commands(run: Run) -> list[tuple[str, str]]:
     """What made the run, and what makes this page."""
-    folder = shlex.quote(str(run.path))
-    config = shlex.quote(str(run.path / "config.yaml"))
+    config, folder = (shlex.quote(str(path)) for path in (run.path / "config.yaml", run.path))
+    again = f"aopsd train {config} logger.log_dir=NEW checkpointing.checkpoint_dir=NEW/checkpoints"
+    made = [("Made by", run.command)] if run.command else []
     return [
-        ("Make the run again, in a new folder", f"aopsd train {config} logger.log_dir=NEW_FOLDER"),
-        ("Make this page again", f"aopsd report {folder}"),
+        *made,
+        ("From its resolved settings, into a new folder NEW", again),
+        ("This page", f"aopsd report {folder}"),
     ]
 
 

@@ -242,7 +242,7 @@ def _present(run: Run, key: str) -> list[float]:
 
 def _steps(run: Run) -> str:
     size = figures.group_size(len(run.metrics))
-    grouped = f" (thick: means of {size})" if size > 1 else ""
+    grouped = f" (thick: means of about {size})" if size > 1 else ""
     return "1 step" if len(run.metrics) == 1 else f"{len(run.metrics)} steps{grouped}"
 
 

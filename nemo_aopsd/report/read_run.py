@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from nemo_aopsd.config import AOPSDConfig, Config
-from nemo_aopsd.config_files import load_config
 from nemo_aopsd.data import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.report.measures import GapMass
+from nemo_aopsd.run_folder import load_run_config
 
 Record = dict[str, Any]
 
@@ -67,12 +67,13 @@ class RolloutDigest:
             self.graph_rollout = {key: rollout[key] for key in keys}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One run folder. Lists are in order of step or epoch and may be empty."""
 
     path: Path
     config: Config
+    command: str | None
     metrics: list[Record]
     evaluations: list[Record]
     competences: list[Record]
@@ -88,7 +89,7 @@ def read_run(path: Path) -> Run:
     """Read whatever a run has written so far. Raises UserError where nothing usable is there or a file is broken."""
     if not path.is_dir():
         raise UserError(f"{path}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
-    config = _read_config(path / "config.yaml")
+    config = load_run_config(path)
     metrics = _read_journal(path / "metrics.jsonl")
     evaluations = [_read_json(file) for file in sorted((path / "eval").glob("epoch_[0-9]*[0-9].json"))]
     files = sorted((path / "rollouts").glob("step_*.jsonl"))
@@ -103,7 +104,15 @@ def read_run(path: Path) -> Run:
             digest.add(rollout)
         except (KeyError, TypeError) as error:
             raise UserError(f"{where}: not a rollout line: {error!r}. Restore or delete the file.") from error
-    return Run(path, config, metrics, evaluations, _read_journal(path / "competence.jsonl"), digest)
+    return Run(
+        path=path,
+        config=config,
+        command=_command(path / "config.yaml"),
+        metrics=metrics,
+        evaluations=evaluations,
+        competences=_read_journal(path / "competence.jsonl"),
+        rollouts=digest,
+    )
 
 
 def _stream(files: list[Path]) -> Iterator[tuple[str, Record]]:
@@ -128,10 +137,10 @@ def _telling(rollout: Record) -> bool:
     return 0 < rollout["progress"] < 1 and (rollout["disclosed_share"] or 0) < 1
 
 
-def _read_config(path: Path) -> Config:
-    if not path.is_file():
-        raise UserError(f"{path}: missing, so this is no run folder. Name the folder that `aopsd train` wrote.")
-    return load_config(path)
+def _command(config: Path) -> str | None:
+    """The command that made the run, where the config file opens with it as a comment."""
+    first = config.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("# ") if first.startswith("# aopsd ") else None
 
 
 def _read_json(path: Path) -> Record:

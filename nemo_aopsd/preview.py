@@ -1,0 +1,184 @@
+"""One problem through stages 1 to 5 of the step, on a terminal: what each side reads and what is made of it.
+
+Colours only repeat what marks and tables say, so that the output reads the same without them (NO_COLOR, a pipe).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.context import assign_donors, disclosed_share
+from nemo_aopsd.dag import frontier
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engine import Engine, Tokenizer
+from nemo_aopsd.step import Rollout, collect
+from nemo_aopsd.types import Tokens
+
+_TINTS = {  # sign of the gap: backgrounds from weak to strong; text stays black on each
+    True: ("black on #dbe9f8", "black on #a9cdf0", "bold black on #6aa9e4"),
+    False: ("black on #fbe8d3", "black on #f7c896", "bold black on #ee9c4a"),
+}
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_WEAK, _MIDDLE = 0.5, 1.0  # nats; strong begins at the probe threshold
+
+
+def show(problem: Problem, problems: list[Problem], engine: Engine, config: Config, console: Console) -> None:
+    """Print one rollout of `problem` and all that the update would see. `problems` provide the other problem's text."""
+    config = replace(config, aopsd=replace(config.aopsd, num_generations_per_prompt=1))
+    aopsd = config.aopsd
+    donors = assign_donors(problems, aopsd.seed) if aopsd.context.kind == "other_problem" else {}
+    seconds: dict[str, float] = {}
+    with console.status(f"one rollout of {problem.id}, its verdict and its probes"):
+        [rollout] = collect([problem], engine, config, donors=donors, seed=aopsd.seed, seconds=seconds)
+
+    tokenizer, threshold = engine.tokenizer, aopsd.probes.threshold
+    _heading(console, f"Problem {problem.id}, answer {problem.answer}")
+    _plain(console, f"{problem.where}. Context {aopsd.context.kind}, weighting {aopsd.weighting}, seed {aopsd.seed}.")
+    _show_prompt(console, "1. The student reads", rollout.student_prompt, tokenizer)
+    _show_response(console, rollout, tokenizer, threshold)
+    _show_progress(console, rollout, aopsd.context.kind)
+    _show_prompt(console, "4. The teacher reads", rollout.teacher_prompt, tokenizer)
+    if rollout.dropped:
+        _heading(console, "5. Gaps and probes")
+        _plain(console, "None: the teacher's prompt and the response do not fit together, so this rollout is dropped.")
+    else:
+        _show_gaps(console, rollout, tokenizer, threshold, probed=aopsd.weighting == "continuation")
+    _heading(console, "Seconds")
+    _plain(console, "   ".join(f"{stage} {value:.1f}" for stage, value in seconds.items()))
+
+
+def _show_prompt(console: Console, title: str, prompt: Tokens, tokenizer: Tokenizer) -> None:
+    _heading(console, f"{title} ({len(prompt)} tokens)")
+    _plain(console, "".join(tokenizer.pieces(prompt)))
+
+
+def _show_response(console: Console, rollout: Rollout, tokenizer: Tokenizer, threshold: float) -> None:
+    tokens = rollout.output.tokens
+    end = "finished" if rollout.output.finished else "cut off at the length limit"
+    _heading(console, f"2. The student answers ({len(tokens)} tokens, {end})")
+    pieces = tokenizer.pieces(tokens)
+    if not tokens:
+        _plain(console, "(an empty response)")
+    elif rollout.dropped:
+        _plain(console, "".join(pieces))
+    else:
+        gaps = rollout.gap.tolist()
+        console.print(gap_text(pieces, gaps, threshold), highlight=False)
+        console.print(_legend(threshold, coloured=console.is_terminal and not console.no_color), highlight=False)
+
+
+def gap_text(pieces: list[str], gaps: list[float], threshold: float) -> Text:
+    """The response, tinted by gap; tokens with |gap| >= threshold stand in guillemets with their row of the table."""
+    text, row = Text(), 0
+    for piece, gap in zip(map(_visible, pieces), gaps, strict=True):
+        style = gap_style(gap, threshold)
+        if abs(gap) >= threshold:
+            row += 1
+            text.append(f"«{piece} #{row}»", style)
+        else:
+            text.append(piece, style)
+    return text
+
+
+def gap_style(gap: float, threshold: float) -> str:
+    """Blue where the teacher likes the token more, orange where less; stronger with |gap|."""
+    size = abs(gap)
+    if size < min(_WEAK, threshold):
+        return ""
+    return _TINTS[gap > 0][2 if size >= threshold else 1 if size >= _MIDDLE else 0]
+
+
+def _legend(threshold: float, *, coloured: bool) -> Text:
+    text = Text(f"\n«token #row»: |gap| at least {threshold:g} nats, listed under 5.")
+    if coloured:
+        text.append(" Background: ").append(" teacher likes it more ", _TINTS[True][1])
+        text.append(" ").append(" teacher likes it less ", _TINTS[False][1])
+    return text
+
+
+def _show_progress(console: Console, rollout: Rollout, context: str) -> None:
+    _heading(console, "3. How far it got")
+    verdict, graph = rollout.verdict, rollout.problem.dag
+    if verdict is None:
+        _plain(console, f"Not judged: neither context {context} nor the curriculum uses progress.")
+        return
+    if verdict.failed:
+        _plain(console, f"The judge's verdict cannot be read, so nothing counts as reached. It said: {verdict.text!r}")
+    else:
+        judged, reached = (", ".join(sorted(ids)) or "none" for ids in (verdict.judged, rollout.reached))
+        _plain(console, f"The judge names: {judged}.")
+        _plain(console, f"Reached, with all prerequisites: {reached} (progress {rollout.progress:.2f}).")
+    disclosed = disclosed_share(rollout.problem, context, rollout.reached)
+    if disclosed is not None:
+        _plain(console, f"Disclosed to the teacher: {disclosed:.0%} of {len(graph)} checkpoints.")
+    ahead = frontier(graph, rollout.reached)
+    table = _table("id", "state", "checkpoint")
+    for node, statement in graph.nodes(data="statement"):
+        state = "reached" if node in rollout.reached else "next" if node in ahead else "later"
+        style = {"reached": "blue", "next": "dark_orange", "later": "dim"}[state]
+        table.add_row(Text(node), Text(state, style), Text(_visible(statement)))
+    console.print(table)
+
+
+def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, threshold: float, *, probed: bool) -> None:
+    gaps, tokens = rollout.gap.tolist(), rollout.output.tokens
+    triggered = [t for t, gap in enumerate(gaps) if abs(gap) >= threshold]
+    _heading(console, "5. Gaps and probes")
+    mean = f"{sum(map(abs, gaps)) / len(gaps):.3f} nats" if gaps else "not defined"
+    _plain(console, f"Mean |gap| {mean}; {len(triggered)} of {len(gaps)} tokens with |gap| >= {threshold:g}.")
+    if not triggered:
+        return
+    probes = {probe.position: probe for probe in rollout.probes}
+    columns = ("anchor", "teacher continues", "L", "weight") if probed else ()
+    table = _table("#", "at", "token", "gap", *columns)
+    for row, t in enumerate(triggered, start=1):
+        cells = [str(row), str(t), _quoted([tokens[t]], tokenizer), f"{gaps[t]:+.2f}"]
+        if probed and t in probes:
+            probe = probes[t]
+            nll = "none" if probe.nll is None else f"{probe.nll:.2f}"
+            suffix = _quoted(probe.suffix, tokenizer) if probe.suffix else "(nothing)"
+            cells += [_quoted([probe.anchor], tokenizer), suffix, nll, f"{probe.weight:.2f}"]
+        elif probed:
+            cells += ["not probed", "", "", "1.00"]
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    if probed:
+        _plain(
+            console, "gap, L in nats; L: mean surprisal of the student at the continuation; tokens unlisted weigh 1."
+        )
+    else:
+        _plain(console, "Uniform weighting: no probes, every token weighs 1.")
+
+
+def _quoted(tokens: Tokens, tokenizer: Tokenizer) -> str:
+    """Text with its spaces and line breaks made visible."""
+    return repr("".join(tokenizer.pieces(tokens)))[1:-1].replace(" ", "·")
+
+
+def _visible(text: str) -> str:
+    """A model may write anything: control characters are spelt out, so that they cannot steer the terminal."""
+    return text.translate(_CONTROLS)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        numeric = column in ("#", "at", "gap", "L", "weight")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    return table
+
+
+def _heading(console: Console, title: str) -> None:
+    console.print()
+    console.print(Rule(Text(title, "bold"), align="left", characters="-"))
+
+
+def _plain(console: Console, text: str) -> None:
+    """Text as it is: no markup, no highlighting."""
+    console.print(Text(_visible(text)), highlight=False)
