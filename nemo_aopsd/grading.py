@@ -18,7 +18,7 @@ Reason = Literal["correct", "wrong", "no_answer", "ungradable"]
 # Order matters: a line break `\\` is no escape of the brace after it, but may stand for `\` before `boxed`.
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox|framebox)\s*\{)|\\\\(?!boxed|fbox|framebox)|\\[{}]|(?P<brace>[{}])")
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
-_SPACING = re.compile(r"(?<!\\)\\[!,;: ]\s*|~|[\u00a0\u2009\u202f]")
+_SPACING = re.compile(r"\\[!,;: ]\s*|~|[\u00a0\u2009\u202f]")
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|°|\\degree\b")
 _INTEGER = re.compile(r"([+-]?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")

@@ -57,7 +57,7 @@ def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
     if not lists and any(items != found[0] for items in found):
         return None
     items = (lists or found)[-1]
-    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
+    if not all(isinstance(item, str | int) for item in items):
         return None
     ids = frozenset(str(item).strip() for item in items)
     return ids if ids <= set(known) else None

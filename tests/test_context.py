@@ -3,9 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nemo_aopsd.config import CONTEXTS
-from nemo_aopsd.context import check_problems, disclose, disclosed_share, student_messages, teacher_messages
+from nemo_aopsd.context import (
+    assign_donors,
+    check_problems,
+    disclose,
+    disclosed_share,
+    student_messages,
+    teacher_messages,
+)
 from nemo_aopsd.dag import build_graph, serialize
 from nemo_aopsd.data import Problem
 from nemo_aopsd.errors import UserError
@@ -136,3 +145,17 @@ def test_what_a_setting_does_not_need_may_be_missing():
 def test_other_problem_needs_another_problem():
     with pytest.raises(UserError, match="at least two problems"):
         check_problems([PROBLEM], "other_problem", "shuffle")
+
+
+@given(st.integers(2, 30), st.integers(0, 5))
+def test_every_problem_gives_once_and_never_to_itself(size, seed):
+    problems = [replace(PROBLEM, id=f"p{i}") for i in range(size)]
+    donors = assign_donors(problems, seed)
+    assert all(donors[problem.id].id != problem.id for problem in problems)
+    assert sorted(donor.id for donor in donors.values()) == sorted(problem.id for problem in problems)
+    assert donors == assign_donors(problems, seed)
+
+
+def test_the_seed_chooses_the_donors():
+    problems = [replace(PROBLEM, id=f"p{i}") for i in range(30)]
+    assert assign_donors(problems, 0) != assign_donors(problems, 1)
