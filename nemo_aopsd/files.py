@@ -17,7 +17,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     beside = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with beside.open("wb") as file:
+        with naming(path), beside.open("wb") as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -40,6 +40,16 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give a failed write the name of its file, which the system's error for a full disk lacks."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Replace `path` by one JSON object a line."""
     atomic_write(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
@@ -47,7 +57,7 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
     """Append one line and push it to disk."""
-    with path.open("a", encoding="utf-8") as file:
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
