@@ -114,12 +114,15 @@ def test_graphs_of_others_get_their_known_verdict():
 
 
 @pytest.mark.parametrize("parents", [1, 3])
-def test_ten_thousand_checkpoints_take_well_under_a_second(parents):
+def test_ten_thousand_checkpoints_take_no_time(parents):
     size = 10_000
     edges = [(str(node - back), str(node)) for node in range(size) for back in range(1, parents + 1) if node >= back]
     raw = graph([str(node) for node in range(size)], edges)
-    started = time.perf_counter()
-    faults = find_faults(raw, "77")
-    assert time.perf_counter() - started < 1.0
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        faults = find_faults(raw, "77")
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 3  # 0.2 on an idle core without a coverage tracer; quadratic algorithms take minutes
     # node n is linked from n-1, n-2, n-3: all but the nearest follow from a longer path
     assert [fault.kind for fault in faults] == ["transitive_edge"] * (len(edges) - (size - 1))

@@ -1,0 +1,44 @@
+# make demo      the whole algorithm on a tiny built-in model, then runs/demo/report.html
+# make test      the tests, with the coverage gate of the core
+# make setup     only the environment: .venv in this folder, with the `aopsd` command
+#
+# PYTHON=...       which Python to build on; otherwise the first of 3.11 to 3.13 on the PATH
+# TORCH_INDEX=...  package index for torch, for example https://download.pytorch.org/whl/cpu (no CUDA libraries)
+
+SHELL := /bin/bash
+READY := .venv/.ready
+FITS := import sys; print(sys.version_info[:2] in ((3, 11), (3, 12), (3, 13)) or "")
+ifndef PYTHON
+PYTHON := $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python,\
+	$(if $(shell $(name) -c '$(FITS)' 2>/dev/null),$(name))))
+endif
+PIP := .venv/bin/python -m pip --disable-pip-version-check
+export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: setup demo test lint clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@if [ -z "$$($(PYTHON) -c '$(FITS)' 2>/dev/null)" ]; then echo "error: needs Python 3.11, 3.12 or 3.13, found \
+	$$($(or $(PYTHON),python3) --version 2>&1 | tail -1). Name one: make setup PYTHON=/path/to/python3.12" >&2; exit 2; fi
+	@echo "setting up .venv with $$($(PYTHON) --version); this downloads torch and takes some minutes"
+	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) cannot make an environment; on Debian or Ubuntu: \
+	apt install python3-venv" >&2; exit 2; }
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --constraint constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	.venv/bin/aopsd demo
+
+test: $(READY)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 95
+
+lint: $(READY)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .coverage
