@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -52,6 +52,15 @@ def step_line(metrics: dict[str, float]) -> str:
         if key in metrics and not (key in _ONLY_IF_SOME and not metrics[key]):
             parts.append(f"{label} {form.format(metrics[key])}".strip())
     return "  ".join(parts)
+
+
+def evaluation_line(summary: dict[str, Any]) -> str:
+    """pass@1 and pass@k of one evaluation, and how many answers the grader could not judge if there are any."""
+    most = summary["num_samples"]
+    ks = [1] if most == 1 else [1, most]
+    rates = "  ".join(f"pass@{k} {summary['pass_at_k'][str(k)]:.3f}" for k in ks)
+    doubtful = f"  {summary['ungradable']} ungradable answers" if summary["ungradable"] else ""
+    return f"after epoch {summary['epoch']}: {rates} on {summary['num_problems']} held-out problems{doubtful}"
 
 
 _ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped"}

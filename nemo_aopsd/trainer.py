@@ -25,7 +25,7 @@ from nemo_aopsd.leaks import leak_patterns, mentions_context
 from nemo_aopsd.metrics import step_metrics
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.records import rollout_record
-from nemo_aopsd.show import step_line, track
+from nemo_aopsd.show import evaluation_line, step_line, track
 from nemo_aopsd.step import StepResult, judge_rollouts, train_step
 
 
@@ -179,12 +179,9 @@ class Trainer:
             seed=derive_seed(self.aopsd.seed, "eval"),
             out=self.folder / "eval",
             epoch=epoch,
+            weights=f"step_{self.step:06d}",
         )
-        rate = summary["pass_at_k"]["1"]
-        self.console.print(
-            f"[bold]after epoch {epoch}[/]: pass@1 {rate:.3f} on {summary['num_problems']} held-out problems",
-            highlight=False,
-        )
+        self.console.print(evaluation_line(summary), highlight=False)
 
     def _record_competence(self) -> None:
         self.curriculum.record()
