@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rich.console import Console
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -175,8 +174,7 @@ def _table(*columns: str) -> Table:
 
 
 def _heading(console: Console, title: str) -> None:
-    console.print()
-    console.print(Rule(Text(title, "bold"), align="left", characters="-"))
+    console.print(Text(f"\n== {title}", "bold"), highlight=False)
 
 
 def _plain(console: Console, text: str) -> None:

@@ -19,7 +19,9 @@ class GapMass:
         self.mass = np.zeros(len(self.edges))
 
     def add(self, gaps: np.ndarray) -> None:
-        """Count `gaps` [T], in nats, signed."""
+        """Count `gaps` [T], in nats, signed. Raises ValueError if one is not finite."""
+        if not np.isfinite(gaps).all():
+            raise ValueError("a gap is not a finite number")
         size = np.abs(gaps)
         bins = np.searchsorted(self.edges, size, side="right") - 1
         self.tokens += np.bincount(bins, minlength=len(self.edges))

@@ -117,8 +117,10 @@ def graph_panel(run: Run) -> tuple[Panel, Record | None]:
 
 
 def examples(run: Run) -> list[dict[str, Any]]:
-    """Up to three telling probes as text."""
-    return [_example(kind, run.rollouts.examples[kind]) for kind in _LABELS if kind in run.rollouts.examples]
+    """Up to three telling probes as text, none twice."""
+    found = run.rollouts.examples
+    kept = {id(found[kind]["probe"]): kind for kind in reversed(_LABELS) if kind in found}
+    return [_example(kind, found[kind]) for kind in _LABELS if kind in kept.values()]
 
 
 def _pass_tiles(run: Run) -> list[Tile]:

@@ -109,15 +109,16 @@ def _gap_mass(run: Run) -> Panel:
     if not gaps.mass.sum():
         return Panel(title, missing=f"All {num_tokens:,} gaps are exactly 0: teacher and student agree everywhere.")
     threshold = run.method.probes.threshold
+    unscored = run.rollouts.num_unscored
     said = "; ".join(
         f"|gap| ≥ {mark:g}: {percent(tokens)} of tokens, {percent(mass)} of the mass"
         for mark in sorted({*PAPER_MARKS, threshold})
         for tokens, mass in [gaps.at(mark)]
     )
     caption = (
-        f"Few tokens carry most of the disagreement. {said}. n = {num_tokens:,} tokens of "
-        f"{run.rollouts.num_rollouts} rollouts. For reference, the paper reports 3.08 % and 51.78 % at 1, "
-        "1.15 % and 34.07 % at 2, for a 4B model."
+        f"How concentrated the disagreement is. {said}. n = {num_tokens:,} tokens of "
+        f"{run.rollouts.num_rollouts - unscored} rollouts{f', {unscored} more were dropped' if unscored else ''}. "
+        "For reference, the paper reports 3.08 % and 51.78 % at 1, 1.15 % and 34.07 % at 2."
     )
     return Panel(title, caption, figures.gap_mass(gaps, sorted({*PAPER_MARKS, threshold})))
 

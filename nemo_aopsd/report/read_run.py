@@ -102,7 +102,7 @@ def read_run(path: Path) -> Run:
     for where, rollout in _stream(files):
         try:
             digest.add(rollout)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{where}: not a rollout line: {error!r}. Restore or delete the file.") from error
     return Run(
         path=path,

@@ -1,0 +1,126 @@
+import itertools
+import xml.etree.ElementTree as ET
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from nemo_aopsd import dag_picture
+from nemo_aopsd.dag_layout import GAP_X, lay_out
+from nemo_aopsd.errors import UserError
+
+
+def graph_of(num_nodes: int, edges=(), statement=lambda node: f"value {node}") -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_nodes_from((str(node), {"statement": statement(node)}) for node in range(num_nodes))
+    graph.add_edges_from((str(u), str(v)) for u, v in edges)
+    return graph
+
+
+@st.composite
+def graphs(draw):
+    size = draw(st.integers(1, 14))
+    pairs = list(itertools.combinations(range(size), 2))
+    return graph_of(size, draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else [])
+
+
+@given(graphs(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_layout_points_down_and_nothing_overlaps(graph, data):
+    sizes = {node: (data.draw(st.floats(20, 200)), data.draw(st.floats(20, 90))) for node in graph}
+    slots, chains = lay_out(graph, sizes)
+    assert set(graph) <= set(slots)
+    for u, v in graph.edges:
+        assert slots[u].y + slots[u].height < slots[v].y
+    for one, other in itertools.combinations(slots.values(), 2):
+        if one.y == other.y:  # of one layer
+            assert abs(one.x - other.x) >= (one.width + other.width) / 2 + GAP_X - 1e-6
+    assert sorted((chain[0], chain[-1]) for chain in chains) == sorted(graph.edges)
+    for chain in chains:
+        assert all(upper.y < lower.y for upper, lower in itertools.pairwise(slots[key] for key in chain))
+
+
+def test_root_stands_just_above_what_needs_it():
+    slots, _ = lay_out(graph_of(4, [(0, 1), (1, 2), (3, 2)]), {str(node): (50.0, 20.0) for node in range(4)})
+    assert slots["3"].y == slots["1"].y
+
+
+def test_long_edge_runs_past_the_boxes_between():
+    slots, _ = lay_out(graph_of(3, [(0, 1), (1, 2), (0, 2)]), {str(node): (50.0, 20.0) for node in range(3)})
+    crossing = slots[("0", "2", 1)]
+    assert crossing.y == slots["1"].y
+    assert abs(crossing.x - slots["1"].x) >= 25 + GAP_X
+
+
+def test_states_by_hand():
+    graph = graph_of(5, [(0, 2), (1, 2), (2, 3)])
+    assert dag_picture.states(graph, frozenset({"0", "1"})) == {
+        "0": "reached",
+        "1": "reached",
+        "2": "next",
+        "3": "later",
+        "4": "next",
+    }
+
+
+def svg_texts(document: str) -> list[str]:
+    return [element.text for element in ET.fromstring(document).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_statements_are_whole_and_dollars_stay():
+    long = " ".join(f"term{number}" for number in range(50))
+    assert len(long) > 300
+    statements = [r"$\frac{1}{2}$ costs $5 & a < b", long, r"\left(\sum_{k} x^{2}\right", "a" * 200]
+    document = dag_picture.draw_svg(graph_of(4, [(0, 1)], statements.__getitem__), reached=frozenset("0"), title="t $1")
+    joined = " ".join(svg_texts(document))
+    assert statements[0] in joined and statements[2] in joined
+    assert long in joined
+    assert "a" * 200 in joined.replace(" ", "")
+    assert "t $1" in joined
+
+
+def test_state_is_told_in_words_too():
+    texts = svg_texts(dag_picture.draw_svg(graph_of(3, [(0, 1), (1, 2)]), reached=frozenset("0")))
+    heads = [" ".join(text.split()) for text in texts if text.startswith("[")]
+    assert heads == ["[0] reached", "[1] next", "[2] later"]
+
+
+def test_boxes_contain_their_text():
+    """The widest line of each box, as drawn by the renderer that measured it, ends inside the box."""
+    graph = graph_of(3, [(0, 1)], lambda node: "WWWWWWWW mmmm " * (node + 1) + "iii")
+    with dag_picture.svg.style():
+        figure = dag_picture._figure(graph, frozenset(), "")
+    axes = figure.axes[0]
+    renderer = figure.canvas.get_renderer()
+    boxes = [patch.get_window_extent(renderer) for patch in axes.patches if hasattr(patch, "get_boxstyle")]
+    bodies = [text for text in axes.texts if text.get_text().startswith("WWW")]
+    assert len(bodies) == 3
+    for text in bodies:
+        extent = text.get_window_extent(renderer)
+        assert any(
+            box.x0 <= extent.x0 and extent.x1 <= box.x1 and box.y0 <= extent.y0 and extent.y1 <= box.y1 for box in boxes
+        )
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_png_and_svg_files(tmp_path, size):
+    graph = graph_of(size, [(max(0, (node - 1) // 2), node) for node in range(1, size)])
+    dag_picture.draw(graph, tmp_path / "new" / "graph.png", reached=frozenset("0"), title="graph")
+    with Image.open(tmp_path / "new" / "graph.png") as image:
+        assert image.width > 300 and len(image.convert("RGB").getcolors(1 << 24)) > 10
+    dag_picture.draw(graph, tmp_path / "graph.svg")
+    assert len([text for text in svg_texts((tmp_path / "graph.svg").read_text()) if text.startswith("[")]) == size
+
+
+@pytest.mark.parametrize("name", ["graph.gif", "graph"])
+def test_other_suffix_is_a_user_error(tmp_path, name):
+    with pytest.raises(UserError, match=r"\.svg, \.png"):
+        dag_picture.draw(graph_of(1), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_graphs_give_equal_files():
+    graph = graph_of(5, [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)])
+    assert dag_picture.draw_svg(graph) == dag_picture.draw_svg(graph.copy())

@@ -1,0 +1,333 @@
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.report import figures, measures, page, panels, write_report
+from nemo_aopsd.report.read_run import read_run
+from tests.fake_run import PROBLEM, write_run
+
+
+class Page(HTMLParser):
+    """Tags with attributes, ids, and the text outside of style sheets."""
+
+    def __init__(self, html: str):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.ids, self.words, self.open = [], [], [], []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def report(folder: Path) -> Page:
+    return Page(write_report(folder).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """The page of a run that has everything."""
+    run = write_run(tmp_path_factory.mktemp("full") / "demo", num_epochs=2, steps_per_epoch=3)
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def test_full_run_shows_every_figure(full):
+    shown = Page(full)
+    figures_shown = [attrs["aria-label"] for tag, attrs in shown.tags if tag == "svg"]
+    assert len(figures_shown) == 16
+    assert "Not shown" not in shown.text
+    for title in ("pass@k", "Leak meter", "Gap mass", "Competence", "Where the time goes", "Trigger rate", "Loss"):
+        assert title in shown.text
+    assert "aopsd train examples/demo.yaml aopsd.seed=0" in shown.text
+
+
+def test_page_needs_nothing_from_outside(full):
+    shown = Page(full)
+    assert not {tag for tag, _ in shown.tags} & {"script", "link", "iframe", "img", "object", "embed"}
+    for _, attrs in shown.tags:
+        for name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+            assert attrs.get(name, "#").startswith("#")
+    assert "@import" not in full
+    assert "http://" not in full and "https://" not in full
+    assert all(part.startswith("#") for part in full.split("url(")[1:])
+
+
+def test_ids_are_unique_and_every_reference_has_a_target(full):
+    shown = Page(full)
+    assert len(shown.ids) == len(set(shown.ids))
+    assert {attrs["href"][1:] for _, attrs in shown.tags if "href" in attrs} <= set(shown.ids)
+
+
+def test_special_characters_of_a_problem_survive(full):
+    shown = Page(full)
+    assert PROBLEM in shown.text
+    assert "b" not in {tag for tag, _ in shown.tags}  # <b> of the problem is text, not a tag
+    assert "\\frac{1}{2}$ & a" in shown.text  # in the drawing of the graph
+
+
+def test_same_run_gives_the_same_page(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=2, evaluations=False)
+    first = write_report(run).read_bytes()
+    assert write_report(run).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("settings", "reasons"),
+    [
+        (
+            {"context": "solution", "weighting": "uniform", "curriculum": "shuffle"},
+            ["weighting=uniform: this run sends no probes", "curriculum.name=shuffle", "asks no judge", "no graph"],
+        ),
+        ({"evaluations": False}, ["evaluation.data_path is not set", "not measured"]),
+        ({"num_epochs": 0}, ["No step has been finished yet", "No rollout has been recorded yet"]),
+    ],
+)
+def test_each_missing_panel_says_why(tmp_path, settings, reasons):
+    small = {"num_epochs": 1, "steps_per_epoch": 2, "batch": 2, "num_held_out": 4}
+    run = write_run(tmp_path / "run", **(small | settings))
+    text = report(run).text
+    assert "Not shown" in text
+    for reason in reasons:
+        assert reason in text
+
+
+def test_run_killed_in_its_third_step(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=3, batch=2, evaluations=True)
+    (run / "eval" / "epoch_000.json").unlink()
+    (run / "eval" / "epoch_001.json").unlink()
+    (run / "competence.jsonl").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 0, "st')
+    text = report(run).text
+    assert "The first evaluation has not been finished" in text
+    assert "initial attempts have not been finished" in text
+    assert "3, in epoch 1 of 3" in text
+
+
+def test_rollouts_without_token_texts_show_ids(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=3, pieces=False)
+    for path in (run / "rollouts").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for probe in [probe for line in lines for probe in line["probes"]]:
+            del probe["anchor_text"], probe["suffix_text"]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "text of single tokens not recorded" in report(run).text
+
+
+def test_missing_problems_file_costs_one_figure_only(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1)
+    (tmp_path / "problems.jsonl").unlink()
+    text = report(run).text
+    assert "The training problems cannot be read" in text and "no such file" in text
+    assert text.count("Not shown") == 1
+
+
+@pytest.mark.parametrize("damage", ["no folder", "no config", "nothing yet"])
+def test_nothing_to_report_is_a_user_error(tmp_path, damage):
+    run = tmp_path / "run"
+    if damage != "no folder":
+        write_run(run, num_epochs=0, evaluations=False)
+        (run / "competence.jsonl").unlink()
+    if damage == "no config":
+        (run / "config.yaml").unlink()
+    with pytest.raises(UserError, match=r"Name the folder|Check the path|run `aopsd report` again"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("rollouts/step_000001.jsonl", '{"epoch": 0}\n', "step_000001.jsonl:1"),
+        ("rollouts/step_000001.jsonl", "{\n", "step_000001.jsonl:1"),
+        ("eval/epoch_000.json", "{", "epoch_000.json"),
+        ("metrics.jsonl", "{\n{}\n", "metrics.jsonl"),
+        ("competence.jsonl", "]\n", "competence.jsonl"),
+    ],
+)
+def test_broken_file_is_named(tmp_path, name, text, where):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, num_held_out=2)
+    (run / name).write_text(text)
+    with pytest.raises(UserError, match=where):
+        write_report(run)
+
+
+def test_gap_that_is_not_finite_is_refused(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1)
+    path = run / "rollouts" / "step_000001.jsonl"
+    record = json.loads(path.read_text().splitlines()[0])
+    record["teacher_logprobs"][0] = math.nan
+    path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(UserError, match=r"step_000001.jsonl:1.*not a finite number"):
+        write_report(run)
+
+
+def test_gap_mass_by_hand():
+    gaps = measures.GapMass(threshold=1.5)
+    gaps.add(np.array([0.0, 0.5, -1.0, 1.5]))
+    gaps.add(np.array([]))
+    gaps.add(np.array([-2.0, 25.0]))
+    assert gaps.at(1.0) == (4 / 6, 29.5 / 30)
+    assert gaps.at(1.5) == (3 / 6, 28.5 / 30)
+    assert gaps.at(2.0) == (2 / 6, 27 / 30)
+    tokens, mass = gaps.shares()
+    assert tokens[0] == mass[0] == 1.0
+    assert tokens[-1] == 1 / 6 and mass[-1] == pytest.approx(25 / 30)  # beyond the last edge
+
+
+def test_run_of_zero_gaps_has_no_mass(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=1)
+    path = run / "rollouts" / "step_000001.jsonl"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"teacher_logprobs": record["student_logprobs"], "probes": []}) + "\n")
+    text = report(run).text
+    assert "gaps are exactly 0" in text
+    assert "No token reached |gap| ≥ 2" in text
+
+
+def test_empty_response_and_dropped_rollout_are_counted_apart(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=3)
+    path = run / "rollouts" / "step_000001.jsonl"
+    first, second, third = map(json.loads, path.read_text().splitlines())
+    empty = {"response": [], "pieces": [], "student_logprobs": [], "teacher_logprobs": [], "probes": []}
+    dropped = {"dropped": True, "student_logprobs": None, "teacher_logprobs": None, "weights": None, "probes": []}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first | empty, second | dropped, third)))
+    digest = read_run(run).rollouts
+    assert (digest.num_rollouts, digest.num_unscored) == (3, 1)
+    assert digest.gaps.tokens.sum() == len(third["response"])
+    assert "of 2 rollouts, 1 more were dropped" in report(run).text
+
+
+def test_digest_sorts_probes_by_sign_and_keeps_telling_ones(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=1)
+    path = run / "rollouts" / "step_000001.jsonl"
+    record = json.loads(path.read_text())
+    table = [(2.5, 1.0, 1.0), (3.0, 4.0, 0.2), (-2.0, 2.5, 0.9), (-4.0, None, 1.0), (-2.2, 0.01, 0.011)]
+    probes = [
+        {"position": t, "gap": gap, "anchor": 1, "suffix": [2], "nll": nll, "weight": weight}
+        for t, (gap, nll, weight) in enumerate(table)
+    ]
+    path.write_text(json.dumps(record | {"probes": probes}) + "\n")
+    run = read_run(run)
+    assert run.rollouts.positive == [(1.0, 1.0), (4.0, 0.2)]
+    assert run.rollouts.negative == [(2.5, 0.9), (0.01, 0.011)]
+    assert run.rollouts.num_empty == 1
+    shown = page.examples(run)
+    assert [(probe["gap"], probe["nll"], probe["weight"]) for probe in shown] == [
+        ("+2.50", "1.00", "1.00"),
+        ("-2.00", "2.50", "0.90"),
+        ("-2.20", "0.01", "0.01"),
+    ]
+
+
+def test_one_probe_is_not_shown_twice(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=1)
+    path = run / "rollouts" / "step_000001.jsonl"
+    record = json.loads(path.read_text())
+    only = {"position": 0, "gap": 3.0, "anchor": 1, "suffix": [2], "nll": 1.0, "weight": 1.0}
+    path.write_text(json.dumps(record | {"probes": [only]}) + "\n")
+    assert len(page.examples(read_run(run))) == 1
+
+
+def test_histograms_by_hand():
+    assert measures.competence_counts([0.0, 0.05, 0.1, 0.95, 1.0]).tolist() == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]
+    means, size = measures.bin_means([[1, 10], [3, 30], [5, 50], [7, 70], [9, 90]], max_bins=3)
+    assert size == 2
+    assert means.tolist() == [[2, 20], [6, 60], [9, 90]]
+
+
+def test_drawn_weight_curve_peaks_at_each_beta(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_finish", lambda figure, name, label: drawn.append(figure) or "")
+    figures.nll_histograms(np.array([0.5, 1.0, 12.0]), np.array([]), (1.0, 2.5))
+    histogram, _, curve, other_curve = drawn[0].axes
+    assert sum(bar.get_height() for bar in histogram.patches) == 3
+    assert histogram.patches[-1].get_height() == 1  # 12 nats stand in the last bar
+    for axes, beta in ((curve, 1.0), (other_curve, 2.5)):
+        line, peak = axes.lines
+        assert peak.get_xydata().tolist() == [[beta, 1.0]]
+        nll, weight = line.get_xydata().T
+        assert weight == pytest.approx(nll / beta * np.exp(1 - nll / beta))
+
+
+def test_pass_at_k_figure_has_the_evaluated_rates_and_bounds(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_finish", lambda figure, name, label: drawn.append(figure) or "")
+    bounds = {"1": {"low": 0.25, "high": 0.75}}
+    figures.pass_at_k([{"epoch": 0, "pass_at_k": {"1": 0.5}, "pass_at_k_counts": bounds}], [1])
+    line, low, high = drawn[0].axes[0].lines
+    assert [line.get_ydata().tolist(), low.get_ydata().tolist(), high.get_ydata().tolist()] == [[0.5], [0.25], [0.75]]
+
+
+def test_leak_meter_puts_evaluations_where_their_epoch_ended(tmp_path, monkeypatch):
+    run = read_run(write_run(tmp_path / "run", num_epochs=2, steps_per_epoch=3, batch=2))
+    lines = []
+    monkeypatch.setattr(figures, "by_step", lambda name, label, series, **_: lines.extend(series) or "<svg>")
+    panels.outcome_panels(run)
+    assert lines[1].steps == [0, 3, 6]
+    assert lines[1].values == [evaluation["leak_rate"] for evaluation in run.evaluations]
+
+
+def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1)
+    for epoch, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 4, "b": 4})):
+        path = run / "eval" / f"epoch_{epoch:03d}.json"
+        rate = sum(counts.values()) / 8
+        change = {"num_problems": 2, "num_samples": 4, "correct_per_problem": counts, "leak_rate": epoch / 8}
+        bounds = {"1": {"low": 0, "high": 1}}
+        rest = {"pass_at_k": {"1": rate}, "pass_at_k_counts": bounds}
+        path.write_text(json.dumps(json.loads(path.read_text()) | change | rest))
+    passed, leaks, *_ = page.headline(read_run(run))
+    assert passed.value == "0.250 → 1.000"
+    assert "2 of 8 → 8 of 8 samples correct, n = 2 held-out problems" in passed.detail
+    assert "Paired change +0.750, 95 % interval [+0.500, +1.000]: better" in passed.detail
+    assert leaks.value == "0\u00a0% → 12.5\u00a0%"
+
+
+def test_many_steps_are_thinned_to_means(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_finish", lambda figure, name, label: drawn.append(figure) or "")
+    steps = list(range(1, 241))
+    values = [math.nan if step == 1 else float(step) for step in steps]
+    figures.by_step("loss", "Loss", [figures.Series("loss", steps, values)])
+    raw, means = drawn[0].axes[0].lines
+    assert len(raw.get_xdata()) == 240
+    assert means.get_xydata()[:2].tolist() == [[3.0, 3.0], [6.5, 6.5]]  # steps 2 to 4, then 5 to 8
+    assert len(means.get_xdata()) == 60
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0 %"), (0.0308, "3.08 %"), (0.5178, "51.8 %"), (1, "100 %"), (0.00004, "0.00 %")]
+)
+def test_percent(share, text):
+    assert measures.percent(share) == text.replace(" ", "\u00a0")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.25, "4.2 s"), (59.9, "60 s"), (60, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+)
+def test_duration(seconds, text):
+    assert measures.duration(seconds) == text
