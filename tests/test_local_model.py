@@ -223,6 +223,12 @@ def test_equal_rows_share_a_prefix():
     assert [len(row) for row in found] == [1, 2]
 
 
+@pytest.mark.parametrize("position", [-1, 3])
+def test_a_branch_off_the_response_is_refused(position):
+    with pytest.raises(ValueError, match=f"branch at {position} of a response of 2 tokens"):
+        local().branch_logprobs([[4]], [[5, 6]], [[Branch(position, [7])]])
+
+
 def test_no_rows_and_no_branches_give_empty_results():
     model = local()
     assert model.logprobs([], []) == []
