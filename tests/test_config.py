@@ -141,7 +141,7 @@ def test_every_config_that_is_shipped_loads():
     paths = sorted((REPO / "examples/configs").rglob("*.yaml"))
     assert paths
     for path in paths:
-        load_config(path)
+        load_config(path, ["policy.model_name=model", "data.train.data_path=problems.jsonl"])
 
 
 # What is refused
