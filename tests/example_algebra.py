@@ -116,7 +116,7 @@ def circling_fractions() -> Facts:
         "5": [equation(r"a_1+a_2+a_3+a_4=\frac{7}{6}", {f"a_{k}": sp.Rational(terms[k - 1]) for k in range(1, 5)})],
         "6": ["{}\\cdot {}+{}".format(4, *divmod(2026, 4))],
         "7": [sum(terms[:2024]), 4 * 506],
-        "8": [f"sum ${sum(terms[2024:])}$"],
+        "8": [f"$2025$ and $2026$ have the sum ${sum(terms[2024:])}$"],
     }
 
 
@@ -163,8 +163,8 @@ def struck_numbers() -> Facts:
         "1": [formula, all(left_up_to(n) == value(formula, N=n) for n in range(1, 50))],
         "2": [left_up_to(162), among],
         "3": [sum(whole), "integers " + among.removeprefix("among ")],
-        "4": [sum(n for n in whole if n % 3 == 0), among],
+        "4": ["multiples of $3$", sum(n for n in whole if n % 3 == 0), among],
         "5": [sum(squares), among],
-        "6": [sum(n for n in squares if n % 3 == 0), among],
+        "6": ["multiples of $3$", sum(n for n in squares if n % 3 == 0), among],
         "7": [sum(n for n in whole if struck(n)), among],
     }

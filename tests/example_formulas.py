@@ -1,10 +1,19 @@
 """Formulas of the example set, checked as they are written there."""
 
+from fractions import Fraction
+
 import sympy as sp
 from latex2sympy2_extended import latex2sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 
 Facts = tuple[object, dict[str, list[object]]]
+
+
+def literal(value: object) -> str:
+    """How a computed value is written in the data."""
+    if isinstance(value, Fraction | sp.Rational) and value.denominator != 1:
+        return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    return str(value)
 
 
 def value(latex: str, **known: object) -> sp.Expr:

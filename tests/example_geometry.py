@@ -2,7 +2,7 @@
 
 import sympy as sp
 
-Facts = tuple[object, dict[str, list[object]]]
+from tests.example_formulas import Facts, equation, value
 
 
 def distance(u, v) -> sp.Expr:
@@ -29,9 +29,9 @@ def rectangle_cevians() -> Facts:
 
     share = distance(p, q) / distance(a, c)
     return area(b, p, q), {
-        "1": [ratios((c, p, e), (a, p, b)) == {sp.Rational(1, 3)}],
+        "1": [ratios((c, p, e), (a, p, b)) == {sp.Rational(1, 3)}, "ratio $1:3$"],
         "2": [distance(c, p) / distance(a, c)],
-        "3": [ratios((a, q, g), (c, q, b)) == {sp.Rational(1, 4)}],
+        "3": [ratios((a, q, g), (c, q, b)) == {sp.Rational(1, 4)}, "ratio $1:4$"],
         "4": [distance(a, q) / distance(a, c)],
         "5": [share],
         "6": [area(b, p, q) / area(a, b, c) == share],
@@ -60,9 +60,10 @@ def twice_as_far() -> Facts:
     path = sp.expand(4 * ((x - 6) ** 2 + y**2) - x**2 - y**2) / 3
     tangency = sp.diff(path, x) * (y - 12) - sp.diff(path, y) * (x - 3)
     extremes = sorted(distance((u, v), (3, 12)) for u, v in sp.solve([path, tangency], [x, y]))
+    (u, v), written = sp.symbols("x y"), "x^2+y^2-16x+48"
     centre = tuple(sp.solve([sp.diff(path, x), sp.diff(path, y)], [x, y]).values())
     return extremes[0] * extremes[1], {
-        "1": [sp.expand(path - (x**2 + y**2 - 16 * x + 48)) == 0],
+        "1": [f"${written}=0$", sp.expand(path.subs({x: u, y: v}) - value(written)) == 0],
         "2": [f"centre $({centre[0]},{centre[1]})$"],
         "3": [f"radius ${sp.sqrt(-path.subs(dict(zip((x, y), centre, strict=True))))}$"],
         "4": [f"distance ${distance(centre, (3, 12))}$"],
@@ -83,8 +84,8 @@ def ball_in_pyramid() -> Facts:
         "2": [lateral],
         "3": [lateral + 100],
         "4": [volume],
-        "5": [volume == (lateral + 100) * radius / 3],
-        "6": [f"120r={volume}", (lateral + 100) / 3 == 120],
+        "5": [r"$\frac{1}{3}Sr$", value(r"\frac{1}{3}Sr", S=lateral + 100, r=radius) == volume],
+        "6": [equation("120r=400", {"r": radius})],
     }
 
 
@@ -95,11 +96,17 @@ def two_centres() -> Facts:
     weights = [distance(b, c), distance(c, a), distance(a, b)]
     incentre = tuple(sum(w * p[i] for w, p in zip(weights, (a, b, c), strict=True)) / sum(weights) for i in (0, 1))
     circumradius, inradius = sp.sqrt(sp.simplify(ox**2 + oy**2)), incentre[1]
-    return sp.simplify(distance((ox, oy), incentre) ** 2), {
+    gap = distance((ox, oy), incentre)
+    radii = {"R": circumradius, "r": inradius}
+    return sp.simplify(gap**2), {
         "1": [f"BC={weights[0]}"],
         "2": [r"10\sqrt{3}", sp.simplify(area(a, b, c) - 10 * sp.sqrt(3)) == 0],
         "3": [sum(weights) / 2],
         "4": [r"r=\sqrt{3}", sp.simplify(inradius - sp.sqrt(3)) == 0],
         "5": [r"R=\frac{7\sqrt{3}}{3}", sp.simplify(circumradius - 7 * sp.sqrt(3) / 3) == 0],
-        "6": [r"\frac{\sqrt{3}}{3}", sp.simplify(circumradius - 2 * inradius - sp.sqrt(3) / 3) == 0],
+        "6": [
+            "OI^2=R(R-2r)",
+            sp.simplify(value("R(R-2r)", **radii) - gap**2) == 0,
+            equation(r"R-2r=\frac{\sqrt{3}}{3}", radii),
+        ],
     }

@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from latex2sympy2_extended import latex2sympy
 from nemo_aopsd.dag import find_faults
 from nemo_aopsd.data import Problem, load_problems
 from nemo_aopsd.grading import extract_answer, is_correct
-from tests import example_algebra, example_counting, example_geometry, example_integers
+from tests import example_algebra, example_counting, example_geometry, example_integers, example_probability
+from tests.example_formulas import literal
 
 DATA = Path(__file__).parents[1] / "examples/data/problems.jsonl"
 SHARED = Path(__file__).parents[2] / "shared/data"
@@ -41,10 +42,10 @@ FACTS = {
     "ex-14-prism-corners": example_counting.prism_corners,
     "ex-15-gift-circle": example_counting.gift_circle,
     "ex-16-triangles-on-pegs": example_counting.triangles_on_pegs,
-    "ex-17-product-twelve": example_counting.product_twelve,
-    "ex-18-beetle-on-octahedron": example_counting.beetle_on_octahedron,
-    "ex-19-two-heads-first": example_counting.two_heads_first,
-    "ex-20-even-product": example_counting.even_product,
+    "ex-17-product-twelve": example_probability.product_twelve,
+    "ex-18-beetle-on-octahedron": example_probability.beetle_on_octahedron,
+    "ex-19-two-heads-first": example_probability.two_heads_first,
+    "ex-20-even-product": example_probability.even_product,
     "ex-21-rectangle-cevians": example_geometry.rectangle_cevians,
     "ex-22-parallel-chords": example_geometry.parallel_chords,
     "ex-23-twice-as-far": example_geometry.twice_as_far,
@@ -58,13 +59,6 @@ FACTS = {
 }
 
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id)
-
-
-def literal(value: object) -> str:
-    """How a computed value is written in the data."""
-    if isinstance(value, Fraction | sp.Rational) and value.denominator != 1:
-        return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
-    return str(value)
 
 
 def stands_in(text: str, statement: str) -> bool:
@@ -90,27 +84,38 @@ def numeric_equations(text: str) -> Iterator[tuple[str, str]]:
                 yield left, right
 
 
+def objections(statement: str, facts: list[object]) -> list[object]:
+    """What an independent computation and plain arithmetic hold against a checkpoint."""
+    wrong = [fact for fact in facts if not (fact if isinstance(fact, bool) else stands_in(literal(fact), statement))]
+    return wrong + [pair for pair in numeric_equations(statement) if sp.simplify(exact(pair[0]) - exact(pair[1])) != 0]
+
+
+facts_of = cache(lambda problem_id: FACTS[problem_id]())
+
+
 @each_problem
 def test_answer_and_every_checkpoint_agree_with_an_independent_computation(problem: Problem):
-    answer, claims = FACTS[problem.id]()
+    answer, claims = facts_of(problem.id)
     written = exact(problem.answer)
     assert written == answer if isinstance(answer, set) else sp.simplify(written - sp.sympify(answer)) == 0
     assert set(claims) == set(problem.dag), "every checkpoint has something to check"
     for node, facts in claims.items():
-        statement = problem.dag.nodes[node]["statement"]
-        assert facts
-        for fact in facts:
-            if isinstance(fact, bool):
-                assert fact, f"checkpoint {node} is false: {statement}"
-            else:
-                assert stands_in(literal(fact), statement), f"checkpoint {node} should say {fact}: {statement}"
+        assert facts and objections(problem.dag.nodes[node]["statement"], facts) == [], f"checkpoint {node}"
 
 
 @each_problem
-def test_numeric_equations_of_solution_and_checkpoints_hold(problem: Problem):
-    for text in (problem.solution, *(problem.dag.nodes[node]["statement"] for node in problem.dag)):
-        for left, right in numeric_equations(text):
-            assert sp.simplify(exact(left) - exact(right)) == 0, f"{left} = {right}"
+def test_no_number_of_a_checkpoint_can_be_raised_unnoticed(problem: Problem):
+    for node, facts in facts_of(problem.id)[1].items():
+        statement = problem.dag.nodes[node]["statement"]
+        for number in re.finditer(r"\d+", statement):
+            raised = statement[: number.start()] + str(int(number[0]) + 1) + statement[number.end() :]
+            assert objections(raised, facts), f"checkpoint {node}: {raised}"
+
+
+@each_problem
+def test_numeric_equations_of_the_solution_hold(problem: Problem):
+    for left, right in numeric_equations(problem.solution):
+        assert sp.simplify(exact(left) - exact(right)) == 0, f"{left} = {right}"
 
 
 def test_most_solutions_have_numeric_equations_to_check():
