@@ -1,0 +1,190 @@
+"""Commands around data: `aopsd data prepare`, `aopsd dag build|stats|browse`, `aopsd judge eval`.
+
+The command line mounts them with `mount`. Whatever needs a network client, parquet or a model is imported inside.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd.errors import UserError
+
+data_app = typer.Typer(help="Make problems files.", no_args_is_help=True)
+judge_app = typer.Typer(help="Measure the progress judge.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Problems, one JSON object a line.")]
+BaseUrl = Annotated[str, typer.Option(metavar="URL", help="OpenAI-compatible server, http://localhost:8000/v1 say.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the model at the server.")]
+KeyVariable = Annotated[
+    str,
+    typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the key, if one is needed."),
+]
+Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Requests at a time.")]
+
+
+def mount(app: typer.Typer, dag_app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    app.add_typer(data_app, name="data")
+    app.add_typer(judge_app, name="judge")
+    dag_app.command("build", epilog="Example: " + _BUILD_EXAMPLE)(dag_build)
+    dag_app.command("stats", epilog="Example: aopsd dag stats dags.jsonl --out stats.jsonl")(dag_stats)
+    dag_app.command("browse", epilog="Example: aopsd dag browse dags.jsonl --out dags.html")(dag_browse)
+
+
+_BUILD_EXAMPLE = (
+    "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B"
+)
+
+
+def dag_build(
+    problems: Annotated[Path, typer.Argument(metavar="PROBLEMS", help="Problems with verified solutions, JSONL.")],
+    out: Annotated[Path, typer.Option(metavar="DAGS.jsonl", help="Accepted rows; journal and rejects go beside it.")],
+    base_url: BaseUrl,
+    model: Model,
+    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="Another model that reviews.")] = None,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    concurrency: Concurrency = 32,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one answer.")] = 8192,
+    max_total_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cap on prompt and answer tokens of the whole journal.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, metavar="T", help="Sampling temperature; the server's own if left out.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Without a byte from the server.")
+    ] = 600.0,
+    max_retries: Annotated[int, typer.Option(min=0, metavar="N", help="Of one request, with growing pauses.")] = 6,
+) -> None:
+    """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again."""
+    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+    from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
+    from nemo_aopsd.dag_pipeline.progress import watching
+
+    settings = Settings(
+        model=model,
+        judge_model=judge_model,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        concurrency=concurrency,
+        timeout=timeout,
+        max_retries=max_retries,
+        max_total_tokens=max_total_tokens,
+    )
+    endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
+    with watching() as watch:
+        summary = build(problems, out, endpoint, settings, watch)
+    typer.echo(
+        f"{summary['problems']} problems: {summary['accepted']} accepted ({summary['repaired']} after repair), "
+        f"{summary['rejected']} rejected; {summary['tokens_this_run']['requests']} answers, "
+        f"{summary['tokens_this_run']['prompt_tokens']} prompt and "
+        f"{summary['tokens_this_run']['completion_tokens']} answer tokens in this run"
+    )
+    for reason, count in summary["reasons"].items():
+        typer.echo(f"{count:>6}  {reason}")
+    if summary["accepted_without_contexts"]:
+        typer.echo(f"{summary['accepted_without_contexts']} accepted without plan and subproblems")
+    typer.echo(f"{out}; rejects with reasons in {beside(out, 'rejects.jsonl')}")
+
+
+def dag_stats(
+    file: File,
+    out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
+) -> None:
+    """Nodes, depth, width, fan-in and fan-out, transitive edges and answer leaks of the graphs of FILE."""
+    from nemo_aopsd.dag_stats import measure_file, table
+    from nemo_aopsd.files import write_jsonl
+
+    rows = measure_file(file)
+    for line in table(rows):
+        typer.echo(line)
+    if out:
+        write_jsonl(out, rows)
+        typer.echo(out)
+
+
+def dag_browse(
+    file: File,
+    out: Annotated[Path, typer.Option(metavar="PAGE.html", help="One self-contained page.")],
+) -> None:
+    """Write a page to search and read the graphs of FILE; it needs no network and no server."""
+    from nemo_aopsd.dag_browser import write_browser
+
+    count = write_browser(file, out)
+    typer.echo(f"{out}: {count} graphs")
+
+
+@data_app.command("prepare", epilog="Example: aopsd data prepare GAIR/LIMO-v2 --out limo.jsonl --against aime25.jsonl")
+def data_prepare(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A .jsonl or .parquet file, or a data set of the hub.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="PROBLEMS.jsonl", help="Kept rows; the id list goes beside it.")],
+    mapping: Annotated[
+        list[str] | None, typer.Option("--map", metavar="FIELD=COLUMN", help="problem=question, say; repeatable.")
+    ] = None,
+    against: Annotated[
+        list[Path] | None, typer.Option(metavar="EVAL.jsonl", help="Drop problems that occur there; repeatable.")
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="Split of a data set of the hub.")] = "train",
+    revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")] = None,
+) -> None:
+    """Problems with solutions and gold answers that parse, each once, none of them in an evaluation set."""
+    from nemo_aopsd.data_prepare import parse_mapping, prepare
+    from nemo_aopsd.data_source import read_source
+
+    rows = read_source(source, split=split, revision=revision)
+    report = prepare(rows, parse_mapping(mapping or []), against or [], out)
+    for line in report.lines():
+        typer.echo(line)
+
+
+@judge_app.command(
+    "eval",
+    epilog="Example: aopsd judge eval --cases cases.jsonl --problems dags.jsonl --base-url http://localhost:8000/v1 "
+    "--model Qwen/Qwen3-4B",
+)
+def judge_eval(
+    cases: Annotated[Path, typer.Option(metavar="FILE", help="Labelled attempts, one JSON object a line.")],
+    problems: Annotated[Path, typer.Option(metavar="FILE", help="The problems with their DAGs.")],
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="OpenAI-compatible server.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the server.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Judge with the student of a config.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="VERDICTS.jsonl", help="Also write every verdict.")] = None,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    concurrency: Concurrency = 32,
+) -> None:
+    """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
+    from nemo_aopsd import judge_eval as evaluation
+
+    if (base_url is None) == (config is None) or (base_url is None) != (model is None):
+        raise UserError("give either --base-url and --model, or --config; not both.")
+    loaded = evaluation.load_cases(cases, problems)
+    if config:
+        judge = _local_judge(config)
+    else:
+        from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+
+        endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
+        judge = evaluation.remote_judge(endpoint, model, concurrency=concurrency)
+    results = evaluation.evaluate(loaded, judge)
+    for line in evaluation.summary_lines(evaluation.summarize(results)):
+        typer.echo(line)
+    if out:
+        evaluation.write(results, out)
+        typer.echo(out)
+
+
+def _local_judge(path: Path):
+    from nemo_aopsd.cli import _engine_module
+    from nemo_aopsd.config_files import load_config
+    from nemo_aopsd.judge_eval import local_judge
+
+    config = load_config(path)
+    engine = _engine_module(config).build(config)
+    aopsd = config.aopsd
+    return local_judge(engine.student, engine.tokenizer, aopsd.judge, aopsd.prompts, aopsd.thinking.student, aopsd.seed)

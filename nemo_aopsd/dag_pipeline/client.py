@@ -1,0 +1,178 @@
+"""The one border to the network: chat completions of an OpenAI-compatible server, retried and counted.
+
+The `openai` package waits and retries (429 with Retry-After up to two minutes, 408, 409, 5xx, time-outs, dropped
+connections). A time-out may have been paid for on the server's side; no client can know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nemo_aopsd.dag_pipeline.endpoint import Endpoint
+from nemo_aopsd.errors import UserError
+
+if TYPE_CHECKING:
+    import httpx2
+
+_BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion
+
+
+class RequestRefused(Exception):
+    """The server will never take this request, for example because it is too long. Concerns one problem."""
+
+
+class ServerUnavailable(Exception):
+    """No answer after all retries. The request may be made again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked. `schema` is the JSON schema of the answer, sent where the server knows structured output."""
+
+    model: str
+    messages: list[dict[str, str]]
+    max_tokens: int
+    temperature: float | None
+    schema: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {field: getattr(self, field) for field in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """`finish_reason` is `length` for an answer that ran out of tokens; token counts are None if not reported."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+class ChatClient:
+    """At most `concurrency` requests at a time. Use as an async context manager."""
+
+    def __init__(self, endpoint: Endpoint, *, concurrency: int, timeout: float, max_retries: int):
+        openai = _import_openai()
+        self.endpoint = endpoint
+        self.num_requests = 0  # sent, retries included
+        self.num_completions = 0
+        self._structured: dict[str, bool] = {}  # by model; unknown until its first request
+        self._limit_name = "max_tokens"
+        self._negotiating = asyncio.Lock()
+        self._slots = asyncio.Semaphore(concurrency)
+        self._openai = openai
+        self._client = openai.AsyncOpenAI(
+            base_url=endpoint.url,
+            api_key=endpoint.api_key,
+            default_headers=endpoint.headers,
+            timeout=timeout,
+            max_retries=max_retries,
+            http_client=openai.DefaultAioHttpClient(event_hooks={"request": [self._count]}, timeout=timeout),
+        )
+
+    async def __aenter__(self) -> ChatClient:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._client.close()
+
+    async def complete(self, request: Request) -> Completion:
+        """One answer. Raises RequestRefused, ServerUnavailable, or UserError for what no other request would pass."""
+        if request.model not in self._structured:
+            async with self._negotiating:  # the first request finds out what the server knows; the others wait
+                if request.model not in self._structured:
+                    return await self._negotiate(request)
+        return await self._send(request, self._structured[request.model])
+
+    async def _negotiate(self, request: Request) -> Completion:
+        try:
+            completion = await self._send(request, structured=True)
+            self._structured[request.model] = True
+        except RequestRefused:
+            completion = await self._send(request, structured=False)
+            self._structured[request.model] = False
+        return completion
+
+    async def _send(self, request: Request, structured: bool) -> Completion:
+        for _ in range(1 + _BODY_RETRIES):
+            async with self._slots:
+                answer = await self._post(self._body(request, structured))
+            completion = _read_completion(answer)
+            if completion:
+                self.num_completions += 1
+                return completion
+        raise ServerUnavailable(self.endpoint.redact(f"the server's answer is no chat completion: {str(answer)[:200]}"))
+
+    async def _post(self, body: dict[str, Any]) -> object:
+        openai = self._openai
+        try:
+            # `cast_to=object` skips two thirds of the work of `chat.completions.create`, at 64 requests at a time.
+            return await self._client.post("/chat/completions", cast_to=object, body=body)
+        except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+            raise UserError(self._explain(error)) from None
+        except (openai.RateLimitError, openai.InternalServerError, openai.ConflictError) as error:
+            raise ServerUnavailable(self._describe(error)) from None
+        except openai.APIStatusError as error:
+            if "max_completion_tokens" in str(error) and self._limit_name == "max_tokens":
+                self._limit_name = "max_completion_tokens"
+                limit = body.pop("max_tokens")
+                return await self._post({**body, self._limit_name: limit})
+            if error.status_code == 408:
+                raise ServerUnavailable(self._describe(error)) from None
+            raise RequestRefused(self._describe(error)) from None
+        except openai.APIConnectionError as error:  # time-outs included
+            raise ServerUnavailable(self._describe(error)) from None
+        except ValueError as error:
+            return f"broken JSON: {error}"
+
+    def _body(self, request: Request, structured: bool) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": request.model, "messages": request.messages}
+        body[self._limit_name] = request.max_tokens
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if structured:
+            schema = {"name": "answer", "schema": request.schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    async def _count(self, _: httpx2.Request) -> None:
+        self.num_requests += 1
+
+    def _describe(self, error: Exception) -> str:
+        cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
+        return self.endpoint.redact(f"{type(error).__name__}: {error}{cause}"[:500])
+
+    def _explain(self, error: Exception) -> str:
+        remedy = {
+            "AuthenticationError": "Check the key in the environment variable that --api-key-env names.",
+            "PermissionDeniedError": "Check what the key may use.",
+            "NotFoundError": "Check --base-url (it usually ends in /v1) and the model's name.",
+        }[type(error).__name__]
+        return f"{self.endpoint.url}: {self._describe(error)} {remedy}"
+
+
+def _read_completion(answer: object) -> Completion | None:
+    """None if it is not what the protocol promises: a body that was cut off, or a proxy's error page."""
+    try:
+        choice = answer["choices"][0]
+        text = choice["message"].get("content")
+        usage = answer.get("usage") or {}
+        counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return None
+    if not isinstance(text, str | None) or not all(isinstance(count, int | None) for count in counts):
+        return None
+    text = (text or "").encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
+    return Completion(text, str(choice.get("finish_reason")), *counts)
+
+
+def _import_openai() -> Any:
+    try:
+        import aiohttp  # noqa: F401  the faster transport of the openai package
+        import openai
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed. Run: pip install 'nemo_aopsd[data]'") from error
+    return openai

@@ -1,0 +1,69 @@
+"""Where the server is and what must never be printed: the key, and the credentials of the URL."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from nemo_aopsd.errors import UserError
+
+_MASK = "[redacted]"
+_LONG = 8  # characters of a key that is no dummy
+_NO_KEY = "none"  # the client insists on one; local servers ignore it
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`url` holds no credentials; they are in `headers`. `repr` shows neither key nor headers."""
+
+    url: str
+    api_key: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+
+    def redact(self, text: str) -> str:
+        """A message with every form of every secret masked."""
+        return _mask(text, self.secrets)
+
+    def redact_answer(self, text: str) -> str:
+        """A model's answer, likewise; but a dummy key such as `1` or `EMPTY` must not eat up its mathematics."""
+        return _mask(text, [secret for secret in self.secrets if len(secret) >= _LONG])
+
+
+def parse_endpoint(base_url: str, api_key: str | None) -> Endpoint:
+    """Split credentials off `http://user:password@host/v1`. Raises UserError (without the URL's secrets) on a bad URL.
+
+    >>> parse_endpoint("http://me:hush@host:8000/v1", None).url
+    'http://host:8000/v1'
+    """
+    try:
+        parts = urlsplit(base_url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UserError("--base-url: not a URL. Expected something like http://localhost:8000/v1.") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise UserError("--base-url: expected http://HOST:PORT/v1 or https://HOST/v1. Give the scheme and the host.")
+    if parts.query or parts.fragment:
+        raise UserError("--base-url: takes no `?query` or `#fragment`. Put a key into the environment instead.")
+    host = f"[{host}]" if ":" in host else host
+    url = urlunsplit((parts.scheme, f"{host}:{port}" if port else host, parts.path, "", ""))
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    secrets = [api_key, password, parts.password]
+    headers = {}
+    if parts.username or parts.password:
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        headers["Authorization"] = f"Basic {token}"
+        secrets += [token, f"{user}:{password}", f"{parts.username}:{parts.password}"]
+        secrets += [] if password else [user]  # a token in the place of the user name
+    return Endpoint(url, api_key or _NO_KEY, headers, tuple(secret for secret in secrets if secret))
+
+
+def _mask(text: str, secrets: Iterable[str]) -> str:
+    """Longest first, so that no tail is left over; as in URLs and in JSON, too."""
+    forms = {form for secret in secrets for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, _MASK)
+    return text

@@ -1,0 +1,110 @@
+"""Asking, paid for once: every request goes through the journal and under the cap on tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from nemo_aopsd.dag_pipeline.client import ChatClient, Completion, Request
+from nemo_aopsd.dag_pipeline.journal import Journal, request_key
+
+_BYTES_A_TOKEN = 2  # fewer than in any usual text, so that the estimate of a prompt is too high and not too low
+
+
+class BudgetUsedUp(Exception):
+    """The next request could go over the cap on tokens."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """`estimated` tokens are those of answers for which the server reported no usage; they are in the others too."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Ledger:
+    """Answers from the journal, else from the server. The cap counts everything that the journal holds."""
+
+    def __init__(self, client: ChatClient, journal: Journal, max_total_tokens: int | None, watch: Callable[[], None]):
+        self.client = client
+        self.journal = journal
+        self.total = Cost()  # over the journal's whole life
+        self.this_run = Cost()
+        self._cap = max_total_tokens
+        self._watch = watch
+        self._reserved = 0
+        self._released = asyncio.Condition()
+        for entry in journal.entries.values():
+            _add(self.total, entry)
+
+    async def ask(self, problem_id: str, stage: str, attempt: int, request: Request) -> Completion:
+        """Raises BudgetUsedUp before a request that may not be paid for, and what `ChatClient.complete` raises."""
+        key = request_key(problem_id, stage, attempt, request.to_json())
+        entry = self.journal.get(key)
+        if entry is None:
+            prompt_bytes = sum(len(message["content"].encode("utf-8", "replace")) for message in request.messages)
+            need = prompt_bytes // _BYTES_A_TOKEN + request.max_tokens
+            async with self._reserve(need):
+                started = time.perf_counter()
+                completion = await self.client.complete(request)
+                entry = self._entry(completion, prompt_bytes, time.perf_counter() - started)
+                entry |= {
+                    "key": key,
+                    "problem_id": problem_id,
+                    "stage": stage,
+                    "attempt": attempt,
+                    "model": request.model,
+                }
+                _add(self.total, entry)
+                _add(self.this_run, entry)
+            await self.journal.append(entry)
+            self._watch()
+        return Completion(entry["text"], entry["finish_reason"], entry["prompt_tokens"], entry["completion_tokens"])
+
+    @asynccontextmanager
+    async def _reserve(self, tokens: int):
+        async with self._released:
+            if self._cap is not None:
+                await self._released.wait_for(lambda: self._fits(tokens) or not self._reserved)
+                if not self._fits(tokens):
+                    raise BudgetUsedUp
+            self._reserved += tokens
+        try:
+            yield
+        finally:
+            async with self._released:
+                self._reserved -= tokens
+                self._released.notify_all()
+
+    def _fits(self, tokens: int) -> bool:
+        return self.total.tokens + self._reserved + tokens <= self._cap
+
+    def _entry(self, completion: Completion, prompt_bytes: int, seconds: float) -> dict[str, object]:
+        text = self.client.endpoint.redact_answer(completion.text)
+        reported = None not in (completion.prompt_tokens, completion.completion_tokens)
+        return {
+            "text": text,
+            "finish_reason": completion.finish_reason,
+            "prompt_tokens": completion.prompt_tokens if reported else prompt_bytes // _BYTES_A_TOKEN,
+            "completion_tokens": completion.completion_tokens if reported else len(text.encode("utf-8", "replace")),
+            "usage_estimated": not reported,
+            "seconds": round(seconds, 3),
+        }
+
+
+def _add(cost: Cost, entry: dict[str, object]) -> None:
+    cost.requests += 1
+    cost.prompt_tokens += entry["prompt_tokens"]
+    cost.completion_tokens += entry["completion_tokens"]
+    if entry["usage_estimated"]:
+        cost.estimated += entry["prompt_tokens"] + entry["completion_tokens"]

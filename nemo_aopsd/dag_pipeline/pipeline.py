@@ -1,0 +1,182 @@
+"""All problems of a file, many at a time; resumable, capped, and every rejection kept with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.dag_pipeline.client import ChatClient, Completion, Request, ServerUnavailable
+from nemo_aopsd.dag_pipeline.endpoint import Endpoint
+from nemo_aopsd.dag_pipeline.journal import Journal
+from nemo_aopsd.dag_pipeline.ledger import BudgetUsedUp, Ledger
+from nemo_aopsd.dag_pipeline.results import Tally, beside, summarize, write
+from nemo_aopsd.dag_pipeline.roles import Outcome, build_one
+from nemo_aopsd.dag_pipeline.stages import SCHEMAS
+from nemo_aopsd.data import Problem, parse_problem, read_jsonl
+from nemo_aopsd.errors import UserError
+
+_GIVE_UP_AFTER = 3  # problems in a row without an answer from the server
+_RETRY_TEMPERATURE = 1.0  # of a second reading, which would otherwise only repeat the first
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`judge_model` None is `model`; `temperature` None leaves the server's default."""
+
+    model: str
+    judge_model: str | None = None
+    max_tokens: int = 8192
+    temperature: float | None = None
+    concurrency: int = 32
+    timeout: float = 600.0  # seconds without a byte
+    max_retries: int = 6
+    max_total_tokens: int | None = None
+
+
+Watch = Callable[[Tally, Ledger], None]
+
+
+def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, watch: Watch) -> dict[str, Any]:
+    """Write `out` (accepted rows, in order), and beside it journal, rejects and summary; returns the summary.
+
+    Raises UserError for what the user must mend (key, model, cap, server that does not answer) after writing what is
+    finished; started again, it goes on from the journal.
+    """
+    rows = _read(problems)
+    journal_path = beside(out, "journal.jsonl")
+    if out.exists() and not journal_path.exists():
+        raise UserError(
+            f"{out}: exists, and no {journal_path.name} says that this command made it. Choose another --out."
+        )
+    with Journal(journal_path) as journal:
+        return asyncio.run(_build(rows, out, endpoint, settings, journal, watch))
+
+
+async def _build(
+    rows: list[tuple[dict[str, Any], Problem]],
+    out: Path,
+    endpoint: Endpoint,
+    settings: Settings,
+    journal: Journal,
+    watch: Watch,
+) -> dict[str, Any]:
+    limits = {"concurrency": settings.concurrency, "timeout": settings.timeout, "max_retries": settings.max_retries}
+    started = time.perf_counter()
+    async with ChatClient(endpoint, **limits) as client:
+        tally = Tally(total=len(rows))
+        ledger = Ledger(client, journal, settings.max_total_tokens, lambda: watch(tally, ledger))
+        run = _Run(ledger, settings, tally, watch)
+        try:
+            await run.all([problem for _, problem in rows])
+        finally:
+            seconds = time.perf_counter() - started
+            summary = summarize(tally, ledger, settings.model, settings.judge_model or settings.model, seconds)
+            write(out, rows, run.outcomes, summary)
+    if run.unfinished:
+        raise UserError(_explain_unfinished(run, out))
+    return summary
+
+
+class _Run:
+    """Workers that take the next problem; a few more than requests may be open, so that no slot waits for a disk."""
+
+    def __init__(self, ledger: Ledger, settings: Settings, tally: Tally, watch: Watch):
+        self.ledger, self.settings, self.tally, self.watch = ledger, settings, tally, watch
+        self.outcomes: dict[str, Outcome] = {}
+        self.unfinished: dict[str, str] = {}
+        self._failures_in_a_row = self._answered = 0
+
+    async def all(self, problems: list[Problem]) -> None:
+        queue = iter(problems)
+        num_workers = min(len(problems), self.settings.concurrency * 3 // 2 + 1)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(num_workers):
+                    group.create_task(self._work(queue))
+        except BaseExceptionGroup as errors:
+            for error in errors.exceptions:
+                if isinstance(error, UserError | OSError):
+                    raise error from None
+            raise
+
+    async def _work(self, queue: Iterator[Problem]) -> None:
+        for problem in queue:
+            try:
+                outcome = await build_one(problem, self._asker(problem))
+            except BudgetUsedUp:
+                self._leave(problem, "budget")
+            except ServerUnavailable as error:
+                self._leave(problem, f"no answer: {error}")
+                self._count_failure(str(error))
+            else:
+                self._settle(outcome)
+
+    def _asker(self, problem: Problem):
+        async def ask(stage: str, attempt: int, messages: list[dict[str, str]]) -> Completion:
+            again = attempt > 1 and stage in ("judge", "contexts")
+            request = Request(
+                model=(self.settings.judge_model or self.settings.model) if stage == "judge" else self.settings.model,
+                messages=messages,
+                max_tokens=self.settings.max_tokens,
+                temperature=_RETRY_TEMPERATURE if again else self.settings.temperature,
+                schema=SCHEMAS[stage],
+            )
+            return await self.ledger.ask(problem.id, stage, attempt, request)
+
+        return ask
+
+    def _count_failure(self, why: str) -> None:
+        client = self.ledger.client
+        answered, self._answered = client.num_completions != self._answered, client.num_completions
+        self._failures_in_a_row = 1 if answered else self._failures_in_a_row + 1
+        if self._failures_in_a_row == _GIVE_UP_AFTER:
+            raise UserError(
+                f"{client.endpoint.url} gave no answer to {_GIVE_UP_AFTER} requests in a row, retries included; the "
+                f"last time: {why}. What is finished is in the journal; start again."
+            )
+
+    def _leave(self, problem: Problem, why: str) -> None:
+        self.unfinished[problem.id] = why
+        self.tally.unfinished += 1
+        self.watch(self.tally, self.ledger)
+
+    def _settle(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.problem.id] = outcome
+        self.tally.add(outcome)
+        self.watch(self.tally, self.ledger)
+
+
+def _read(path: Path) -> list[tuple[dict[str, Any], Problem]]:
+    """Each row as it is, and as a problem; a graph that it already has is to be replaced and is not looked at."""
+    rows, seen = [], {}
+    for where, record in read_jsonl(path):
+        record = {key: value for key, value in record.items() if key not in ("dag", "plan", "subproblems")}
+        problem = parse_problem(record, where)
+        if any(0xD800 <= ord(char) < 0xE000 for char in json.dumps(record, ensure_ascii=False)):
+            raise UserError(f"{where}: half a surrogate pair (an escape such as \\ud835 alone). Mend the row.")
+        if problem.id in seen:
+            raise UserError(f"{where}: id {problem.id!r} was used at {seen[problem.id]}. Make ids unique.")
+        seen[problem.id] = where
+        rows.append((record, problem))
+    if not rows:
+        raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
+    return rows
+
+
+def _explain_unfinished(run: _Run, out: Path) -> str:
+    by_reason = Counter(why.split(":")[0] for why in run.unfinished.values())
+    lines = [f"{out}: {len(run.unfinished)} problem(s) unfinished."]
+    if by_reason["budget"]:
+        cap, spent = run.settings.max_total_tokens, run.ledger.total.tokens
+        lines.append(f"{by_reason['budget']} did not fit under --max-total-tokens {cap} ({spent} used). Raise it.")
+    if by_reason["no answer"]:
+        problem_id, why = next((name, why) for name, why in run.unfinished.items() if why.startswith("no answer"))
+        lines.append(f"{by_reason['no answer']} got no answer from the server; {problem_id}: {why}")
+    lines.append("What is finished is in the journal; start again to go on.")
+    return "\n".join(lines)

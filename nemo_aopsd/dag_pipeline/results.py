@@ -1,0 +1,94 @@
+"""What a build leaves behind: accepted rows, rejects with their reasons, and counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.dag_pipeline.ledger import Ledger
+from nemo_aopsd.dag_pipeline.roles import Outcome
+from nemo_aopsd.data import Problem
+from nemo_aopsd.files import atomic_write, write_jsonl
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts so far. `repaired` problems are among the accepted."""
+
+    total: int = 0
+    accepted: int = 0
+    repaired: int = 0
+    rejected: int = 0
+    unfinished: int = 0
+    without_contexts: int = 0
+    transitive_edges_removed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.graph is None:
+            self.rejected += 1
+            self.reasons.update({f"{outcome.stage}: {fault.kind}" for fault in outcome.faults})
+        else:
+            self.accepted += 1
+            self.repaired += outcome.repairs > 0
+            self.without_contexts += bool(outcome.context_faults)
+            self.transitive_edges_removed += outcome.num_transitive
+
+
+def beside(out: Path, suffix: str) -> Path:
+    """`dags.jsonl` -> `dags.journal.jsonl`."""
+    return out.with_name(f"{out.name.removesuffix('.jsonl')}.{suffix}")
+
+
+def write(
+    out: Path, rows: list[tuple[dict[str, Any], Problem]], outcomes: dict[str, Outcome], summary: dict[str, Any]
+) -> None:
+    """`out` and its rejects and summary, each replaced as a whole."""
+    accepted, rejects = [], []
+    for record, problem in rows:
+        outcome = outcomes.get(problem.id)
+        if outcome is None:
+            continue
+        if outcome.graph is not None:
+            nodes = [{"id": node, "statement": text} for node, text in outcome.graph.nodes(data="statement")]
+            dag = {"nodes": nodes, "edges": [list(edge) for edge in outcome.graph.edges]}
+            accepted.append({**record, **outcome.contexts, "dag": dag})
+        if outcome.graph is None or outcome.context_faults:
+            rejects.append(_reject(outcome))
+    write_jsonl(out, accepted)
+    write_jsonl(beside(out, "rejects.jsonl"), rejects)
+    atomic_write(beside(out, "summary.json"), json.dumps(summary, indent=2) + "\n")
+
+
+def _reject(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "problem_id": outcome.problem.id,
+        "rejected": "row" if outcome.graph is None else "plan and subproblems",
+        "stage": outcome.stage if outcome.graph is None else "contexts",
+        "repairs": outcome.repairs,
+        "reasons": [{"kind": fault.kind, "detail": fault.detail} for fault in outcome.faults or outcome.context_faults],
+        "last_text": outcome.last_text,
+    }
+
+
+def summarize(tally: Tally, ledger: Ledger, model: str, judge_model: str, seconds: float) -> dict[str, Any]:
+    """`reasons` counts the kinds of fault of each rejected row, one of each kind a row."""
+    return {
+        "model": model,
+        "judge_model": judge_model,
+        "problems": tally.total,
+        "accepted": tally.accepted,
+        "repaired": tally.repaired,
+        "rejected": tally.rejected,
+        "unfinished": tally.total - tally.accepted - tally.rejected,
+        "accepted_without_contexts": tally.without_contexts,
+        "transitive_edges_removed": tally.transitive_edges_removed,
+        "reasons": dict(tally.reasons.most_common()),
+        "tokens_this_run": asdict(ledger.this_run),
+        "tokens_of_journal": asdict(ledger.total),
+        "http_requests_without_answer": ledger.client.num_requests - ledger.client.num_completions,
+        "seconds": round(seconds, 2),
+    }

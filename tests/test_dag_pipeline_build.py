@@ -1,0 +1,246 @@
+"""Whole builds against a real HTTP server: accepted, repaired and rejected rows, and their counts."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
+from nemo_aopsd.data import load_problems
+from nemo_aopsd.errors import UserError
+from tests.chat_server import ChatServer, Reply
+from tests.recorded import answer_well, checkpoints, compressed, dense, good, identify, problem, write_problems
+
+
+def run(tmp_path, answer, count=1, key=None, **settings):
+    """Build `count` problems; returns (summary, accepted problems, rejects, [(problem, stage)] of all requests)."""
+    problems, out = write_problems(tmp_path / "problems.jsonl", count), tmp_path / "dags.jsonl"
+    with ChatServer(answer) as server:
+        settings = Settings(**{"model": "m", "max_retries": 3} | settings)
+        summary = build(problems, out, parse_endpoint(server.url, key), settings, lambda tally, ledger: None)
+        requests = [identify(body) for body in server.bodies]
+    accepted = load_problems(out) if out.stat().st_size else []
+    rejects = [json.loads(line) for line in beside(out, "rejects.jsonl").read_text().splitlines()]
+    assert json.loads(beside(out, "summary.json").read_text()) == summary
+    return summary, accepted, rejects, requests
+
+
+def scripted(**by_stage):
+    """Answers by stage, in order, the last one for ever; a text is sent as it is, the rest as JSON."""
+    used = Counter()
+
+    def answer(body, headers):
+        problem_id, stage = identify(body)
+        replies = by_stage.get(stage, [good(problem_id, stage)])
+        reply = replies[min(used[stage], len(replies) - 1)]
+        used[stage] += 1
+        if isinstance(reply, Reply):
+            return reply
+        return Reply(reply if isinstance(reply, str) else json.dumps(reply))
+
+    return answer
+
+
+TWO_REPAIRS = [
+    checkpoints(("mended once", [])),
+    checkpoints(*[(f"mended twice, {n}", [n - 1][: n > 1]) for n in (1, 2, 3)]),
+]
+
+
+def test_accepted_row_trains(tmp_path):
+    summary, accepted, rejects, requests = run(tmp_path, answer_well)
+    assert requests == [("p0", stage) for stage in ("produce", "judge", "compress", "contexts")]
+    (row,) = accepted
+    assert row.answer == problem(0)["answer"] and row.solution == problem(0)["solution"]
+    assert row.plan == ("Find the length", "Multiply", "Add one half") and row.subproblems == (
+        "How long?",
+        "What area?",
+    )
+    assert list(row.dag.edges) == [("1", "2"), ("2", "3")]  # without the transitive 1 -> 3
+    assert summary["transitive_edges_removed"] == 1
+    assert (summary["accepted"], summary["repaired"], summary["rejected"]) == (1, 0, 0)
+    assert summary["tokens_this_run"] == {
+        "requests": 4,
+        "prompt_tokens": 400,
+        "completion_tokens": 200,
+        "estimated": 0,
+    }
+    assert rejects == []
+
+
+def test_judge_defects_are_repaired(tmp_path):
+    defects = {"verdict": "defects", "defects": ["2: half of 30 is 15"]}
+    seen = []
+
+    def answer(body, headers):
+        seen.append(body["messages"][0]["content"])
+        return inner(body, headers)
+
+    inner = scripted(judge=[defects, defects, {"verdict": "accept", "defects": []}], repair=TWO_REPAIRS)
+    summary, accepted, _, requests = run(tmp_path, answer)
+    stages = [stage for _, stage in requests]
+    assert stages == ["produce", "judge", "repair", "judge", "repair", "judge", "compress", "contexts"]
+    assert "2: half of 30 is 15" in seen[2] and "[3] The area is 20 times 30 (requires: 1, 2)" in seen[2]
+    assert (summary["accepted"], summary["repaired"]) == (1, 1) and len(accepted) == 1
+
+
+def test_two_repairs_at_most(tmp_path):
+    inner = scripted(judge=[{"verdict": "defects", "defects": ["1: wrong"]}], repair=TWO_REPAIRS)
+    summary, accepted, rejects, requests = run(tmp_path, inner)
+    assert [stage for _, stage in requests] == ["produce", "judge", "repair", "judge", "repair", "judge"]
+    assert summary["rejected"] == 1 and not accepted and summary["reasons"] == {"judge: judge": 1}
+    (reject,) = rejects
+    assert reject["problem_id"] == "p0" and reject["repairs"] == 2
+    assert reject["reasons"] == [{"kind": "judge", "detail": "1: wrong"}]
+
+
+def test_graph_that_comes_back_unchanged_is_not_judged_again(tmp_path):
+    inner = scripted(judge=[{"verdict": "defects", "defects": ["1: wrong"]}])
+    _, _, _, requests = run(tmp_path, inner)
+    assert [stage for _, stage in requests] == ["produce", "judge", "repair", "repair"]
+
+
+LEAK = checkpoints(("The length is 30", []), ("The total is 1201/2", [1])) | {"answer_requires": ["2"]}
+CYCLE = checkpoints(("a", [3]), ("b", [1]), ("c", [2]))
+DENSE_FAULTS = {
+    "cut_short": json.dumps(dense(0))[:-40],
+    "unreadable": "I would rather talk about the weather.",
+    "dangling_edge": checkpoints(("a", []), ("b", [1, 7])),
+    "cycle": CYCLE,
+    "self_loop": checkpoints(("a", [1])),
+    "empty_graph": {"checkpoints": []},
+    "malformed": {"checkpoints": [{"id": "1", "requires": []}]},
+    "dead_end": checkpoints(("a", []), ("b", []), ("c", [1])),
+    "repeated_statement": checkpoints(("same", []), ("Same", [1])),
+}
+COMPRESSED_FAULTS = {
+    "states_answer": LEAK,
+    "cycle": CYCLE | {"answer_requires": ["3"]},
+    "disconnected": checkpoints(("a", []), ("b", []), ("c", [1])) | {"answer_requires": ["3"]},
+    "bad_answer_requires": checkpoints(("a", [])) | {"answer_requires": ["9"]},
+    "not_compressed": checkpoints(*[(f"fact {n}", [n - 1] if n > 1 else []) for n in range(1, 6)])
+    | {"answer_requires": ["5"]},
+}
+
+
+@pytest.mark.parametrize("kind", DENSE_FAULTS)
+def test_fault_of_dense_graph_costs_no_judge_and_is_named(tmp_path, kind):
+    summary, _, rejects, requests = run(tmp_path, scripted(produce=[DENSE_FAULTS[kind]], repair=[DENSE_FAULTS[kind]]))
+    assert [stage for _, stage in requests] == ["produce", "repair", "repair"]
+    assert summary["reasons"] == {f"repair: {kind}": 1}
+    assert rejects[0]["last_text"]
+
+
+@pytest.mark.parametrize("kind", DENSE_FAULTS)
+def test_fault_of_dense_graph_is_repaired(tmp_path, kind):
+    summary, accepted, _, requests = run(tmp_path, scripted(produce=[DENSE_FAULTS[kind]]))
+    assert [stage for _, stage in requests] == ["produce", "repair", "judge", "compress", "contexts"]
+    assert summary["repaired"] == len(accepted) == 1
+
+
+@pytest.mark.parametrize("kind", COMPRESSED_FAULTS)
+def test_fault_of_compressed_graph_is_named(tmp_path, kind):
+    faulty = COMPRESSED_FAULTS[kind]
+    summary, _, rejects, requests = run(tmp_path, scripted(compress=[faulty], recompress=[faulty]))
+    assert [stage for _, stage in requests] == ["produce", "judge", "compress", "recompress", "recompress"]
+    assert f"recompress: {kind}" in summary["reasons"] and summary["accepted"] == 0
+    assert kind in {reason["kind"] for reason in rejects[0]["reasons"]}
+
+
+def test_repairs_are_shared_between_the_two_graphs(tmp_path):
+    _, accepted, _, requests = run(tmp_path, scripted(produce=[CYCLE], compress=[LEAK], recompress=[LEAK]))
+    assert [stage for _, stage in requests] == ["produce", "repair", "judge", "compress", "recompress"]
+    assert accepted == []
+
+
+def test_fences_prose_thoughts_and_unicode_minus_are_read_past(tmp_path):
+    graph, small = dense(0), compressed(0)
+    for answer in (graph, small):
+        answer["checkpoints"][1]["statement"] = "Half of it is −(−15)"
+    fenced = f"```json\n{json.dumps(graph, ensure_ascii=False)}\n```"
+    wrapped = f'<think>{{"checkpoints": []}}</think>Of course!\n{fenced}\nDone {{}}'
+    replies = {"produce": [wrapped], "compress": [json.dumps(small, ensure_ascii=False)]}
+    summary, accepted, _, _ = run(tmp_path, scripted(**replies))
+    assert summary["accepted"] == 1 and summary["repaired"] == 0
+    assert accepted[0].dag.nodes["2"]["statement"] == "Half of it is -(-15)"
+
+
+def test_graph_of_200_checkpoints(tmp_path):
+    chain = [(f"fact number {n} of the chain", [n - 1] if n > 1 else []) for n in range(1, 201)]
+    big = checkpoints(*chain)
+    summary, accepted, _, _ = run(tmp_path, scripted(produce=[big], compress=[big | {"answer_requires": ["200"]}]))
+    assert summary["accepted"] == 1 and len(accepted[0].dag) == 200
+
+
+def test_unreadable_verdict_is_asked_again_once(tmp_path):
+    contradiction = {"verdict": "accept", "defects": ["3: wrong"]}
+    summary, _, _, requests = run(tmp_path, scripted(judge=["hm", {"verdict": "accept", "defects": []}]))
+    assert [stage for _, stage in requests].count("judge") == 2 and summary["accepted"] == 1
+    (tmp_path / "again").mkdir()
+    summary, _, _, requests = run(tmp_path / "again", scripted(judge=[contradiction]))
+    assert [stage for _, stage in requests] == ["produce", "judge", "judge"]
+    assert summary["reasons"] == {"judge: unreadable_verdict": 1}
+
+
+def test_plan_that_gives_the_answer_away_is_left_out_and_kept_as_a_reject(tmp_path):
+    leaking = {"plan": ["Add: the answer is 1201/2"], "subproblems": ["How long?"]}
+    summary, accepted, rejects, _ = run(tmp_path, scripted(contexts=[leaking]))
+    assert summary["accepted"] == summary["accepted_without_contexts"] == 1
+    assert accepted[0].plan == () and accepted[0].dag is not None
+    assert rejects[0]["rejected"] == "plan and subproblems" and rejects[0]["reasons"][0]["kind"] == "states_answer"
+
+
+def test_answer_cut_at_the_limit_says_so(tmp_path):
+    cut = Reply('{"checkpoints": [{"id": "1", "sta', finish_reason="length")
+    _, _, rejects, _ = run(tmp_path, scripted(produce=[cut], repair=[cut]))
+    assert rejects[0]["reasons"] == [
+        {"kind": "cut_short", "detail": "the answer ran out of tokens; a larger --max-tokens may help"}
+    ]
+
+
+def test_row_without_solution_is_rejected_unpaid(tmp_path):
+    row = problem(0)
+    del row["solution"]
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps(row))
+    with ChatServer(answer_well) as server:
+        summary = build(path, tmp_path / "o.jsonl", parse_endpoint(server.url, None), Settings("m"), lambda *_: None)
+        assert server.bodies == []
+    assert summary["reasons"] == {"input: no_solution": 1}
+
+
+def test_judge_model_is_asked_only_to_judge(tmp_path):
+    models = {}
+
+    def answer(body, headers):
+        models[identify(body)[1]] = body["model"]
+        return answer_well(body, headers)
+
+    run(tmp_path, answer, judge_model="other")
+    assert models == {"produce": "m", "judge": "other", "compress": "m", "contexts": "m"}
+
+
+def test_out_that_something_else_made_is_left_alone(tmp_path):
+    out = tmp_path / "dags.jsonl"
+    out.write_text("precious")
+    with pytest.raises(UserError, match="Choose another --out"):
+        run(tmp_path, answer_well)
+    assert out.read_text() == "precious"
+
+
+def test_second_run_asks_nothing_and_writes_the_same(tmp_path):
+    _, _, _, first = run(tmp_path, answer_well, count=5)
+    content = (tmp_path / "dags.jsonl").read_bytes()
+    summary, accepted, _, second = run(tmp_path, answer_well, count=5)
+    assert len(first) == 20 and second == [] and len(accepted) == 5
+    assert (tmp_path / "dags.jsonl").read_bytes() == content
+    assert summary["tokens_this_run"]["requests"] == 0 and summary["tokens_of_journal"]["requests"] == 20
+
+
+def test_another_judge_starts_new_entries_and_keeps_what_still_holds(tmp_path):
+    run(tmp_path, answer_well)
+    _, _, _, requests = run(tmp_path, answer_well, judge_model="other")
+    assert requests == [("p0", "judge")]
+    _, _, _, requests = run(tmp_path, answer_well, model="third", judge_model="other")
+    assert [stage for _, stage in requests] == ["produce", "compress", "contexts"]

@@ -1,0 +1,327 @@
+"""What servers and networks do to a build, what a kill does, and what never gets out."""
+
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
+from nemo_aopsd.errors import UserError
+from tests.chat_server import ChatServer, Reply
+from tests.recorded import answer_well, identify, write_problems
+
+KEY = "sk-very-secret-0123456789"
+PASSWORD = "p@ss:wörd/9"
+
+
+def run(tmp_path, server, count=1, key=None, url=None, **settings):
+    problems = write_problems(tmp_path / "problems.jsonl", count)
+    settings = Settings(**{"model": "m", "max_retries": 3} | settings)
+    return build(problems, tmp_path / "dags.jsonl", parse_endpoint(url or server.url, key), settings, lambda *_: None)
+
+
+def first_fails(reply):
+    """The first try of every request gets `reply`."""
+    tried = set()
+
+    def answer(body, headers):
+        if identify(body) not in tried:
+            tried.add(identify(body))
+            return reply
+        return answer_well(body, headers)
+
+    return answer
+
+
+FAULTS = {
+    "429 with Retry-After": Reply(status=429, headers={"Retry-After": "0.2"}, body=b'{"error": {"message": "slow"}}'),
+    "500": Reply(status=500, body=b"oops"),
+    "503 with a page": Reply(status=503, headers={"Content-Type": "text/html"}, body=b"<h1>bad gateway</h1>"),
+    "dropped before the answer": Reply(drop=0),
+    "dropped in the head": Reply(drop=20),
+    "dropped in the body": Reply("x" * 400, drop=300),
+    "too slow": Reply("late", delay=1.5),
+    "body that ends early": Reply(body=b'{"choices": [{"message"'),
+    "body that is no completion": Reply(body=b'{"hello": "world"}'),
+    "page with status 200": Reply(headers={"Content-Type": "text/html"}, body=b"<html>log in</html>"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_of_the_server_is_retried_and_paid_once(tmp_path, fault):
+    with ChatServer(first_fails(FAULTS[fault])) as server:
+        summary = run(tmp_path, server, timeout=0.5)
+        stages = Counter(identify(body)[1] for body in server.bodies)
+    assert summary["accepted"] == 1 and summary["tokens_this_run"]["requests"] == 4
+    assert stages == Counter(produce=2, judge=2, compress=2, contexts=2)
+    assert summary["http_requests_without_answer"] == 4
+    assert len(beside(tmp_path / "dags.jsonl", "journal.jsonl").read_text().splitlines()) == 4
+
+
+def test_retry_after_is_waited_for(tmp_path):
+    times = []
+
+    def answer(body, headers):
+        times.append(time.monotonic())
+        if len(times) == 1:
+            return Reply(status=429, headers={"Retry-After": "1.5"}, body=b"{}")
+        return answer_well(body, headers)
+
+    with ChatServer(answer) as server:
+        run(tmp_path, server)
+    assert 1.5 <= times[1] - times[0] < 3
+
+
+def test_server_that_goes_down_ends_the_build_and_loses_nothing(tmp_path):
+    answered = []
+
+    def answer(body, headers):
+        if len(answered) == 10:
+            return Reply(status=500, body=b"down")
+        answered.append(identify(body))
+        return answer_well(body, headers)
+
+    with ChatServer(answer) as server, pytest.raises(UserError, match="no answer to 3 requests in a row"):
+        run(tmp_path, server, count=40, concurrency=2, max_retries=0)
+    with ChatServer(answer_well) as server:
+        assert run(tmp_path, server, count=40)["accepted"] == 40
+        again = [identify(body) for body in server.bodies]
+    assert len(again) == 160 - 10 and not set(answered) & set(again)
+
+
+def test_one_problem_without_answer_leaves_the_others_alone(tmp_path):
+    def answer(body, headers):
+        return Reply(status=500, body=b"down") if identify(body)[0] == "p1" else answer_well(body, headers)
+
+    with ChatServer(answer) as server, pytest.raises(UserError, match="p1: no answer: InternalServerError"):
+        run(tmp_path, server, count=4, max_retries=0)
+    summary = json.loads((tmp_path / "dags.summary.json").read_text())
+    assert (summary["accepted"], summary["unfinished"], summary["rejected"]) == (3, 1, 0)
+
+
+def test_wrong_key_and_wrong_model_end_at_once(tmp_path):
+    for status, remedy in ((401, "--api-key-env"), (404, "model's name")):
+        with ChatServer(lambda *_, status=status: Reply(status=status, body=b"{}")) as server:
+            with pytest.raises(UserError, match=remedy):
+                run(tmp_path, server, count=3, concurrency=1)
+            assert len(server.bodies) <= 2  # one more may be on its way
+
+
+def test_request_that_is_too_long_rejects_its_problem(tmp_path):
+    def answer(body, headers):
+        if identify(body) == ("p1", "judge"):
+            return Reply(status=400, body=b'{"error": {"message": "maximum context length is 4096 tokens"}}')
+        return answer_well(body, headers)
+
+    with ChatServer(answer) as server:
+        summary = run(tmp_path, server, count=3)
+    assert summary["accepted"] == 2 and summary["reasons"] == {"judge: refused": 1}
+    assert "maximum context length" in (tmp_path / "dags.rejects.jsonl").read_text()
+
+
+def test_structured_output_is_asked_for_where_the_server_knows_it(tmp_path):
+    with ChatServer(answer_well) as server:
+        run(tmp_path, server)
+        schemas = [body["response_format"]["json_schema"]["schema"] for body in server.bodies]
+    assert ["verdict" in schema["properties"] for schema in schemas] == [False, True, False, False]
+
+
+def test_server_without_structured_output_is_found_out_once(tmp_path):
+    def answer(body, headers):
+        if "response_format" in body:
+            return Reply(status=400, body=b'{"error": {"message": "unknown field response_format"}}')
+        return answer_well(body, headers)
+
+    with ChatServer(answer) as server:
+        summary = run(tmp_path, server, count=8)
+        assert sum("response_format" in body for body in server.bodies) == 1
+    assert summary["accepted"] == 8
+
+
+def test_server_that_wants_max_completion_tokens_gets_it(tmp_path):
+    def answer(body, headers):
+        if "max_tokens" in body:
+            return Reply(status=400, body=b'{"error": {"message": "use max_completion_tokens instead"}}')
+        assert body["max_completion_tokens"] == 8192
+        return answer_well(body, headers)
+
+    with ChatServer(answer) as server:
+        assert run(tmp_path, server, count=2)["accepted"] == 2
+
+
+def test_concurrency_is_kept(tmp_path):
+    with ChatServer(lambda body, headers: answer_well(body, headers, delay=0.02)) as server:
+        run(tmp_path, server, count=20, concurrency=5)
+    assert server.most_at_a_time == 5
+
+
+def test_cap_on_tokens_is_never_passed_and_can_be_raised(tmp_path):
+    with ChatServer(answer_well) as server, pytest.raises(UserError, match="--max-total-tokens 6000"):
+        run(tmp_path, server, count=30, max_tokens=500, max_total_tokens=6000)
+    first = len(server.bodies)
+    assert 0 < first * 150 <= 6000
+    with ChatServer(answer_well) as server:
+        summary = run(tmp_path, server, count=30, max_tokens=500, max_total_tokens=10**6)
+    assert summary["accepted"] == 30 and first + len(server.bodies) == 120
+
+
+def test_tokens_of_a_server_that_reports_none_are_estimated_and_said_to_be(tmp_path):
+    def answer(body, headers):
+        reply = answer_well(body, headers)
+        reply.usage = None
+        return reply
+
+    with ChatServer(answer) as server:
+        cost = run(tmp_path, server)["tokens_this_run"]
+    assert cost["estimated"] == cost["prompt_tokens"] + cost["completion_tokens"] > 1000
+
+
+def build_in_a_process(problems, out, url):
+    settings = Settings("m", concurrency=4)
+    build(problems, out, parse_endpoint(url, None), settings, lambda *_: None)
+
+
+def test_kill_at_random_points_pays_nothing_twice(tmp_path):
+    """Ten kills, each at a random moment; every finished stage is asked for once, whatever was killed."""
+    count, rng = 60, random.Random(4)
+    problems, out = write_problems(tmp_path / "problems.jsonl", count), tmp_path / "dags.jsonl"
+    journal = beside(out, "journal.jsonl")
+    sent = Counter()
+
+    def answer(body, headers):
+        sent[identify(body)] += 1
+        return answer_well(body, headers, delay=rng.uniform(0.005, 0.03))
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.test_dag_pipeline_faults", "openai", "aiohttp", "openai.types.chat"])
+    lost = 0
+    with ChatServer(answer) as server:
+        for kill in range(10):
+            lines = journal.read_bytes().count(b"\n") if journal.exists() else 0
+            before = sum(sent.values())
+            process = context.Process(target=build_in_a_process, args=(problems, out, server.url))
+            process.start()
+            enough, deadline = before + rng.randrange(1, 20), time.monotonic() + 60
+            while sum(sent.values()) < enough and time.monotonic() < deadline:
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0, 0.02))
+            os.kill(process.pid, signal.SIGKILL)
+            process.join(10)
+            assert process.exitcode == -signal.SIGKILL, f"ended by itself before kill {kill}"
+            content = journal.read_bytes()
+            keys = [json.loads(line)["key"] for line in content[: content.rfind(b"\n") + 1].splitlines()]
+            assert len(keys) == len(set(keys)) >= lines
+            lost += sum(sent.values()) - before - (len(keys) - lines)
+        process = context.Process(target=build_in_a_process, args=(problems, out, server.url))
+        process.start()
+        process.join(60)
+    assert process.exitcode == 0 and lost <= 10 * 4  # what was on its way, at most `concurrency` each time
+    assert sum(sent.values()) == 4 * count + lost
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [f"p{n}" for n in range(count)]
+
+
+def test_torn_last_line_is_cut_off_and_asked_again(tmp_path):
+    with ChatServer(answer_well) as server:
+        run(tmp_path, server, count=3)
+    journal = tmp_path / "dags.journal.jsonl"
+    content = journal.read_bytes()
+    journal.write_bytes(content[:-30] + "é".encode()[:1])
+    with ChatServer(answer_well) as server:
+        assert run(tmp_path, server, count=3)["accepted"] == 3
+        assert len(server.bodies) == 1
+    assert len(journal.read_bytes().splitlines()) == 12
+    for line in journal.read_bytes().splitlines():
+        json.loads(line)
+
+
+def test_foreign_line_in_the_journal_is_named(tmp_path):
+    (tmp_path / "dags.journal.jsonl").write_text('{"key": "k"\nnonsense\n')
+    with ChatServer(answer_well) as server, pytest.raises(UserError, match=r"journal.jsonl:1: no line of a journal"):
+        run(tmp_path, server)
+
+
+def test_two_builds_cannot_share_a_journal(tmp_path):
+    from nemo_aopsd.dag_pipeline.journal import Journal
+
+    with ChatServer(answer_well) as server, Journal(tmp_path / "dags.journal.jsonl"):  # noqa: SIM117
+        with pytest.raises(UserError, match="another process"):
+            run(tmp_path, server)
+
+
+def everything_written(tmp_path, caplog, capfd, *errors):
+    files = "\n".join(path.read_text() for path in tmp_path.iterdir())
+    captured = capfd.readouterr()
+    return "\n".join([files, caplog.text, captured.out, captured.err, *map(str, errors), *map(repr, errors)])
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
+@pytest.mark.parametrize("quoted", ["", "p%40ss%3Aw%C3%B6rd%2F9"])
+def test_key_and_password_never_get_out(tmp_path, caplog, capfd, status, quoted):
+    """The server echoes what it was sent; everything is logged at the finest level."""
+    caplog.set_level(logging.DEBUG)
+
+    def answer(body, headers):
+        echo = f"your header was {headers['authorization']}, your key {KEY}, your password {PASSWORD if quoted else ''}"
+        return Reply(
+            echo, status=status, body=None if status == 200 else json.dumps({"error": {"message": echo}}).encode()
+        )
+
+    errors = []
+    with ChatServer(answer) as server:
+        url = server.url.replace("http://", f"http://me:{quoted}@" if quoted else "http://")
+        try:
+            run(tmp_path, server, key=KEY, url=url, max_retries=0)
+        except UserError as error:
+            errors = [error, error.__cause__, error.__context__]
+        sent = server.headers[0]["authorization"]
+    assert sent.startswith("Basic " if quoted else "Bearer ")
+    written = everything_written(tmp_path, caplog, capfd, *errors)
+    assert "your key [redacted]" in written
+    for secret in [KEY, sent.split()[1], *([PASSWORD, quoted, json.dumps(PASSWORD)[1:-1]] if quoted else [])]:
+        assert secret not in written
+
+
+def test_connection_that_fails_names_no_password(tmp_path, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(UserError, match="got no answer") as caught:
+        run(tmp_path, None, key=KEY, url="http://me:hush-hush@127.0.0.1:9/v1", max_retries=0)
+    written = everything_written(tmp_path, caplog, capfd, caught.value)
+    assert "hush-hush" not in written and KEY not in written and "127.0.0.1:9" in written
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "http://h/v1?key=topsecret1", "ftp://u:topsecret1@h", "http://h:x/"])
+def test_bad_url_is_refused_without_being_quoted(url):
+    with pytest.raises(UserError) as caught:
+        parse_endpoint(url, None)
+    assert "topsecret1" not in str(caught.value)
+
+
+def test_dummy_key_does_not_eat_mathematics():
+    endpoint = parse_endpoint("http://h/v1", "1")
+    assert endpoint.redact_answer("x = 11") == "x = 11"
+
+
+def test_disk_that_takes_half_a_line_leaves_the_journal_whole(tmp_path, monkeypatch):
+    from nemo_aopsd.dag_pipeline import journal as module
+
+    real, calls = os.write, []
+
+    def short(file, data):
+        calls.append(data)
+        return real(file, data[: len(data) // 2] if len(calls) == 3 else data)
+
+    monkeypatch.setattr(module.os, "write", short)
+    with ChatServer(answer_well) as server, pytest.raises(UserError, match="the disk took only"):
+        run(tmp_path, server, concurrency=1)
+    monkeypatch.undo()
+    assert (tmp_path / "dags.journal.jsonl").read_bytes().count(b"\n") == 2
+    with ChatServer(answer_well) as server:
+        assert run(tmp_path, server)["accepted"] == 1
+        assert len(server.bodies) == 2
