@@ -144,8 +144,8 @@ def squared_digit_sums() -> Facts:
         "2": [formula, value(formula) == sum(s * s for s in ones)],
         "3": [equation(r"k(k-1)\binom{8}{k}=56\binom{6}{k-2}", *({"k": k} for k in range(2, 9))), r"k\ge 2$"],
         "4": [equation(r"k\binom{8}{k}=8\binom{7}{k-1}", *({"k": k} for k in range(1, 9))), r"k\ge 1$"],
-        "5": [r"k(k-1)\binom{8}{k}$ contribute", sum(s * (s - 1) for s in ones)],
-        "6": [r"terms $k\binom{8}{k}$ contribute", sum(ones)],
+        "5": [r"k(k-1)\binom{8}{k}$ with $0\le k\le 8$", sum(s * (s - 1) for s in ones)],
+        "6": [r"terms $k\binom{8}{k}$ with $0\le k\le 8$", sum(ones)],
     }
 
 

@@ -67,7 +67,7 @@ def no_gap_of_three() -> Facts:
             *shown,
             "differ by $3$",
         ],
-        "2": [choices(tuple(range(1, 12))) == math.prod(map(choices, chains))],
+        "2": [choices(tuple(range(1, 12))) == math.prod(map(choices, chains)), *shown],
         "3": [
             f"a_1={counts[0]}",
             f"a_2={counts[1]}",

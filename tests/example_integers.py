@@ -1,6 +1,5 @@
 """Number theory of the example set, by trying every integer in range; see example_algebra for the form."""
 
-from collections.abc import Iterable
 from itertools import product
 from math import gcd, isqrt, lcm
 
@@ -33,9 +32,9 @@ def lcm_square_gcd() -> Facts:
     return pairs, {
         "1": [equation(r"10800=2^4\cdot 3^3\cdot 5^2")],
         "2": [pairs == exponents(4) * exponents(3) * exponents(2), target],
-        "3": [f"prime $2$ there are ${exponents(4)}$"],
-        "4": [f"prime $3$ there are ${exponents(3)}$"],
-        "5": [f"prime $5$ there are ${exponents(2)}$"],
+        "3": [f"prime $2$ there are ${exponents(4)}$ pairs $(i,j)$ of exponents with maximum $4$"],
+        "4": [f"prime $3$ there are ${exponents(3)}$ pairs $(i,j)$ of exponents with maximum $3$"],
+        "5": [f"prime $5$ there are ${exponents(2)}$ pairs $(i,j)$ of exponents with maximum $2$"],
     }
 
 
@@ -70,22 +69,25 @@ def shifted_factors() -> Facts:
     }
 
 
-def _listed(residues: Iterable[int]) -> str:
-    return " and ".join(f"${r}$" for r in sorted(residues))
-
-
 def self_powers_mod_five() -> Facts:
     good = [n for n in range(1, 771) if pow(n, n, 5) == 1]
-    classes = {n % 20 for n in good}
+    classes = sorted({n % 20 for n in good})
     later = [n for n in good if n > 760]
+    condition = r"$n^n\equiv 1 \pmod 5$"
+
+    def among(*residues: int) -> list[object]:
+        found = [str(r) for r in classes if r % 5 in residues]
+        listed = f"${','.join(found)}$" if len(found) > 2 else " and ".join(f"${r}$" for r in found)
+        return [f"{condition} holds exactly for the residues {listed} modulo $20$"]
+
     return len(good), {
         "1": [all(pow(n, n, 5) == pow(n + 20, n + 20, 5) for n in range(1, 400)), "modulo $5$", "modulo $20$"],
-        "2": [r"$n\equiv 1 \pmod 5$", "modulo $20$", ",".join(str(r) for r in sorted(classes) if r % 5 == 1)],
-        "3": [r"$n\equiv 2$ or $3 \pmod 5$", "modulo $20$", _listed(r for r in classes if r % 5 in (2, 3))],
-        "4": [r"$n\equiv 4 \pmod 5$", "modulo $20$", _listed(r for r in classes if r % 5 == 4)],
-        "5": [r"$n^n\equiv 1 \pmod 5$", "modulo $20$", ",".join(map(str, sorted(classes))), len(classes) == 8],
-        "6": [len(good) - len(later), "from $1$ to $760$"],
-        "7": [",".join(map(str, later)), "from $761$ to $770$"],
+        "2": [r"Among $n\equiv 1 \pmod 5$", *among(1)],
+        "3": [r"Among $n\equiv 2$ or $3 \pmod 5$", *among(2, 3)],
+        "4": [r"Among $n\equiv 4 \pmod 5$", *among(4)],
+        "5": [condition, "modulo $20$", ",".join(map(str, classes)), len(classes) == 8],
+        "6": [condition, len(good) - len(later), "from $1$ to $760$"],
+        "7": [condition, f"n={','.join(map(str, later))}", "From $761$ to $770$"],
     }
 
 
@@ -93,11 +95,13 @@ def positive_quotients() -> Facts:
     """Beyond the range searched, n + 2 exceeds the remainder 11 and cannot divide it."""
     whole = {n: (n**3 - 3) // (n + 2) for n in range(-100, 101) if n != -2 and (n**3 - 3) % (n + 2) == 0}
     identity, quotient = "n^3-3=(n+2)(n^2-2n+4)-11", r"n^2-2n+4-\frac{11}{n+2}"
+    written, divisors = r"$\frac{n^3-3}{n+2}$", [d for d in range(-100, 101) if d != 0 and 11 % d == 0]
     return {m for m, value in whole.items() if value > 0}, {
         "1": [equation(identity)],
-        "2": ["$n+2$ divides $11$", sorted(whole) == [m for m in range(-100, 101) if m != -2 and 11 % (m + 2) == 0]],
-        "3": [len(whole) == 4, *(f"n={m}$" for m in whole)],
-        "4": [f"equals ${quotient}$", all(value(quotient, n=m) * (m + 2) == m**3 - 3 for m in range(10))],
-        "5": [f"n=-13$ the quotient is ${whole[-13]}$", f"n=-3$ it is ${whole[-3]}$"],
-        "6": [f"n=-1$ the quotient is ${whole[-1]}$", f"n=9$ it is ${whole[9]}$"],
+        "2": [f"{written} equals ${quotient}$", all(value(quotient, n=m) * (m + 2) == m**3 - 3 for m in range(10))],
+        "3": [written, "$n+2$ divides $11$", sorted(whole) == [d - 2 for d in divisors]],
+        "4": [",".join(map(str, divisors)), "divide $11$"],
+        "5": [written, len(whole) == 4, *(f"n={m}$" for m in whole)],
+        "6": [f"{written} is ${whole[-13]}$ at $n=-13$ and ${whole[-3]}$ at $n=-3$"],
+        "7": [f"{written} is ${whole[-1]}$ at $n=-1$ and ${whole[9]}$ at $n=9$"],
     }

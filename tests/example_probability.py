@@ -12,7 +12,10 @@ from tests.example_formulas import Facts, equation, literal, value
 def product_twelve() -> Facts:
     products = [math.prod(roll) for roll in product(range(1, 7), repeat=3)]
     return Fraction(sum(p % 12 == 0 for p in products), len(products)), {
-        "1": [all((p % 12 != 0) == (p % 3 != 0 or p % 4 != 0) for p in products), "by $3$ or not divisible by $4$"],
+        "1": [
+            all((p % 12 != 0) == (p % 3 != 0 or p % 4 != 0) for p in products),
+            "by $12$ exactly when it is not divisible by $3$ or not divisible by $4$",
+        ],
         "2": [sum(p % 3 != 0 for p in products), len(products), "by $3$"],
         "3": [sum(p % 4 != 0 for p in products), len(products), "by $4$"],
         "4": [sum(p % 3 != 0 and p % 4 != 0 for p in products), len(products), "by $3$ nor by $4$"],
@@ -60,10 +63,10 @@ def two_heads_first() -> Facts:
     states, wanted = {"h": Rational(h), "t_1": Rational(t1), "t_2": Rational(t2)}, r"\frac{1}{3}h+\frac{2}{3}t_1"
     return answer, {
         "1": ["With $h,t_1,t_2$", wanted, value(wanted, **states) == Rational(answer)],
-        "2": [equation(r"h=\frac{1}{3}+\frac{2}{3}t_1", states)],
-        "3": [equation(r"t_1=\frac{1}{3}h+\frac{2}{3}t_2", states)],
-        "4": [equation(r"t_2=\frac{1}{3}h", states)],
-        "5": [equation(r"t_1=\frac{5}{9}h", states)],
+        "2": ["With $h,t_1$ ", equation(r"h=\frac{1}{3}+\frac{2}{3}t_1", states)],
+        "3": ["With $h,t_1,t_2$ ", equation(r"t_1=\frac{1}{3}h+\frac{2}{3}t_2", states)],
+        "4": ["With $h,t_2$ ", equation(r"t_2=\frac{1}{3}h", states)],
+        "5": ["With $h,t_1$ ", equation(r"t_1=\frac{5}{9}h", states)],
         "6": [equation(r"h=\frac{9}{17}", states)],
         "7": [equation(r"t_1=\frac{5}{17}", states)],
     }
