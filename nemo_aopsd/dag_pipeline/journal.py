@@ -16,6 +16,8 @@ from typing import Any
 
 from nemo_aopsd.errors import UserError
 
+_JOIN = 0.005  # seconds in which other lines may join an fsync; no request waits for it
+
 
 def request_key(problem_id: str, stage: str, attempt: int, request: dict[str, Any]) -> str:
     """SHA-256 of what identifies a stage: the problem, its name, which try it is, and everything that is sent."""
@@ -62,7 +64,7 @@ class Journal:
         await asyncio.shield(self._syncing)
 
     async def _sync(self) -> None:
-        await asyncio.sleep(0)  # whoever is ready now may join
+        await asyncio.sleep(_JOIN)
         self._syncing = None
         await asyncio.to_thread(os.fsync, self._file)
 

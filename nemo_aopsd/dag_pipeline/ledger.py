@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -72,12 +72,15 @@ class Ledger:
         return Completion(entry["text"], entry["finish_reason"], entry["prompt_tokens"], entry["completion_tokens"])
 
     @asynccontextmanager
-    async def _reserve(self, tokens: int):
+    async def _reserve(self, tokens: int) -> AsyncIterator[None]:
+        """Under a cap, wait until the request fits whatever the others that are on their way turn out to cost."""
+        if self._cap is None:
+            yield
+            return
         async with self._released:
-            if self._cap is not None:
-                await self._released.wait_for(lambda: self._fits(tokens) or not self._reserved)
-                if not self._fits(tokens):
-                    raise BudgetUsedUp
+            await self._released.wait_for(lambda: self._fits(tokens) or not self._reserved)
+            if not self._fits(tokens):
+                raise BudgetUsedUp
             self._reserved += tokens
         try:
             yield
