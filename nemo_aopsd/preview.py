@@ -156,8 +156,8 @@ def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, thresho
 
 
 def _quoted(tokens: Tokens, tokenizer: Tokenizer) -> str:
-    """Text with its spaces and line breaks made visible."""
-    return repr("".join(tokenizer.pieces(tokens)))[1:-1].replace(" ", "·")
+    """Text on one line, with its spaces and line breaks made visible."""
+    return _visible("".join(tokenizer.pieces(tokens)).replace(" ", "·").replace("\n", "↵").replace("\t", "⇥"))
 
 
 def _visible(text: str) -> str:

@@ -127,6 +127,15 @@ def test_run_killed_in_its_third_step(tmp_path):
     assert "3, in epoch 1 of 3" in text
 
 
+def test_run_killed_before_its_first_step_was_noted(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, evaluations=False)
+    (run / "metrics.jsonl").write_text('{"epoch": 0')
+    text = report(run).text
+    assert "Neither a step nor an evaluation has been finished yet" in text
+    assert "Steps done none" in text
+    assert "tokens of 8 rollouts" in text  # the rollouts are there
+
+
 def test_rollouts_without_token_texts_show_ids(tmp_path):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=3, pieces=False)
     for path in (run / "rollouts").iterdir():

@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.report import page, panels
 from nemo_aopsd.report.read_run import read_run
+from nemo_aopsd.report.step_panels import step_panels
 
 
 def write_report(run: Path) -> Path:
@@ -31,7 +32,7 @@ def write_report(run: Path) -> Path:
         facts=page.facts(data),
         outcome=panels.outcome_panels(data),
         method=panels.method_panels(data),
-        steps=panels.step_panels(data),
+        steps=step_panels(data),
         graph=graph,
         rollout=rollout,
         examples=page.examples(data),

@@ -86,15 +86,15 @@ def gap_mass(gaps: GapMass, marks: Sequence[float]) -> str:
             ("share of the sum of |gap|", mass, svg.ORANGE, "-"),
             ("share of tokens", tokens, svg.BLUE, (0, (5, 1.5))),
         ):
+            at_marks = [float(shares[np.flatnonzero(gaps.edges == mark)[0]]) for mark in marks]
             axes.plot(gaps.edges, shares, color=color, linestyle=line, label=label)
-            for mark in marks:
-                share = float(shares[np.flatnonzero(gaps.edges == mark)[0]])
-                axes.plot([mark], [share], marker="o", color=color)
-                axes.annotate(
-                    percent(share), (mark, share), (6, 5), textcoords="offset points", color=color, fontsize=10
-                )
+            axes.plot(marks, at_marks, "o", color=color)
+        said = []
         for mark in marks:
             axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
+            token_share, mass_share = gaps.at(mark)
+            said.append(f"≥ {mark:g}: {percent(token_share)} of tokens, {percent(mass_share)} of the sum")
+        axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
         axes.set(xlabel="threshold on |gap|, nats", ylim=(0, 1.02), xlim=(0, _reach(gaps.edges, mass)))
         axes.yaxis.set_major_formatter(_PERCENT)
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
@@ -111,8 +111,9 @@ def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[floa
         for axes, values, beta, sign, color in zip(
             figure.subplots(2, 1, sharex=True), (positive, negative), betas, "><", (svg.BLUE, svg.TEAL), strict=True
         ):
-            axes.hist(np.minimum(values, edges[-1]), bins=edges, color=color, alpha=0.75)
-            axes.set_title(f"gap {sign} 0: {len(values)} probes, β = {beta:g}")
+            counts, _, _ = axes.hist(np.minimum(values, edges[-1]), bins=edges, color=color, alpha=0.75)
+            axes.set_ylim(0, 1.05 * max(1, counts.max()))
+            axes.set_title(f"gap {sign} 0: n = {len(values)}, β = {beta:g}")
             axes.set_ylabel("probes")
             axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
             twin = axes.twinx()
@@ -143,6 +144,9 @@ def by_step(
         axes.set(xlabel="step", ylabel=unit)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.margins(y=0.12)
+        first, last = min(line.steps[0] for line in lines), max(line.steps[-1] for line in lines)
+        pad = max(0.5, 0.03 * (last - first))
+        axes.set_xlim(first - pad, last + pad)
         if share:
             _percent_axis(axes, [value for line in lines for value in line.values])
         if len(lines) > 1:
@@ -206,6 +210,6 @@ def _reach(edges: np.ndarray, mass: np.ndarray) -> float:
 
 def _percent_axis(axes: Axes, values: Sequence[float]) -> None:
     top = max((value for value in values if not math.isnan(value)), default=0.0)
-    axes.set_ylim(0, 1.12 * top if top > 0 else 0.05)
+    axes.set_ylim(0, min(1.12 * top, 1.03) if top > 0 else 0.05)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_formatter(_PERCENT)

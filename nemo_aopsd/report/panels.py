@@ -29,28 +29,13 @@ class Panel:
 
 
 def outcome_panels(run: Run) -> list[Panel]:
+    """How the student does on bare questions."""
     return [_pass_at_k(run), _leak_meter(run)]
 
 
 def method_panels(run: Run) -> list[Panel]:
+    """What the method saw and did."""
     return [_gap_mass(run), _nll(run), _competence(run), _stage_times(run)]
-
-
-def step_panels(run: Run) -> list[Panel]:
-    """The small figures, one number or two by step."""
-    if not run.metrics:
-        return [Panel("By step", missing="No step has been finished yet (metrics.jsonl is missing or empty).")]
-    return [
-        _disclosure(run),
-        _trigger_rate(run),
-        _line(run, "Weight of probed tokens", "mean weight", "probe/weight_mean", no_probes(run)),
-        _judge(run),
-        _line(run, "Mean |gap|", "nats", "gap/mean_abs", "no scored rollout"),
-        _line(run, "Loss", "loss", "train/loss", "no update"),
-        _line(run, "Gradient norm", "norm before clipping", "train/grad_norm", "no update"),
-        _line(run, "Response length", "tokens", "rollout/mean_tokens", "no rollout"),
-        _counted(run, "Truncated responses", "rollout/truncated"),
-    ]
 
 
 def _pass_at_k(run: Run) -> Panel:
@@ -85,8 +70,8 @@ def _evaluation_row(evaluation: Record, ks: Sequence[int]) -> tuple[str, ...]:
 def _leak_meter(run: Run) -> Panel:
     title = "Leak meter"
     lines, parts = [], []
-    if run.metrics:
-        lines.append(_series(run, "rollout/leak_rate", "training rollouts"))
+    if present(run, "rollout/leak_rate"):
+        lines.append(series(run, "rollout/leak_rate", "training rollouts"))
         parts.append(f"{run.rollouts.num_rollouts} training rollouts")
     if run.evaluations:
         steps = [sum(row["epoch"] < evaluation["epoch"] for row in run.metrics) for evaluation in run.evaluations]
@@ -94,6 +79,8 @@ def _leak_meter(run: Run) -> Panel:
         lines.append(Series("held-out evaluations", steps, rates, dots=True))
         last = run.evaluations[-1]
         parts.append(f"{last['num_problems'] * last['num_samples']} held-out responses an evaluation")
+    if not lines:
+        return Panel(title, missing="Neither a step nor an evaluation has been finished yet.")
     caption = (
         "Share of question-only responses with a phrase that refers to the private context, which the student never "
         f"saw. {' and '.join(parts)}. Copied content without such a phrase is not seen."
@@ -110,14 +97,10 @@ def _gap_mass(run: Run) -> Panel:
         return Panel(title, missing=f"All {num_tokens:,} gaps are exactly 0: teacher and student agree everywhere.")
     threshold = run.method.probes.threshold
     unscored = run.rollouts.num_unscored
-    said = "; ".join(
-        f"|gap| ≥ {mark:g}: {percent(tokens)} of tokens, {percent(mass)} of the mass"
-        for mark in sorted({*PAPER_MARKS, threshold})
-        for tokens, mass in [gaps.at(mark)]
-    )
     caption = (
-        f"How concentrated the disagreement is. {said}. n = {num_tokens:,} tokens of "
-        f"{run.rollouts.num_rollouts - unscored} rollouts{f', {unscored} more were dropped' if unscored else ''}. "
+        "Tokens and gap mass with |gap| at or above a threshold: how concentrated the disagreement is. "
+        f"n = {num_tokens:,} tokens of {run.rollouts.num_rollouts - unscored} rollouts"
+        f"{f', {unscored} more were dropped' if unscored else ''}. "
         "For reference, the paper reports 3.08 % and 51.78 % at 1, 1.15 % and 34.07 % at 2."
     )
     return Panel(title, caption, figures.gap_mass(gaps, sorted({*PAPER_MARKS, threshold})))
@@ -134,8 +117,9 @@ def _nll(run: Run) -> Panel:
     weights = np.concatenate([positive[:, 1], negative[:, 1]])
     low, high = np.quantile(nlls, [0.1, 0.9])
     caption = (
-        f"Mean student NLL of the teacher's continuation. n = {scored} scored probes, {digest.num_empty} more with an "
-        f"empty continuation (weight 1). Middle 80 % of L: {low:.2f} to {high:.2f}; mean weight {weights.mean():.2f}. "
+        "Mean student NLL of the teacher's continuation. "
+        f"Scored probes: n = {scored}; with an empty continuation, so weight 1: {digest.num_empty}. "
+        f"Middle 80 % of L: {low:.2f} to {high:.2f}; mean weight {weights.mean():.2f}. "
         "Line: w(L) = (L/β) exp(1 − L/β), peak at β (triangle). Values above the axis stand in the last bar."
     )
     betas = (probes.beta_positive, probes.beta_negative)
@@ -145,9 +129,7 @@ def _nll(run: Run) -> Panel:
 def _competence(run: Run) -> Panel:
     title = "Competence by epoch"
     if run.method.curriculum.name != "competence":
-        return Panel(
-            title, missing="curriculum.name=shuffle: this run visits problems at random and keeps no competence."
-        )
+        return Panel(title, missing="curriculum.name=shuffle: problems come at random, no competence is kept.")
     known = [
         (entry["epoch"], [value for value in entry["competence"].values() if value is not None])
         for entry in run.competences
@@ -160,7 +142,7 @@ def _competence(run: Run) -> Panel:
     left_out = f" Shown: {len(picked)} of {len(known)} epochs." if len(picked) < len(known) else ""
     caption = (
         "Share of its graph that each problem's attempts establish, as the curriculum orders by it; orange: mean. "
-        f"n = {len(known[-1][1])} problems, {unknown} without a readable verdict.{left_out}"
+        f"Problems: n = {len(known[-1][1])}; without a readable verdict: {unknown}.{left_out}"
     )
     return Panel(title, caption, figures.competence([known[index] for index in picked]))
 
@@ -169,7 +151,7 @@ def _stage_times(run: Run) -> Panel:
     title = "Where the time goes"
     if not run.metrics:
         return Panel(title, missing="No step has been finished yet.")
-    totals = {stage: sum(_present(run, f"time/{stage}")) for stage in figures.STAGES}
+    totals = {stage: sum(present(run, f"time/{stage}")) for stage in figures.STAGES}
     whole = sum(totals.values())
     said = ", ".join(f"{stage} {percent(seconds / whole)}" for stage, seconds in totals.items()) if whole else "none"
     caption = (
@@ -179,69 +161,21 @@ def _stage_times(run: Run) -> Panel:
     return Panel(title, caption, figures.stage_times(run.metrics))
 
 
-def _disclosure(run: Run) -> Panel:
-    title = "Progress and disclosed share"
-    lines = [
-        _series(run, "dag/disclosed_share", "disclosed to the teacher"),
-        _series(run, "dag/progress", "reached by the student"),
-    ]
-    lines = [line for line in lines if line.steps]
-    if not lines:
-        return Panel(title, missing=f"context.kind={run.method.context.kind} discloses no graph and needs no judge.")
-    caption = f"Mean share of a graph's checkpoints. n = {run.rollouts.num_rollouts} rollouts, {_steps(run)}."
-    return Panel(title, caption, figures.by_step("disclosure", title, lines, share=True))
-
-
-def _trigger_rate(run: Run) -> Panel:
-    title = "Trigger rate"
-    line = _series(run, "probe/trigger_rate", "triggered")
-    if not line.steps:
-        return Panel(title, missing=no_probes(run))
-    probes = sum(_present(run, "probe/count"))
-    threshold = run.method.probes.threshold
-    caption = f"Share of tokens with |gap| ≥ {threshold:g} nats. n = {probes:.0f} probes, {_steps(run)}."
-    return Panel(title, caption, figures.by_step("triggers", title, [line], share=True))
-
-
-def _judge(run: Run) -> Panel:
-    title = "Unreadable verdicts"
-    if not _present(run, "judge/failed"):
-        return Panel(title, missing="This run asks no judge: neither its context nor its curriculum uses progress.")
-    return _counted(run, title, "judge/failed", f"; {sum(_present(run, 'judge/cut')):.0f} attempts were shortened")
-
-
-def _counted(run: Run, title: str, key: str, more: str = "") -> Panel:
-    """A count a step as a share of the step's rollouts."""
-    rows = [row for row in run.metrics if row.get(key) is not None]
-    shares = [row[key] / row["rollout/count"] for row in rows]
-    line = Series(title, [row["step"] for row in rows], shares)
-    whole = sum(row["rollout/count"] for row in rows)
-    caption = f"Share of rollouts: {sum(row[key] for row in rows):.0f} of n = {whole:.0f}, {_steps(run)}{more}."
-    return Panel(title, caption, figures.by_step(key.replace("/", "-"), title, [line], share=True))
-
-
-def _line(run: Run, title: str, unit: str, key: str, reason: str) -> Panel:
-    line = _series(run, key, title)
-    if not line.steps:
-        return Panel(title, missing=reason[0].upper() + reason[1:] + ("" if reason.endswith(".") else "."))
-    known = [value for value in line.values if not math.isnan(value)]
-    caption = f"First {known[0]:.3g}, last {known[-1]:.3g}. n = {run.rollouts.num_rollouts} rollouts, {_steps(run)}."
-    return Panel(title, caption, figures.by_step(key.replace("/", "-"), title, [line], unit=unit))
-
-
-def _series(run: Run, key: str, label: str) -> Series:
+def series(run: Run, key: str, label: str) -> Series:
     """A metric over steps; absent values leave a hole, and a metric that is absent throughout has no point."""
-    if not _present(run, key):
+    if not present(run, key):
         return Series(label, [], [])
     values = [math.nan if row.get(key) is None else row[key] for row in run.metrics]
     return Series(label, [row["step"] for row in run.metrics], values)
 
 
-def _present(run: Run, key: str) -> list[float]:
+def present(run: Run, key: str) -> list[float]:
+    """The values that a metric has."""
     return [row[key] for row in run.metrics if row.get(key) is not None]
 
 
-def _steps(run: Run) -> str:
+def num_steps(run: Run) -> str:
+    """`18 steps`, and how many of them one point of a line stands for."""
     size = figures.group_size(len(run.metrics))
     grouped = f" (thick: means of about {size})" if size > 1 else ""
     return "1 step" if len(run.metrics) == 1 else f"{len(run.metrics)} steps{grouped}"
