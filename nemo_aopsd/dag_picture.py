@@ -6,6 +6,7 @@ Statements are shown whole.
 
 from __future__ import annotations
 
+import io
 import itertools
 import textwrap
 from pathlib import Path as FilePath
@@ -22,6 +23,7 @@ from nemo_aopsd import svg
 from nemo_aopsd.dag import frontier
 from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _BOX_INK = "#11151a"  # apart from svg.INK: boxes are light in either theme
@@ -38,9 +40,10 @@ def draw(graph: nx.DiGraph, path: FilePath, *, reached: frozenset[str] = frozens
     """Write the picture as SVG, PNG or PDF, by suffix. Raises UserError on any other suffix."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: cannot draw a {path.suffix or 'suffixless'} file. Name it {', '.join(SUFFIXES)}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = io.BytesIO()
     with svg.style():
-        _figure(graph, reached, title).savefig(path, dpi=150, facecolor="white")
+        _figure(graph, reached, title).savefig(picture, format=path.suffix[1:].lower(), dpi=150, facecolor="white")
+    atomic_write(path, picture.getvalue())
 
 
 def draw_svg(graph: nx.DiGraph, *, reached: frozenset[str] = frozenset(), title: str = "") -> str:

@@ -329,7 +329,8 @@ def test_many_steps_are_thinned_to_means(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0, "0 %"), (0.0308, "3.08 %"), (0.5178, "51.8 %"), (1, "100 %"), (0.00004, "0.00 %")]
+    ("share", "text"),
+    [(0, "0 %"), (0.0308, "3.08 %"), (0.5178, "51.8 %"), (1, "100 %"), (0.000041, "0.0041 %"), (0.9999, "100.0 %")],
 )
 def test_percent(share, text):
     assert measures.percent(share) == text.replace(" ", "\u00a0")

@@ -59,10 +59,10 @@ def bin_means(rows: Sequence[Sequence[float]], max_bins: int) -> tuple[np.ndarra
 
 
 def percent(share: float) -> str:
-    """Three digits that matter: 51.8 %, 3.08 %, 0 %. The space does not break."""
+    """Digits that matter: 51.8 %, 3.08 %, 0.0041 %, and 0 % only for nothing. The space does not break."""
     value = 100 * share
-    digits = 0 if value in (0, 100) else 1 if value >= 10 else 2
-    return f"{value:.{digits}f}\u00a0%"
+    form = ".0f" if value in (0, 100) else ".1f" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
+    return f"{value:{form}}\u00a0%"
 
 
 def duration(seconds: float) -> str:
