@@ -137,6 +137,8 @@ def data_prepare(
     from nemo_aopsd.data_prepare import parse_mapping, prepare
     from nemo_aopsd.data_source import read_source
 
+    if Path(source).resolve() == out.resolve():
+        raise UserError(f"--out {out}: would replace the source. Choose another name.")
     rows = read_source(source, split=split, revision=revision)
     report = prepare(rows, parse_mapping(mapping or []), against or [], out)
     for line in report.lines():

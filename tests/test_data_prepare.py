@@ -1,0 +1,177 @@
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_aopsd.data import load_problems
+from nemo_aopsd.data_prepare import answer_parses, normalise, parse_mapping, prepare
+from nemo_aopsd.data_source import read_source
+from nemo_aopsd.errors import UserError
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def row(problem, answer="7", **more):
+    return {"question": problem, "answer": answer, "solution": "so \\boxed{7}"} | more
+
+
+def test_each_filter_counts_what_it_removes(tmp_path):
+    held_out = write(tmp_path / "eval.jsonl", {"problem": "What is $ 3 + 4 $ ?"})
+    source = write(
+        tmp_path / "source.jsonl",
+        row("Find x."),
+        row("FIND  $x$"),  # the same problem
+        row("what is 3+4"),  # held out
+        row("Name it.", answer="???"),
+        row("", answer="7"),
+        row("No answer.", answer=None),
+        row("Find y.", answer=7, solution="\\boxed{8}"),
+        row("Find z.", answer="$\\frac{1}{2}$", solution=None),
+    )
+    out = tmp_path / "out.jsonl"
+    report = prepare(read_source(str(source)), {}, [held_out], out)
+    assert report.read == 8 and report.kept == 3
+    assert (report.incomplete, report.unparsable_answer, report.duplicate) == (2, 1, 1)
+    assert report.overlap == {str(held_out): 1}
+    assert report.without_solution == 1 and report.boxes_another_answer == ["out-0006"]
+    assert [problem.id for problem in load_problems(out)] == ["out-0000", "out-0006", "out-0007"]
+    ids = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
+    assert ids[0] == {"id": "out-0000", "sha256": hashlib.sha256(b"Find x.").hexdigest()} and len(ids) == 3
+    counts = json.loads((tmp_path / "out.report.json").read_text())
+    assert counts["read"] == 8 and counts["overlap"] == {str(held_out): 1}
+    lost = report.incomplete + report.unparsable_answer + report.duplicate + sum(report.overlap.values())
+    assert report.read - lost == report.kept
+
+
+def test_row_that_was_dropped_does_not_make_a_later_one_a_duplicate(tmp_path):
+    source = write(tmp_path / "source.jsonl", row("Find x.", answer="???"), row("Find x."))
+    assert prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl").kept == 1
+
+
+def test_columns_are_mapped(tmp_path):
+    source = write(tmp_path / "s.jsonl", {"key": "a", "instruction": "Find x.", "gold": "7", "output": "seven"})
+    mapping = parse_mapping(["id=key", "problem=instruction", "answer=gold", "solution=output"])
+    prepare(read_source(str(source)), mapping, [], tmp_path / "out.jsonl")
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == {
+        "id": "a",
+        "problem": "Find x.",
+        "answer": "7",
+        "solution": "seven",
+    }
+
+
+@pytest.mark.parametrize("pair", ["problem", "title=question", "problem=", "=question"])
+def test_bad_mapping_is_refused(pair):
+    with pytest.raises(UserError, match="expected FIELD=COLUMN"):
+        parse_mapping([pair])
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [({"problem": "text"}, "no column text among key"), ({"problem": "key"}, "--map answer=COLUMN")],
+)
+def test_missing_columns_are_named(tmp_path, mapping, message):
+    source = write(tmp_path / "s.jsonl", {"key": "a"})
+    with pytest.raises(UserError, match=message):
+        prepare(read_source(str(source)), mapping, [], tmp_path / "out.jsonl")
+
+
+def test_nothing_left_is_an_error_with_the_counts(tmp_path):
+    source = write(tmp_path / "s.jsonl", row("Find x.", answer="???"))
+    with pytest.raises(UserError, match=r"(?s)-1  answer does not parse.*Nothing is left"):
+        prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_repeated_id_is_an_error(tmp_path):
+    source = write(tmp_path / "s.jsonl", row("Find x.", id="a"), row("Find y.", id="a"))
+    with pytest.raises(UserError, match="'a' was used before"):
+        prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (r"Let \(A B C\) be", "let $ABC$ be"),
+        (r"$\left( \dfrac{1}{2} \right)$", r"(\frac{1}{2})"),
+        ("x − 1", "x - 1"),
+        ("ﬁnd x", "find x"),
+    ],
+)
+def test_layout_makes_no_difference(one, other):
+    assert normalise(one) == normalise(other)
+
+
+def test_mathematics_makes_a_difference():
+    texts = ["x + 1", "x - 1", "x * 1", "x / 1", "x ^ 1", "x = 1", "x < 1", "x > 1", "解方程", "求面积"]
+    assert len({normalise(text) for text in texts}) == len(texts)
+
+
+@given(st.text())
+def test_normalising_twice_changes_nothing(text):
+    assert normalise(normalise(text)) == normalise(text)
+
+
+@pytest.mark.parametrize("answer", ["7", "-007", r"\frac{1}{2}", "$(1, 2)$", r"3\sqrt{2}", r"\{1, 2\}"])
+def test_answers_that_parse(answer):
+    assert answer_parses(answer)
+
+
+@pytest.mark.parametrize("answer", ["???", r"\frac{1}{"])
+def test_answers_that_do_not_parse(answer):
+    assert not answer_parses(answer)
+
+
+def test_parquet_is_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "s.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([row("Find x."), row("Find y.")]), path)
+    rows = list(read_source(str(path)))
+    assert rows[1] == (f"{path}, row 2", row("Find y."))
+    path.write_bytes(b"no parquet")
+    with pytest.raises(UserError, match="no readable parquet"):
+        list(read_source(str(path)))
+
+
+@pytest.mark.parametrize("source", ["nowhere.jsonl", "nowhere.parquet", "just a name"])
+def test_source_that_is_not_there(source):
+    with pytest.raises(UserError, match=r"no such file|neither a file nor a hub id"):
+        list(read_source(source))
+
+
+def test_hub_without_network_says_how_to_go_on(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def unreachable(*args, **kwargs):
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    with pytest.raises(UserError, match=r"GAIR/LIMO-v2: the hub cannot be reached.*aopsd data prepare LIMO-v2.parquet"):
+        list(read_source("GAIR/LIMO-v2"))
+
+
+def test_hub_files_are_chosen_by_split(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data/train-0.jsonl", row("Find x."))
+    write(tmp_path / "data/test-0.jsonl", row("Find y."))
+    seen = {}
+
+    def download(hub_id, **kwargs):
+        seen.update(kwargs, hub_id=hub_id)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    rows = list(read_source("owner/set", split="test", revision="abc"))
+    assert [record["question"] for _, record in rows] == ["Find y."]
+    assert seen["hub_id"] == "owner/set" and seen["revision"] == "abc" and seen["repo_type"] == "dataset"
+    with pytest.raises(UserError, match=r"split 'dev' among \['data/test-0.jsonl', 'data/train-0.jsonl'\]"):
+        list(read_source("owner/set", split="dev"))
