@@ -1,0 +1,74 @@
+"""A page to search and read the graphs of a file: one HTML file, no network, nothing executed but its own script.
+
+All text of the data is placed by the page's script as text and never as markup, so a statement cannot do anything.
+Graphs with faults are shown too, as lists, with their faults. Solutions are left out, for they can be long.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+from jinja2 import Environment
+from markupsafe import Markup
+
+from nemo_aopsd.dag import find_faults
+from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write
+
+_TEMPLATE = Path(__file__).parent / "page.html"
+
+
+def write_browser(problems: Path, page: Path) -> int:
+    """Write the page and return its number of graphs. Raises UserError if the file holds none."""
+    graphs = [_entry(record, where) for where, record in read_jsonl(problems) if record.get("dag") is not None]
+    if not graphs:
+        raise UserError(f"{problems}: no row has a `dag`. Make graphs with: aopsd dag build {problems} --out ...")
+    template = Environment(autoescape=True).from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    atomic_write(page, template.render(title=problems.name, count=len(graphs), data=_embed(graphs)))
+    return len(graphs)
+
+
+def _entry(record: dict[str, Any], where: str) -> dict[str, Any]:
+    """What the page needs of a row; `layers` (lists of node ids) is absent if the graph has errors."""
+    faults = find_faults(record["dag"], str(record.get("answer") or ""))
+    entry = {
+        "id": str(record.get("id", where)),
+        "problem": str(record.get("problem", "")),
+        "answer": str(record.get("answer", "")),
+        "plan": [str(step) for step in record.get("plan") or []],
+        "subproblems": [str(step) for step in record.get("subproblems") or []],
+        "faults": [f"{fault.kind}: {fault.detail}" for fault in faults],
+    }
+    if any(fault.kind == "malformed" for fault in faults):
+        return entry | {"nodes": [], "edges": []}
+    nodes = [{"id": node["id"], "statement": node["statement"]} for node in record["dag"]["nodes"]]
+    edges = list(dict.fromkeys((edge[0], edge[1]) for edge in record["dag"]["edges"]))
+    entry |= {"nodes": nodes, "edges": edges}
+    if not any(fault.is_error and fault.kind != "states_answer" for fault in faults):
+        entry["layers"] = _layers(nodes, edges)
+    return entry
+
+
+def _layers(nodes: list[dict[str, str]], edges: list[tuple[str, str]]) -> list[list[str]]:
+    """Layers by the longest path from a root, in the file's order, with each root just above what needs it first."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(node["id"] for node in nodes)
+    graph.add_edges_from(edges)
+    level = {node: depth for depth, layer in enumerate(nx.topological_generations(graph)) for node in layer}
+    for node in graph:
+        if not graph.pred[node] and graph.succ[node]:
+            level[node] = min(level[child] for child in graph.succ[node]) - 1
+    return [[node for node in graph if level[node] == depth] for depth in range(max(level.values()) + 1)]
+
+
+def _embed(value: Any) -> Markup:
+    """JSON that may stand inside a script element: `<` and the two line separators of JavaScript are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)
