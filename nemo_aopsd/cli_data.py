@@ -189,4 +189,5 @@ def _local_judge(path: Path):
     config = load_config(path)
     engine = _engine_module(config).build(config)
     aopsd = config.aopsd
-    return local_judge(engine.student, engine.tokenizer, aopsd.judge, aopsd.prompts, aopsd.thinking.student, aopsd.seed)
+    model = engine.teacher if aopsd.judge.model == "teacher" else engine.student
+    return local_judge(model, engine.tokenizer, aopsd.judge, aopsd.prompts, aopsd.thinking.student, aopsd.seed)

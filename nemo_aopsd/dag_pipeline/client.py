@@ -29,13 +29,14 @@ class ServerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked. `schema` is the JSON schema of the answer, sent where the server knows structured output."""
+    """What is asked. `schema` is the JSON schema of the answer, sent where the server knows structured output; None
+    for an answer without one."""
 
     model: str
     messages: list[dict[str, str]]
     max_tokens: int
     temperature: float | None
-    schema: dict[str, Any]
+    schema: dict[str, Any] | None
 
     def to_json(self) -> dict[str, Any]:
         return {field: getattr(self, field) for field in self.__slots__}
@@ -81,6 +82,8 @@ class ChatClient:
 
     async def complete(self, request: Request) -> Completion:
         """One answer. Raises RequestRefused, ServerUnavailable, or UserError for what no other request would pass."""
+        if request.schema is None:
+            return await self._send(request, structured=False)
         if request.model not in self._structured:
             async with self._negotiating:  # the first request finds out what the server knows; the others wait
                 if request.model not in self._structured:
