@@ -77,11 +77,8 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
         if problem is None or problem.dag is None:
             raise UserError(f"{where}: problem {record.get('problem_id')!r} has no graph in {problems}. Add it there.")
         attempt, established = record.get("attempt"), record.get("established")
-        if (
-            not isinstance(attempt, str)
-            or not isinstance(established, list)
-            or not set(established) <= set(problem.dag)
-        ):
+        labelled = isinstance(established, list) and all(isinstance(node, str) for node in established)
+        if not isinstance(attempt, str) or not labelled or not set(established) <= set(problem.dag):
             raise UserError(
                 f"{where}: expected `attempt` (text) and `established` (ids among {', '.join(problem.dag)}), got "
                 f"{type(attempt).__name__} and {str(established)[:80]}."
