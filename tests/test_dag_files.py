@@ -120,9 +120,9 @@ def test_ten_thousand_checkpoints_take_no_time(parents):
     raw = graph([str(node) for node in range(size)], edges)
     seconds = []
     for _ in range(3):
-        started = time.perf_counter()
+        started = time.process_time()
         faults = find_faults(raw, "77")
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     assert min(seconds) < 3  # 0.2 on an idle core without a coverage tracer; quadratic algorithms take minutes
     # node n is linked from n-1, n-2, n-3: all but the nearest follow from a longer path
     assert [fault.kind for fault in faults] == ["transitive_edge"] * (len(edges) - (size - 1))

@@ -1,9 +1,9 @@
 """Who may import whom, proved on the source; and how light and quick the commands are that need no model."""
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,12 +52,13 @@ def breaches(module, imported):
         top = name.split(".")[0]
         if top in CLUSTER and not within(module, f"{ENGINES}.nemo_rl"):
             yield module, name
+        command = module.startswith("nemo_aopsd.cli")  # cli, and the cli_* modules that it mounts
         if within(name, ENGINES) and not within(module, ENGINES) and module != "nemo_aopsd.cli":
             yield module, name
         for one, other in (("local", "nemo_rl"), ("nemo_rl", "local")):
             if within(module, f"{ENGINES}.{one}") and within(name, f"{ENGINES}.{other}"):
                 yield module, name
-        if within(name, "nemo_aopsd.cli"):
+        if name.startswith("nemo_aopsd.cli") and not command:
             yield module, name
 
 
@@ -88,6 +89,8 @@ def test_imports_go_downward_only():
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.nemo_rl import policy"),
         ("nemo_aopsd.engines.nemo_rl.policy", "from nemo_aopsd.engines.local import build"),
         ("nemo_aopsd.step", "from nemo_aopsd import cli"),
+        ("nemo_aopsd.step", "from nemo_aopsd.cli_data import mount"),
+        ("nemo_aopsd.cli_data", "from nemo_aopsd.engines import local"),
     ],
 )
 def test_the_rules_catch_a_breach(module, line):
@@ -135,8 +138,9 @@ def test_commands_without_a_model_start_at_once(command, tmp_path):
     (tmp_path / "problems.jsonl").write_text(PROBLEM)
     seconds = []
     for _ in range(3):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         line = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", *command]
         subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 2.0  # under half a second on an idle machine
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 1.0  # of CPU, which other work on the machine stretches little; about 0.4 alone
