@@ -72,6 +72,7 @@ def test_thoughts_and_earlier_drafts_are_passed_over():
         ('{"other": 1}', "unreadable"),
         ('{"plan": ["a", "b', "cut_short"),
         ("{" * 100_000, "cut_short"),
+        ('{"plan":[' * 10_000, "cut_short"),
         ("[" * 100_000, "unreadable"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from nemo_aopsd.dag import Fault
 
+_OPENING = re.compile(r'\{(?=\s*["}])')
 _LONE_BACKSLASH = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _CONTROL = {"\b": r"\b", "\f": r"\f", "\t": r"\t", "\r": r"\r"}
 _EATEN = re.compile(r"[\b\f\t\r](?=[a-zA-Z])|\n(?=(?:abla|atural|e|eg|eq|exists|i|mid|ot|otin|u)(?![a-zA-Z]))")
@@ -41,11 +42,13 @@ def _double(match: re.Match[str]) -> str:
 def _objects(text: str) -> list[dict[str, Any]]:
     """Every outermost JSON object in `text`, in order."""
     found, position, decoder = [], 0, json.JSONDecoder(strict=False)
-    while (position := text.find("{", position)) >= 0:
+    while match := _OPENING.search(text, position):
         try:
-            item, position = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError):
-            position += 1
+            item, position = decoder.raw_decode(text, match.start())
+        except json.JSONDecodeError:
+            position = match.end()
+        except RecursionError:  # a model that fell into repeating itself; each further brace would cost as much
+            break
         else:
             found.append(item)
     return found
