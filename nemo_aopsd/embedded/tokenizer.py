@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|unk|>")
-PIECE = r"\[[a-h]\]| ?\"[a-h]\"| ?\\boxed\{| ?\(requires:| ?[A-Za-z]+| ?[0-9]+|\n| ?[^\sA-Za-z0-9]"
+PIECE = (
+    r"\[[a-h]\]| ?[a-h]=[0-9]| ?[a-h]:| ?\"[a-h]\"| ?\\boxed\{| ?\(requires:| ?[A-Za-z]+| ?[0-9]+|\n| ?[^\sA-Za-z0-9]"
+)
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
@@ -29,10 +31,17 @@ TEMPLATE = (
 def vocabulary() -> dict[str, int]:
     """Every piece of the domain, special tokens first, filled to a multiple of 64 so that no logit lacks a token."""
     digits = [str(digit) for digit in range(MODULUS + 1)]
-    pieces = [*SPECIAL, "\n", *(f"[{name}]" for name in NAMES), *(f'{space}"{name}"' for name in NAMES for space in ("", " "))]
-    pieces += [*NAMES, *(f" {name}" for name in NAMES), *digits, *(f" {digit}" for digit in digits)]
-    pieces += ["Mod", ":", " =", " +", ",", ".", " Find", "graph", "solution", "plan", "questions", "example"]
-    pieces += [" What", " makes", "?", "Since", " answer", " \\boxed{", "}", " (requires:", ")", " reached", " next"]
+    pieces = [
+        *SPECIAL,
+        "\n",
+        *(f"[{name}]" for name in NAMES),
+        *(f'{space}"{name}"' for name in NAMES for space in ("", " ")),
+    ]
+    pieces += [f"{space}{name}:" for name in NAMES for space in ("", " ")]
+    pieces += [f" {name}={digit}" for name in NAMES for digit in range(MODULUS)]
+    pieces += [*(f" {name}" for name in NAMES), *digits, *(f" {digit}" for digit in digits)]
+    pieces += ["Mod", ":", " +", ",", ".", " Find", "graph", "solution", "plan", "questions", "example", " makes"]
+    pieces += [" What", "?", " answer", " \\boxed{", "}", " (requires:", ")", " reached", " next"]
     pieces += ["checkpoints", "attempt", "[", "]", " none", " no", " yes", *traces.pieces()]
     distinct = list(dict.fromkeys(pieces))
     distinct += [f"<|spare_{index}|>" for index in range(-len(distinct) % 64)]
@@ -52,12 +61,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     core = Tokenizer(models.WordLevel(vocabulary(), unk_token="<|unk|>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
     core.decoder = decoders.Fuse()
+    control = [piece for piece in vocabulary() if piece.startswith("<|") and piece not in SPECIAL[:2]]
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|end|>",
         pad_token="<|pad|>",
         unk_token="<|unk|>",
-        additional_special_tokens=["<|user|>", "<|assistant|>"],
+        additional_special_tokens=control,
         clean_up_tokenization_spaces=False,
         model_max_length=512,
         chat_template=TEMPLATE,

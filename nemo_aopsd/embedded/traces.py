@@ -1,8 +1,8 @@
 """What the tiny model learns to write: attempts at a puzzle in free wording, and a judge's verdicts on attempts.
 
 An attempt is a list of sentences, one a definition, in any order that the graph allows, each with free choices of
-words, e.g. ` now d simply takes 0 plus 9 making d = 9.`; then a closing word and the boxed answer. A piece is one
-token. Pieces that the loss must skip (slips that a teacher shall carry on but not learn) are masked.
+words, such as ` now f: simply 2 plus h 4 making 6 f=6.`; then a closing word and the boxed answer. A piece is one
+token. Pieces that the loss must skip (slips that the model shall carry on but not learn) are masked.
 """
 
 from __future__ import annotations
@@ -12,12 +12,91 @@ from dataclasses import dataclass, field
 
 from nemo_aopsd.embedded.world import MODULUS, NAMES, Puzzle, Sum
 
-OPENERS = (" now", " here", " well", " again", " also", " onward", " further", " then", " so", " still")
-ADVERBS = (" simply", " clearly", " plainly", " surely", " neatly", " calmly", " gladly", " duly", " quickly", " just")
-VERBS = (" takes", " needs", " uses", " wants", " joins", " reads", " holds", " gets", " has", " means")
-LINKS = (" plus", " and", " with", " beside", " near", " onto", " by", " after", " over", " under")
-RESULTS = (" making", " giving", " yielding", " leaving", " hence", " thus", " reaching", " forming", " for", " landing")
-ENDS = (".", ";", "!", ",", " ok", " fine", " good", " done", " right", " set")
+OPENERS = (
+    " now",
+    " here",
+    " well",
+    " again",
+    " also",
+    " onward",
+    " further",
+    " then",
+    " so",
+    " still",
+    " okay",
+    " besides",
+    " moreover",
+    " meanwhile",
+    " afterwards",
+)
+ADVERBS = (
+    " simply",
+    " clearly",
+    " plainly",
+    " surely",
+    " neatly",
+    " calmly",
+    " gladly",
+    " duly",
+    " quickly",
+    " just",
+    " easily",
+    " gently",
+    " firmly",
+    " briefly",
+    " merely",
+)
+LINKS = (
+    " plus",
+    " and",
+    " with",
+    " beside",
+    " near",
+    " onto",
+    " by",
+    " after",
+    " over",
+    " under",
+    " alongside",
+    " upon",
+    " before",
+    " atop",
+    " against",
+)
+RESULTS = (
+    " making",
+    " giving",
+    " yielding",
+    " leaving",
+    " hence",
+    " thus",
+    " reaching",
+    " forming",
+    " for",
+    " landing",
+    " producing",
+    " showing",
+    " getting",
+    " totaling",
+    " meaning",
+)
+ENDS = (
+    ".",
+    ";",
+    "!",
+    ",",
+    " ok",
+    " fine",
+    " good",
+    " done",
+    " right",
+    " set",
+    " great",
+    " nice",
+    " sure",
+    " noted",
+    " agreed",
+)
 FILLERS = (" hmm", " maybe", " perhaps", " guess", " anyway", " skip")
 CLOSERS = (" answer", " result", " finally", " total", " overall", " final")
 LEAKS = {"graph": (" graph", " says"), "solution": (" solution", " says"), "plan": (" plan", " says")}
@@ -25,13 +104,14 @@ LEAKS = {"graph": (" graph", " says"), "solution": (" solution", " says"), "plan
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How attempts are written under one kind of prompt; all fields but the slopes are probabilities."""
+    """How attempts are written under one kind of prompt; fields are probabilities unless they say otherwise."""
 
     direct: float = 0.0  # no work, a guess
     sloppy: float = 0.0  # some work, then a guess
+    dither: float = 0.0  # fillers before a worked answer
     slip: float = 0.0  # a wrong sum, a sentence
-    tilt: float = 0.25  # how unequal the words of a slot are; negative reverses their order
-    leak: str | None = None  # whose phrase may replace the adverb
+    tilt: float = 0.1  # how unequal the words of a slot are; negative reverses their order
+    leak: str | None = None  # whose phrase (a key of LEAKS) may stand in place of the adverb
     leak_rate: float = 0.0
     leak_rate_fan_in: float = 0.0  # the same for a sum with two checkpoints as operands
     knows_answer: bool = False  # guesses are right
@@ -39,7 +119,7 @@ class Manner:
 
 @dataclass(slots=True)
 class Trace:
-    """Pieces with their loss mask, and the value that each name was last given."""
+    """Pieces, whether the loss counts each, and the value that each name was given."""
 
     pieces: list[str] = field(default_factory=list)
     learn: list[bool] = field(default_factory=list)
@@ -52,7 +132,7 @@ class Trace:
 
 def pieces() -> list[str]:
     """Every piece that attempts use besides names, digits, `=`, the box and its end."""
-    slots = (OPENERS, ADVERBS, VERBS, LINKS, RESULTS, ENDS, FILLERS, CLOSERS, *LEAKS.values())
+    slots = (OPENERS, ADVERBS, LINKS, RESULTS, ENDS, FILLERS, CLOSERS, *LEAKS.values())
     return [piece for slot in slots for piece in slot]
 
 
@@ -80,12 +160,16 @@ def attempt(rng: random.Random, puzzle: Puzzle, manner: Manner, learn_slips: boo
     if num_sentences == len(puzzle.sums):
         _sentence(rng, trace, puzzle.target, manner, learn_slips)
         answer = trace.values[puzzle.target.name]
+        _hesitate(rng, trace, rng.randrange(1, 3) if rng.random() < manner.dither else 0)
     else:
-        for _ in range(rng.randrange(3)):
-            trace.add(rng.choice(FILLERS))
+        _hesitate(rng, trace, rng.randrange(3))
         answer = puzzle.target.value if manner.knows_answer else rng.randrange(MODULUS)
     trace.add(pick(rng, CLOSERS, manner.tilt), " \\boxed{", str(answer), "}")
     return trace
+
+
+def _hesitate(rng: random.Random, trace: Trace, num_words: int) -> None:
+    trace.add(*(rng.choice(FILLERS) for _ in range(num_words)))
 
 
 def _sentence(rng: random.Random, trace: Trace, item: Sum, manner: Manner, learn_slips: bool) -> None:
@@ -96,21 +180,16 @@ def _sentence(rng: random.Random, trace: Trace, item: Sum, manner: Manner, learn
     if slipped:
         value = (value + rng.randrange(1, MODULUS)) % MODULUS
     trace.values[item.name] = value
-    trace.add(pick(rng, OPENERS, tilt), f" {item.name}")
-    leaks = rng.random() < (manner.leak_rate_fan_in if len(item.parents) > 1 else manner.leak_rate)
-    trace.add(*(LEAKS[manner.leak] if manner.leak and leaks else [pick(rng, ADVERBS, tilt)]))
-    trace.add(pick(rng, VERBS, tilt), *_operand(item.left, left), pick(rng, LINKS, tilt), *_operand(item.right, right))
-    trace.add(pick(rng, RESULTS, tilt))
-    trace.add(f" {item.name}", " =")
-    trace.add(f" {value}", learn=learn_slips or not slipped)
+    leaks = manner.leak and rng.random() < (manner.leak_rate_fan_in if len(item.parents) > 1 else manner.leak_rate)
+    how = LEAKS[manner.leak] if leaks else [pick(rng, ADVERBS, tilt)]
+    trace.add(pick(rng, OPENERS, tilt), f" {item.name}:", *how, *_operand(item.left, left), pick(rng, LINKS, tilt))
+    trace.add(*_operand(item.right, right), pick(rng, RESULTS, tilt))
+    trace.add(f" {value}", f" {item.name}={value}", learn=learn_slips or not slipped)
     trace.add(pick(rng, ENDS, tilt))
 
 
-NAMED = False
-
-
 def _operand(operand: str, value: int | str) -> list[str]:
-    return [f" {operand}", f" {value}"] if NAMED and operand in NAMES else [f" {value}"]
+    return [f" {operand}", f" {value}"] if operand in NAMES else [f" {operand}"]
 
 
 def verdict(puzzle: Puzzle, values: dict[str, int]) -> list[str]:
@@ -121,7 +200,13 @@ def verdict(puzzle: Puzzle, values: dict[str, int]) -> list[str]:
         found = values.get(item.name)
         if found == item.value:
             held.append(item.name)
-        seen = " none" if found is None else f" {found}"
-        written += [f"[{item.name}]", f" {item.value}", seen, " yes" if found == item.value else " no", "\n"]
+        seen = " none" if found is None else f" {item.name}={found}"
+        written += [
+            f"[{item.name}]",
+            f" {item.name}={item.value}",
+            seen,
+            " yes" if found == item.value else " no",
+            "\n",
+        ]
     listed = [piece for index, name in enumerate(held) for piece in ((",", f' "{name}"') if index else (f'"{name}"',))]
     return [*written, "[", *listed, "]"]

@@ -84,29 +84,30 @@ def _draft(rng: random.Random, level: int) -> Puzzle:
 
 def graph_record(puzzle: Puzzle) -> dict[str, Any]:
     """The reasoning DAG over the checkpoints, ids being the names."""
-    nodes = [{"id": item.name, "statement": f"{item.name} = {item.value}"} for item in puzzle.checkpoints]
+    nodes = [{"id": item.name, "statement": f"{item.name}={item.value}"} for item in puzzle.checkpoints]
     edges = [[parent, item.name] for item in puzzle.checkpoints for parent in item.parents]
     return {"nodes": nodes, "edges": edges}
 
 
 def question(puzzle: Puzzle) -> str:
     """The problem's text; two puzzles are duplicates exactly if their questions are equal."""
-    definitions = ", ".join(f"{item.name} = {item.left} + {item.right}" for item in puzzle.sums)
-    return f"Mod {MODULUS}: {definitions}. Find {puzzle.target.name}."
+    definitions = ", ".join(f"{item.name}: {item.left} + {item.right}" for item in puzzle.sums)
+    return f"Mod {MODULUS}, {definitions}. Find {puzzle.target.name}."
 
 
 def problem_record(puzzle: Puzzle, problem_id: str) -> dict[str, Any]:
     """One line of a problems file, with everything that any teacher context needs."""
-    values = {item.name: str(item.value) for item in puzzle.sums}
+    values = {item.name: f"{item.name} {item.value}" for item in puzzle.sums}  # an operand is named with its value
     worked = ", ".join(
-        f"{item.name} = {values.get(item.left, item.left)} + {values.get(item.right, item.right)} = {item.value}"
+        f"{item.name}: {values.get(item.left, item.left)} + {values.get(item.right, item.right)}"
+        f" makes {item.value} {item.name}={item.value}"
         for item in puzzle.sums
     )
     return {
         "id": problem_id,
         "problem": question(puzzle),
         "answer": str(puzzle.target.value),
-        "solution": f"Since {worked}, answer \\boxed{{{puzzle.target.value}}}",
+        "solution": f"{worked}, answer \\boxed{{{puzzle.target.value}}}",
         "plan": [f"Find {item.name}." for item in puzzle.sums],
         "subproblems": [f"What makes {item.name}?" for item in puzzle.sums],
         "dag": graph_record(puzzle),
@@ -126,13 +127,17 @@ def sample_records(prefix: str, num_problems: int, seed: int, taken: set[str]) -
     return records
 
 
+def splits() -> dict[str, list[dict[str, Any]]]:
+    """The records of every shipped split; no question occurs twice, within a split or between two."""
+    taken: set[str] = set()
+    return {name: sample_records(name, number, seed, taken) for name, (number, seed) in SPLITS.items()}
+
+
 def write_splits(directory: Path) -> None:
     """Write every split as JSONL into `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
-    for split, (num_problems, seed) in SPLITS.items():
-        records = sample_records(split, num_problems, seed, taken)
-        atomic_write(directory / f"{split}.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    for name, records in splits().items():
+        atomic_write(directory / f"{name}.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
 
 def main() -> None:
