@@ -1,0 +1,89 @@
+"""The commands around data, as a user types them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from nemo_aopsd import cli_data
+from nemo_aopsd.data import load_problems
+from tests.chat_server import ChatServer, Reply
+from tests.recorded import answer_well, write_problems
+
+APP, DAG_APP = typer.Typer(), typer.Typer()
+APP.add_typer(DAG_APP, name="dag")
+cli_data.mount(APP, DAG_APP)
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(APP, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_build_stats_and_browse(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-very-secret-0123456789")
+    problems, out = write_problems(tmp_path / "problems.jsonl", 3), tmp_path / "dags.jsonl"
+    with ChatServer(answer_well) as server:
+        command = ["dag", "build", problems, "--out", out, "--base-url", server.url, "--model", "m"]
+        said = invoke(*command, "--api-key-env", "MY_KEY", "--judge-model", "j", "--temperature", "0.5")
+        assert server.headers[0]["authorization"] == "Bearer sk-very-secret-0123456789"
+        assert {body["model"] for body in server.bodies} == {"m", "j"}
+        assert {body["temperature"] for body in server.bodies} == {0.5}
+    assert "3 problems: 3 accepted (0 after repair), 0 rejected; 12 answers, 1200 prompt and 600 answer tokens" in said
+    assert "sk-very-secret" not in said
+    assert len(load_problems(out)) == 3
+    assert "3 graphs, 0 of them with errors" in invoke("dag", "stats", out, "--out", tmp_path / "stats.jsonl")
+    assert json.loads((tmp_path / "stats.jsonl").read_text().splitlines()[0])["nodes"] == 3
+    assert "3 graphs" in invoke("dag", "browse", out, "--out", tmp_path / "page.html")
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_reasons_of_rejection_are_listed(tmp_path):
+    problems, out = write_problems(tmp_path / "problems.jsonl", 2), tmp_path / "dags.jsonl"
+    with ChatServer(lambda *_: Reply("hm")) as server:
+        said = invoke("dag", "build", problems, "--out", out, "--base-url", server.url, "--model", "m")
+    assert "2 problems: 0 accepted (0 after repair), 2 rejected" in said and "2  repair: unreadable" in said
+
+
+def test_prepare(tmp_path):
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"q": "Find x.", "answer": "7"}\n{"q": "find x", "answer": "7"}\n')
+    said = invoke("data", "prepare", source, "--out", tmp_path / "p.jsonl", "--map", "problem=q")
+    assert "-1  same problem as an earlier row" in said
+    assert len(load_problems(tmp_path / "p.jsonl")) == 1
+
+
+def test_prepare_does_not_replace_its_source(tmp_path):
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"problem": "Find x.", "answer": "7"}\n')
+    with pytest.raises(cli_data.UserError, match="would replace the source"):
+        invoke("data", "prepare", source, "--out", source)
+
+
+def test_judge_at_a_server(tmp_path):
+    dag = {"nodes": [{"id": "1", "statement": "x"}, {"id": "2", "statement": "y"}], "edges": [["1", "2"]]}
+    problems, cases = tmp_path / "p.jsonl", tmp_path / "c.jsonl"
+    problems.write_text(json.dumps({"id": "p", "problem": "Find x.", "answer": "7", "dag": dag}))
+    cases.write_text(json.dumps({"problem_id": "p", "attempt": "x", "established": ["1"]}))
+    with ChatServer(lambda *_: Reply('["1", "2"]')) as server:
+        command = ["judge", "eval", "--cases", cases, "--problems", problems, "--out", tmp_path / "v.jsonl"]
+        said = invoke(*command, "--base-url", server.url, "--model", "m")
+    assert "before closure: precision 0.500 (1 of 2" in said and "recall 1.000 (1 of 1" in said
+    assert json.loads((tmp_path / "v.jsonl").read_text())["claimed"] == ["1", "2"]
+    with pytest.raises(cli_data.UserError, match="either --base-url and --model, or --config"):
+        invoke(*command)
+
+
+def test_help_shows_an_example():
+    for command in (["dag", "build"], ["dag", "stats"], ["dag", "browse"], ["data", "prepare"], ["judge", "eval"]):
+        assert f"Example: aopsd {' '.join(command)}" in invoke(*command, "--help")
+
+
+def test_importing_the_commands_loads_nothing_heavy():
+    script = "import nemo_aopsd.cli_data, nemo_aopsd.dag_pipeline.pipeline, nemo_aopsd.judge_eval, sys\n"
+    script += "print([m for m in ('torch', 'transformers', 'openai', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
