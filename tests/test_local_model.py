@@ -274,8 +274,12 @@ def test_sampling_repeats_with_its_seed_and_differs_without():
     assert local().generate(prompts, sampling, seed=2) != first
 
 
-def test_equal_prompts_get_different_samples():
-    found = local().generate([[4, 5, 6]] * 4, Sampling(max_new_tokens=20), seed=0)
+def test_equal_prompts_are_read_once_and_get_different_samples(monkeypatch):
+    model = local()
+    alone = local(generation_batch_size=1).generate([[4, 5, 6]] * 3 + [[7]], Sampling(max_new_tokens=20), seed=0)
+    prefills = count_prefills(model, monkeypatch)
+    found = model.generate([[4, 5, 6]] * 3 + [[7]], Sampling(max_new_tokens=20), seed=0)
+    assert found == alone and prefills == [2]
     assert len({tuple(generation.tokens) for generation in found}) == 4
 
 

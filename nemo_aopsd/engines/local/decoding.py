@@ -52,10 +52,12 @@ class Decoder:
         self.rows = torch.arange(len(prompts), device=device)
         self.tokens = torch.zeros(len(prompts), max(limits), dtype=torch.long, device=device)
         self.lengths = torch.zeros_like(self.limits)  # 0 while running
-        hidden, prefix = network.prefill(prompts, keep_kv=True)
-        self.last_hidden = hidden[self.rows, self.prompt_lengths - 1]
+        distinct = list(dict.fromkeys(map(tuple, prompts)))  # equal prompts are read once
+        hidden, prefix = network.prefill(distinct, keep_kv=True)
+        sources = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
+        self.last_hidden = hidden[sources, self.prompt_lengths - 1]
         self.num_columns = hidden.shape[1]
-        self.kv = KVBuffer(prefix, self.rows, self.num_columns, min(ROOM, max(limits)))
+        self.kv = KVBuffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
         self._rebuild_mask()
 
     def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:

@@ -6,13 +6,14 @@ branches) carry one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 
 from nemo_aopsd.engines.local.kv import KVBuffer
-from nemo_aopsd.types import Tokens
 
 MAX_LOGITS = 2**25  # logits that exist at once; 128 MiB in float32
 
@@ -29,7 +30,7 @@ class Network:
     def device(self) -> torch.device:
         return self.causal_lm.device
 
-    def prefill(self, rows: list[Tokens], keep_kv: bool = False) -> tuple[Tensor, DynamicCache | None]:
+    def prefill(self, rows: Sequence[Sequence[int]], keep_kv: bool = False) -> tuple[Tensor, DynamicCache | None]:
         """Hidden states [R, S, H] of right-padded `rows`, and their keys and values if wanted."""
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for index, row in enumerate(rows):

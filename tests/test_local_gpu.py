@@ -1,0 +1,94 @@
+"""The local engine on a CUDA device against plain CPU forwards of the same weights."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
+from nemo_aopsd.engines.local.engine import LocalEngine
+from nemo_aopsd.engines.local.model import LocalModel
+from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.types import Branch, Sampling, TrainRow
+from tests.local_models import (
+    END,
+    plain_continuation,
+    plain_greedy,
+    plain_logprobs,
+    tiny_model,
+    tiny_settings,
+    tiny_tokenizer,
+)
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+PROMPTS = [[4, 5, 6], [7] * 30, [8, 9]]
+RESPONSES = [[10, 11, 12, 13], [14, 15], [16] * 40]
+BRANCHES = [[Branch(0, []), Branch(4, [5]), Branch(2, [5, 6])], [], [Branch(t, [t + 4]) for t in range(0, 40, 3)]]
+OBJECTIVE = build_objective(ObjectiveConfig())
+
+
+def on_gpu(kind: str) -> tuple[LocalModel, object]:
+    reference = tiny_model(kind)
+    return LocalModel(copy.deepcopy(reference).cuda(), tiny_settings(), frozenset([END])), reference
+
+
+def engine_on(device: str, dtype: torch.dtype = torch.float32, **changes) -> LocalEngine:
+    model = tiny_model("qwen3", dtype=dtype).to(device)
+    return LocalEngine(model, LocalTokenizer(tiny_tokenizer(), [END]), tiny_settings(**changes))
+
+
+def train_rows(engine: LocalEngine) -> list[TrainRow]:
+    old = engine.student.logprobs(PROMPTS, RESPONSES)
+    ones = [torch.ones(len(response)) for response in RESPONSES]
+    return [TrainRow(p, r, o, o + 1, w, w > 0) for p, r, o, w in zip(PROMPTS, RESPONSES, old, ones, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_log_probs_branches_and_greedy_text_equal_the_cpu(kind):
+    model, reference = on_gpu(kind)
+    for prompt, response, found in zip(PROMPTS, RESPONSES, model.logprobs(PROMPTS, RESPONSES), strict=True):
+        torch.testing.assert_close(found, plain_logprobs(reference, prompt, response), atol=1e-4, rtol=0)
+    continued = model.continue_greedily(PROMPTS, RESPONSES, BRANCHES, 8)
+    scored = model.branch_logprobs(PROMPTS, RESPONSES, continued)
+    for prompt, response, row, found_row, scores in zip(PROMPTS, RESPONSES, BRANCHES, continued, scored, strict=True):
+        assert found_row == [plain_continuation(reference, prompt, response, branch, 8) for branch in row]
+        for branch, found in zip(found_row, scores, strict=True):
+            expected = plain_logprobs(reference, prompt + response[: branch.position], branch.tokens)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    for prompt, found in zip(
+        PROMPTS, model.generate(PROMPTS, Sampling(max_new_tokens=30, temperature=0), 0), strict=True
+    ):
+        assert found.tokens == plain_greedy(reference, prompt, 30)
+
+
+def test_the_same_seed_samples_the_same_text_on_both_devices():
+    model, reference = on_gpu("llama")
+    on_cpu = LocalModel(reference, tiny_settings(), frozenset([END]))
+    sampling = Sampling(max_new_tokens=20, top_p=0.9, top_k=20)
+    assert model.generate(PROMPTS, sampling, 3) == on_cpu.generate(PROMPTS, sampling, 3)
+
+
+@pytest.mark.parametrize("teacher", ["frozen", "ema", "live"])
+def test_a_training_step_equals_the_cpu(teacher, tmp_path):
+    changes = {"teacher": TeacherConfig(weights=teacher, ema_decay=0.5)}
+    gpu, cpu = engine_on("cuda", **changes), engine_on("cpu", **changes)
+    rows = train_rows(cpu)
+    for _ in range(2):
+        assert gpu.train(rows, OBJECTIVE) == pytest.approx(cpu.train(rows, OBJECTIVE), abs=1e-3)
+    gpu.save(tmp_path)
+    resumed = engine_on("cuda", **changes)
+    resumed.load(tmp_path)
+    assert resumed.teacher_checksum() == gpu.teacher_checksum()
+    assert resumed.train(rows, OBJECTIVE) == pytest.approx(gpu.train(rows, OBJECTIVE), abs=1e-5)
+
+
+def test_bfloat16_identity_and_training():
+    engine = engine_on("cuda", torch.bfloat16)
+    student, teacher = engine.student.logprobs(PROMPTS, RESPONSES), engine.teacher.logprobs(PROMPTS, RESPONSES)
+    assert max((t - s).abs().max() for s, t in zip(student, teacher, strict=True)) < 1e-4
+    metrics = engine.train(train_rows(engine), OBJECTIVE)
+    assert metrics["train/grad_norm"] > 0 and all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
