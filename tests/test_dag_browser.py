@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,10 @@ def test_page_in_a_browser(page):
     }
 
 
-def test_template_is_shipped_with_the_package():
-    import nemo_aopsd.dag_browser as module
-
-    assert (Path(module.__file__).parent / "page.html").is_file()
+def test_wheel_ships_what_is_no_code():
+    """Page and prompts are read at run time, so the package data must name them."""
+    root = Path(__file__).parents[1]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["nemo_aopsd"]
+    shipped = {path for pattern in declared for path in (root / "nemo_aopsd").glob(pattern)}
+    needed = [root / "nemo_aopsd/dag_browser/page.html", *(root / "nemo_aopsd/dag_pipeline/prompts").iterdir()]
+    assert len(needed) == 7 and set(needed) <= shipped
