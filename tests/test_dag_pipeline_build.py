@@ -244,3 +244,19 @@ def test_another_judge_starts_new_entries_and_keeps_what_still_holds(tmp_path):
     assert requests == [("p0", "judge")]
     _, _, _, requests = run(tmp_path, answer_well, model="third", judge_model="other")
     assert [stage for _, stage in requests] == ["produce", "compress", "contexts"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([problem(0), problem(0)], r"problems.jsonl:2: id 'p0' was used at .*problems.jsonl:1"),
+        ([problem(0) | {"solution": "\ud835"}], r"problems.jsonl:1: '\\ud835' is half a surrogate pair"),
+        ([problem(0) | {"answer": ""}], "problems.jsonl:1: `answer` must be"),
+        ([], "no problem in it"),
+    ],
+)
+def test_bad_rows_end_the_build_before_it_costs_anything(tmp_path, rows, message):
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=message):
+        build(path, tmp_path / "o.jsonl", parse_endpoint("http://127.0.0.1:9/v1", None), Settings("m"), lambda *_: None)

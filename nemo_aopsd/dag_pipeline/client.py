@@ -38,8 +38,9 @@ class Request:
     temperature: float | None
     schema: dict[str, Any] | None
 
-    def to_json(self) -> dict[str, Any]:
-        return {field: getattr(self, field) for field in self.__slots__}
+    def identity(self) -> dict[str, Any]:
+        """What decides the answer. The schema goes with the wording of the prompt."""
+        return {field: getattr(self, field) for field in self.__slots__ if field != "schema"}
 
 
 @dataclass(frozen=True, slots=True)

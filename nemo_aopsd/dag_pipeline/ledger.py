@@ -49,7 +49,7 @@ class Ledger:
 
     async def ask(self, problem_id: str, stage: str, attempt: int, request: Request) -> Completion:
         """Raises BudgetUsedUp before a request that may not be paid for, and what `ChatClient.complete` raises."""
-        key = request_key(problem_id, stage, attempt, request.to_json())
+        key = request_key(problem_id, stage, attempt, request.identity())
         entry = self.journal.get(key)
         if entry is None:
             prompt_bytes = sum(len(message["content"].encode("utf-8", "replace")) for message in request.messages)
