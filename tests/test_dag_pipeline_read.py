@@ -179,6 +179,9 @@ def test_different_values(one, other):
         ("x = 2", "2", True, True),
         ("x = 104", "104", False, True),  # no coincidence
         ("x = 105", "104", True, False),
+        ("The matrix is A", "A", False, False),
+        ("The choice is A", "A", True, True),
+        ("c = \\sqrt{2} + 1", "\\sqrt{2}+1", False, True),
         ("The area is 60 square cm.", "60", True, True),
         ("There are 360 ways in all to do it", "360", True, True),
         ("The sum is at most 1360", "360", True, False),

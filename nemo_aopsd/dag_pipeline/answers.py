@@ -79,9 +79,9 @@ def _values(text: str) -> Iterator[str]:
 
 
 def _is_peculiar(answer: str) -> bool:
-    """Not an integer below 100, which turns up in any calculation."""
+    """Neither an integer below 100 nor a letter or two; those turn up in any calculation."""
     value = rational(answer)
-    return value is None or value.denominator > 1 or abs(value) >= 100
+    return len(_plain(answer)) > 2 if value is None else value.denominator > 1 or abs(value) >= 100
 
 
 def same_value(text: str, answer: str) -> bool:
