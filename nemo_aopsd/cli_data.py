@@ -76,8 +76,12 @@ def dag_build(
         max_total_tokens=max_total_tokens,
     )
     endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
-    with watching() as watch:
-        summary = build(problems, out, endpoint, settings, watch)
+    try:
+        with watching() as watch:
+            summary = build(problems, out, endpoint, settings, watch)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted. What is finished is in the journal; start the same command to go on.", err=True)
+        raise typer.Exit(130) from None
     typer.echo(
         f"{summary['problems']} problems: {summary['accepted']} accepted ({summary['repaired']} after repair), "
         f"{summary['rejected']} rejected; {summary['tokens_this_run']['requests']} answers, "
