@@ -62,8 +62,9 @@ def dag_build(
 ) -> None:
     """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again."""
     from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
-    from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
+    from nemo_aopsd.dag_pipeline.pipeline import Settings, build
     from nemo_aopsd.dag_pipeline.progress import watching
+    from nemo_aopsd.dag_pipeline.results import beside, summary_lines
 
     settings = Settings(
         model=model,
@@ -82,16 +83,8 @@ def dag_build(
     except KeyboardInterrupt:
         typer.echo("\ninterrupted. What is finished is in the journal; start the same command to go on.", err=True)
         raise typer.Exit(130) from None
-    typer.echo(
-        f"{summary['problems']} problems: {summary['accepted']} accepted ({summary['repaired']} after repair), "
-        f"{summary['rejected']} rejected; {summary['tokens_this_run']['requests']} answers, "
-        f"{summary['tokens_this_run']['prompt_tokens']} prompt and "
-        f"{summary['tokens_this_run']['completion_tokens']} answer tokens in this run"
-    )
-    for reason, count in summary["reasons"].items():
-        typer.echo(f"{count:>6}  {reason}")
-    if summary["accepted_without_contexts"]:
-        typer.echo(f"{summary['accepted_without_contexts']} accepted without plan and subproblems")
+    for line in summary_lines(summary):
+        typer.echo(line)
     typer.echo(f"{out}; rejects with reasons in {beside(out, 'rejects.jsonl')}")
 
 

@@ -57,17 +57,18 @@ class Ledger:
             async with self._reserve(need):
                 started = time.perf_counter()
                 completion = await self.client.complete(request)
-                entry = self._entry(completion, prompt_bytes, time.perf_counter() - started)
-                entry |= {
+                seconds = time.perf_counter() - started
+                entry = {
                     "key": key,
                     "problem_id": problem_id,
                     "stage": stage,
                     "attempt": attempt,
                     "model": request.model,
                 }
+                entry |= self._answer(completion, prompt_bytes, seconds)
                 _add(self.total, entry)
                 _add(self.this_run, entry)
-            await self.journal.append(entry)
+                await self.journal.append(entry)  # written before anything else can happen
             self._watch()
         return Completion(entry["text"], entry["finish_reason"], entry["prompt_tokens"], entry["completion_tokens"])
 
@@ -92,7 +93,7 @@ class Ledger:
     def _fits(self, tokens: int) -> bool:
         return self.total.tokens + self._reserved + tokens <= self._cap
 
-    def _entry(self, completion: Completion, prompt_bytes: int, seconds: float) -> dict[str, object]:
+    def _answer(self, completion: Completion, prompt_bytes: int, seconds: float) -> dict[str, object]:
         text = self.client.endpoint.redact_answer(completion.text)
         reported = None not in (completion.prompt_tokens, completion.completion_tokens)
         return {

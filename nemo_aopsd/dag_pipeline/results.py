@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,17 @@ def summarize(tally: Tally, ledger: Ledger, model: str, judge_model: str, second
         "http_requests_without_answer": ledger.client.num_requests - ledger.client.num_completions,
         "seconds": round(seconds, 2),
     }
+
+
+def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """The summary as a person reads it."""
+    cost = summary["tokens_this_run"]
+    yield (
+        f"{summary['problems']} problems: {summary['accepted']} accepted ({summary['repaired']} after repair), "
+        f"{summary['rejected']} rejected; {cost['requests']} answers, {cost['prompt_tokens']} prompt and "
+        f"{cost['completion_tokens']} answer tokens in this run"
+    )
+    for reason, count in summary["reasons"].items():
+        yield f"{count:>6}  {reason}"
+    if summary["accepted_without_contexts"]:
+        yield f"{summary['accepted_without_contexts']} accepted without plan and subproblems"
