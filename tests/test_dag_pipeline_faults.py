@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 
@@ -325,3 +326,10 @@ def test_disk_that_takes_half_a_line_leaves_the_journal_whole(tmp_path, monkeypa
     with ChatServer(answer_well) as server:
         assert run(tmp_path, server)["accepted"] == 1
         assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("package", ["openai", "aiohttp"])
+def test_missing_package_says_what_to_install(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"{package} is not installed. Run: pip install 'nemo_aopsd\[data\]'"):
+        run(tmp_path, None, url="http://127.0.0.1:9/v1")

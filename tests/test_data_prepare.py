@@ -1,5 +1,6 @@
 import hashlib
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -137,6 +138,12 @@ def test_parquet_is_read(tmp_path):
     path.write_bytes(b"no parquet")
     with pytest.raises(UserError, match="no readable parquet"):
         list(read_source(str(path)))
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"pip install 'nemo_aopsd\[data\]'"):
+        list(read_source(str(tmp_path / "s.parquet")))
 
 
 @pytest.mark.parametrize("source", ["nowhere.jsonl", "nowhere.parquet", "just a name"])
