@@ -1,0 +1,376 @@
+"""Whole training steps of the local engine against a second implementation, written from the paper's equations alone.
+
+The reference has no cache, batch, padding or mask: one plain forward over one row for every number, sets by trying all
+subsets, AdamW and EMA by hand. Random input alone (sampled responses, scripted verdicts) is shared with the package.
+"""
+
+import copy
+import itertools
+import json
+import math
+import random
+from dataclasses import dataclass
+
+import networkx as nx
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from nemo_aopsd.config import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engines.local.engine import LocalEngine
+from nemo_aopsd.engines.local.settings import OptimizerSettings
+from nemo_aopsd.objectives.pg import PolicyGradient
+from nemo_aopsd.step import train_step
+from nemo_aopsd.types import Generation
+from tests.fakes import ALPHABET, END, CharTokenizer, make_config
+from tests.local_models import tiny_settings
+
+TEMPLATES = {
+    "student": "{problem}!",
+    "teacher_dag": "{problem} DAG\n{context}\n!",
+    "judge": "JUDGE {problem}\n{checkpoints}\n{attempt}\n!",
+}
+OPTIMIZER = OptimizerSettings(lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9), eps=1e-3)
+CLOSE = {"rel": 1e-4, "abs": 1e-5}
+
+
+class ManyEnds(CharTokenizer):
+    """Several end tokens, so that responses and probes of a random model do end."""
+
+    end_ids = frozenset({END, *CharTokenizer().encode("aeiouAEIOU")})
+
+
+TOKENIZER = ManyEnds()
+
+
+@dataclass
+class Case:
+    """One drawn setting; `teacher`, `context`, `weighting` as in the config."""
+
+    k: int
+    threshold: float
+    clip: float
+    teacher: str
+    context: str
+    weighting: str
+    mark: bool
+    mask_truncated: bool
+    generations: int
+    temperature: float
+    row_tokens: int
+    max_grad_norm: float
+    micro_batch: int
+    prefix_gb: float
+
+    decay = 0.7
+    beta = (1.0, 2.5)
+
+    @staticmethod
+    def draw(rng):
+        return Case(
+            k=rng.choice([2, 3, 6]),
+            threshold=rng.choice([0.3, 1.0]),
+            clip=rng.choice([0.5, 10.0]),
+            teacher=rng.choice(["frozen", "ema", "live"]),
+            context=rng.choice(["dag_frontier"] * 5 + ["dag_full", "none"]),
+            weighting=rng.choice(["continuation"] * 6 + ["uniform"]),
+            mark=rng.random() < 0.5,
+            mask_truncated=rng.random() < 0.3,
+            generations=rng.choice([1, 2]),
+            temperature=rng.choice([1.0, 1.6]),
+            row_tokens=rng.choice([600, 600, 90]),
+            max_grad_norm=rng.choice([0.02, 1e6]),
+            micro_batch=rng.choice([1, 3]),
+            prefix_gb=rng.choice([0.0, 1.0]),
+        )
+
+    def config(self, folder):
+        aopsd = AOPSDConfig(
+            prompts=str(folder),
+            num_generations_per_prompt=self.generations,
+            mask_truncated=self.mask_truncated,
+            weighting=self.weighting,
+            objective=ObjectiveConfig(advantage_clip=self.clip),
+            context=ContextConfig(kind=self.context, mark_frontier=self.mark, on_overlong="drop"),
+            probes=ProbeConfig(
+                threshold=self.threshold, length=self.k, beta_positive=self.beta[0], beta_negative=self.beta[1]
+            ),
+        )
+        generation = {"max_new_tokens": 7, "temperature": self.temperature}
+        return make_config(folder, aopsd, generation=generation, max_total_sequence_length=self.row_tokens)
+
+    def engine(self, model):
+        settings = tiny_settings(
+            optimizer=OPTIMIZER,
+            teacher=TeacherConfig(self.teacher, self.decay),
+            max_total_sequence_length=self.row_tokens,
+            max_grad_norm=self.max_grad_norm,
+            train_micro_batch_size=self.micro_batch,
+            prefix_cache_gb=self.prefix_gb,
+        )
+        return LocalEngine(model, TOKENIZER, settings)
+
+
+def random_model(seed):
+    """Float64, so that no comparison hangs on rounding."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(ALPHABET),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=1024,
+        initializer_range=0.3,
+        eos_token_id=END,
+        bos_token_id=None,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    return Qwen3ForCausalLM(config).double().eval()
+
+
+def random_problem(index, rng):
+    ids = rng.sample("12345", 5)
+    graph = nx.DiGraph()
+    graph.add_nodes_from((node, {"statement": f"s{node}={index}"}) for node in ids)
+    graph.add_edges_from(pair for pair in itertools.combinations("12345", 2) if rng.random() < 0.35)
+    return Problem(id=f"p{index}", problem=f"Q{index}", answer="0", where="", dag=graph)
+
+
+class ScriptedJudge:
+    """Answers the judge's prompts by a script; everything else goes to the model."""
+
+    def __init__(self, model, rng):
+        self.generate_for_real, self.rng = model.generate, rng
+        self.script = {}  # judge's prompt -> named ids, or None where it says nothing readable
+
+    def generate(self, prompts, sampling, seed):
+        if not TOKENIZER.decode(prompts[0]).startswith("JUDGE"):
+            return self.generate_for_real(prompts, sampling, seed)
+        answers = []
+        for prompt in map(TOKENIZER.decode, prompts):
+            named = [node for node in "12345" if self.rng.random() < 0.7]
+            named = self.script.setdefault(prompt, None if self.rng.random() < 0.2 else named)
+            text = "no idea" if named is None else f"I find {json.dumps(named)}"
+            answers.append(Generation([*TOKENIZER.encode(text), END], True))
+        return answers
+
+
+# The reference. Index convention: entry t of a list belongs to token t of the response.
+
+
+def fill(name, **gaps):
+    text = TEMPLATES[name]
+    for gap, value in gaps.items():
+        text = text.replace("{" + gap + "}", value)
+    return [ALPHABET.index(char) for char in text + "\n"]
+
+
+def reached_by_trying_all(graph, named):
+    """Largest subset of `named` that holds the parents of each of its members."""
+    subsets = (set(some) for size in range(len(named) + 1) for some in itertools.combinations(sorted(named), size))
+    closed = [some for some in subsets if all(u in some for u, v in graph.edges if v in some)]
+    return max(closed, key=len)
+
+
+def written(graph, shown, mark):
+    """The first line in file order whose shown parents are already written, again and again."""
+    lines, done = [], []
+    while len(done) < len(shown):
+        parents = {v: [u for u in graph if u in shown and (u, v) in graph.edges] for v in graph}
+        node = next(v for v in graph if v in shown and v not in done and set(parents[v]) <= set(done))
+        requires = f" (requires: {', '.join(parents[node])})" if parents[node] else ""
+        lines.append(f"[{node}] {graph.nodes[node]['statement']}{requires}{mark(node)}")
+        done.append(node)
+    return "\n".join(lines)
+
+
+def teacher_prompt(problem, reached, case):
+    graph = problem.dag
+    if case.context == "none":
+        return fill("student", problem=problem.problem)
+    if case.context == "dag_full":
+        return fill("teacher_dag", problem=problem.problem, context=written(graph, set(graph), lambda v: ""))
+    frontier = {v for v in graph if v not in reached and all(u in reached for u, w in graph.edges if w == v)}
+
+    def mark(node):
+        return (" reached" if node in reached else " next") if case.mark else ""
+
+    return fill("teacher_dag", problem=problem.problem, context=written(graph, reached | frontier, mark))
+
+
+def next_logprobs(model, tokens):
+    """Log-probs over the vocabulary of what follows `tokens`, at temperature 1."""
+    return model(input_ids=torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
+
+
+def logprob(model, before, token):
+    return next_logprobs(model, before)[token]
+
+
+def probe(student, teacher, asked, told, response, t, gap, case):
+    """(anchor, suffix, L_t, w_t) at position t; `asked` and `told` are the prompts of student and teacher."""
+    prefix = response[:t]
+    anchor = response[t] if gap > 0 else int(next_logprobs(teacher, told + prefix).argmax())
+    suffix = []
+    while len(suffix) < case.k - 1 and [anchor, *suffix][-1] not in TOKENIZER.end_ids:
+        suffix.append(int(next_logprobs(teacher, [*told, *prefix, anchor, *suffix]).argmax()))
+    if not suffix:
+        return anchor, suffix, None, 1.0
+    scores = [logprob(student, [*asked, *prefix, anchor, *suffix[:j]], z).item() for j, z in enumerate(suffix)]
+    nll = -sum(scores) / len(scores)
+    beta = case.beta[0] if gap > 0 else case.beta[1]
+    return anchor, suffix, nll, nll / beta * math.exp(1 - nll / beta)
+
+
+class Reference:
+    """Student, teacher and the optimizer's two moments."""
+
+    def __init__(self, model, case):
+        self.case = case
+        self.student = copy.deepcopy(model)
+        self.teacher = self.student if case.teacher == "live" else copy.deepcopy(model)
+        self.moments = {name: (0.0, 0.0) for name, _ in self.student.named_parameters()}
+        self.updates = 0
+
+    def weigh(self, asked, told, response):
+        """Gaps, probes by position, and the weight of each token."""
+        student, teacher = self.student, self.teacher
+        with torch.no_grad():
+            p = [logprob(student, asked + response[:t], y).item() for t, y in enumerate(response)]
+            q = [logprob(teacher, told + response[:t], y).item() for t, y in enumerate(response)]
+            gaps = [after - before for before, after in zip(p, q, strict=True)]
+            probes = {
+                t: probe(student, teacher, asked, told, response, t, gap, self.case)
+                for t, gap in enumerate(gaps)
+                if abs(gap) >= self.case.threshold and self.case.weighting == "continuation"
+            }
+        weights = [probes[t][-1] if t in probes else 1.0 for t in range(len(response))]
+        return p, q, gaps, probes, weights
+
+    def update(self, rows):
+        """One step on rows of (prompt, response, p, q, weights); returns loss, gradient norm, share of clipped."""
+        num_tokens = sum(len(response) for _, response, *_ in rows)
+        if not num_tokens:
+            return 0.0, 0.0, 0.0
+        loss, num_clipped = 0.0, 0
+        for asked, response, old, q, weights in rows:
+            for t, token in enumerate(response):
+                current = logprob(self.student, asked + response[:t], token)
+                weighted = weights[t] * (q[t] - current.item())
+                advantage = min(max(weighted, -self.case.clip), self.case.clip)
+                num_clipped += abs(weighted) > self.case.clip
+                ratio = (current - old[t]).exp()
+                unclipped, clipped = ratio * advantage, ratio.clamp(0.8, 1.2) * advantage
+                loss = loss - (unclipped if unclipped.item() <= clipped.item() else clipped) / num_tokens
+        params = dict(self.student.named_parameters())
+        gradients = torch.autograd.grad(loss, list(params.values()))
+        norm = math.sqrt(sum(gradient.pow(2).sum().item() for gradient in gradients))
+        shrink = self.case.max_grad_norm / max(norm, self.case.max_grad_norm)
+        self.updates += 1
+        with torch.no_grad():
+            for (name, param), gradient in zip(params.items(), gradients, strict=True):
+                self.adamw(name, param, gradient * shrink)
+            if self.case.teacher == "ema":
+                for name, weight in self.teacher.named_parameters():
+                    weight.copy_(self.case.decay * weight + (1 - self.case.decay) * params[name])
+        return loss.item(), norm, num_clipped / num_tokens
+
+    def adamw(self, name, param, gradient):
+        (first, second), (beta1, beta2) = self.moments[name], OPTIMIZER.betas
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+        self.moments[name] = first, second
+        first, second = first / (1 - beta1**self.updates), second / (1 - beta2**self.updates)
+        param.mul_(1 - OPTIMIZER.lr * OPTIMIZER.weight_decay)
+        param.sub_(OPTIMIZER.lr * first / (second.sqrt() + OPTIMIZER.eps))
+
+
+def check_rollout(rollout, reference, judge, case):
+    """Compare all that is known of a rollout before the update; returns its row for the update, if it has one."""
+    problem, response = rollout.problem, rollout.output.tokens
+    asked = fill("student", problem=problem.problem)
+    assert rollout.student_prompt == asked
+    assert rollout.output.finished == (response[-1] in TOKENIZER.end_ids)
+
+    checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.dag.nodes(data=True))
+    shown = fill("judge", problem=problem.problem, checkpoints=checkpoints, attempt=TOKENIZER.decode(response))
+    named = judge.script[TOKENIZER.decode(shown)]
+    reached = reached_by_trying_all(problem.dag, named or [])
+    assert rollout.reached == reached
+    assert rollout.progress == (None if named is None else len(reached) / 5)
+
+    told = teacher_prompt(problem, reached, case)
+    assert rollout.teacher_prompt == told
+    assert rollout.dropped == (len(told) + len(response) + case.k > case.row_tokens)
+    if rollout.dropped:
+        return None
+
+    p, q, gaps, probes, weights = reference.weigh(asked, told, response)
+    assert rollout.student_logprobs.tolist() == pytest.approx(p, **CLOSE)
+    assert rollout.teacher_logprobs.tolist() == pytest.approx(q, **CLOSE)
+    assert rollout.gap.tolist() == pytest.approx(gaps, **CLOSE)
+    assert rollout.weights.tolist() == pytest.approx(weights, **CLOSE)
+    assert [found.position for found in rollout.probes] == list(probes)
+    for found in rollout.probes:
+        anchor, suffix, nll, weight = probes[found.position]
+        assert (found.anchor, found.suffix) == (anchor, suffix)
+        assert (found.nll is None) == (nll is None)
+        assert found.nll is None or found.nll == pytest.approx(nll, **CLOSE)
+        assert found.weight == pytest.approx(weight, **CLOSE)
+    return None if case.mask_truncated and not rollout.output.finished else (asked, response, p, q, weights)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    for name, text in TEMPLATES.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_steps_equal_a_plain_reference(seed, prompts, monkeypatch):
+    rng = random.Random(seed)
+    case = Case.draw(rng)
+    model = random_model(seed)
+    reference, engine = Reference(model, case), case.engine(model)
+    judge = ScriptedJudge(engine.student, rng)
+    monkeypatch.setattr(engine.student, "generate", judge.generate)
+    config = case.config(prompts)
+
+    for step in range(2):
+        problems = [random_problem(3 * step + index, rng) for index in range(3)]
+        objective = PolicyGradient(config.aopsd.objective)
+        result = train_step(problems, engine, objective, config, donors={}, seed=100 * seed + step)
+        each = [problem.id for problem in problems for _ in range(case.generations)]
+        assert [rollout.problem.id for rollout in result.rollouts] == each
+        rows = [check_rollout(rollout, reference, judge, case) for rollout in result.rollouts]
+        loss, norm, clipped = reference.update([row for row in rows if row])
+        assert result.train_metrics["train/loss"] == pytest.approx(loss, **CLOSE)
+        assert result.train_metrics["train/grad_norm"] == pytest.approx(norm, **CLOSE)
+        assert result.train_metrics["train/frac_clipped"] == pytest.approx(clipped)
+        for ours, theirs in ((reference.student, engine.student), (reference.teacher, engine.teacher)):
+            found = dict(theirs.network.causal_lm.named_parameters())
+            for name, expected in ours.named_parameters():
+                torch.testing.assert_close(found[name], expected, atol=1e-5, rtol=1e-4, msg=f"step {step}: {name}")
+
+
+def test_a_rollout_is_dropped_exactly_where_a_probe_would_not_fit(prompts, monkeypatch):
+    def first_rollout(row_tokens):
+        rng = random.Random(0)
+        case = Case.draw(rng)
+        case.context, case.row_tokens = "dag_frontier", row_tokens
+        engine = case.engine(random_model(0))
+        monkeypatch.setattr(engine.student, "generate", ScriptedJudge(engine.student, rng).generate)
+        config = case.config(prompts)
+        problems = [random_problem(0, rng)]
+        result = train_step(problems, engine, PolicyGradient(config.aopsd.objective), config, donors={}, seed=0)
+        return result.rollouts[0], case
+
+    rollout, case = first_rollout(600)
+    needed = len(rollout.teacher_prompt) + len(rollout.output.tokens) + case.k
+    assert [first_rollout(limit)[0].dropped for limit in (needed, needed - 1)] == [False, True]
