@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 import torch
@@ -204,6 +205,23 @@ def test_beyond_its_budget_a_prefix_is_read_once_for_all_branches_of_a_response(
     for row, expected_row in zip(found, expected, strict=True):
         for logprobs, expected_logprobs in zip(row, expected_row, strict=True):
             torch.testing.assert_close(logprobs, expected_logprobs, atol=1e-5, rtol=0)
+
+
+def test_a_prefix_is_freed_before_the_next_is_computed(monkeypatch):
+    prompts, responses = random_rows(8, UNEVEN)
+    model = local(logprob_batch_size=1)
+    caches: list[weakref.ref] = []
+    prefill = model.network.prefill
+
+    def watched(rows, keep_kv=False):
+        assert not [cache for cache in caches if cache() is not None]
+        hidden, cache = prefill(rows, keep_kv)
+        caches.append(weakref.ref(cache))
+        return hidden, cache
+
+    monkeypatch.setattr(model.network, "prefill", watched)
+    model.branch_logprobs(prompts, responses, [[Branch(0, [5])]] * len(prompts))
+    assert len(caches) == len(prompts)
 
 
 def test_new_logprobs_replace_the_prefixes():

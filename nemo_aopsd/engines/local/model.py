@@ -98,21 +98,24 @@ class LocalModel:
             for part in tree.split(group, width):
                 for row, row_results in zip(part, work(prefix, part), strict=True):
                     results[row.index] += row_results
+            del prefix  # or it would live on while the next one is computed
         return results
 
     def _prefixes_of(
         self, rows: list[tuple[Tokens, Tokens]], wanted: list[int]
     ) -> Iterator[tuple[Prefix, list[tuple[int, int]]]]:
-        """Prefixes with pairs (row in the prefix, index in `rows`) covering `wanted`; one is freed before the next."""
+        """Prefixes that cover the `wanted` rows, with pairs (row in the prefix, index in `rows`)."""
         taken = self.prefixes.take(rows, wanted)
         missing = set(wanted) - {index for _, places in taken for _, index in places}
         while taken:
             yield taken.pop()
         for batch in batches(sorted(missing), _total_lengths(rows), self.settings.logprob_batch_size):
-            batch_rows = [rows[index] for index in batch]
-            with torch.no_grad():
-                _, kv = self.network.prefill([prompt + response for prompt, response in batch_rows], keep_kv=True)
-            yield Prefix(kv, batch_rows), list(enumerate(batch))
+            yield self._read_prefix([rows[index] for index in batch]), list(enumerate(batch))
+
+    @torch.no_grad()
+    def _read_prefix(self, rows: list[tuple[Tokens, Tokens]]) -> Prefix:
+        _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
+        return Prefix(kv, rows)
 
     def _check_lengths(self, rows: list[tuple[Tokens, Tokens]]) -> None:
         for index, (prompt, response) in enumerate(rows):
