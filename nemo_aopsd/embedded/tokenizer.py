@@ -6,8 +6,10 @@ becomes `<|unk|>`.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.embedded import traces
@@ -53,8 +55,19 @@ def split(text: str) -> list[str]:
     return re.findall(PIECE, text)
 
 
+def save_tokenizer(directory: Path) -> None:
+    """Write the tokenizer in a form that transformers 4 reads as well: its name of the class, its key of the tokens."""
+    build_tokenizer().save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    del config["backend"]
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A Hugging Face tokenizer with end, padding and a chat template; save it with `save_pretrained`."""
+    """A Hugging Face tokenizer with end, padding and a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.embedded.mixture import CHUNK, NUM_EXAMPLES, PLAIN_SHARE, Example, examples_of_chunk
-from nemo_aopsd.embedded.tokenizer import build_tokenizer, vocabulary
+from nemo_aopsd.embedded.tokenizer import save_tokenizer, vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,7 +139,7 @@ def main() -> None:
     args = parser.parse_args()
     model = train(Recipe(), make_pool(args.workers), args.device)
     model.cpu().save_pretrained(args.out)
-    build_tokenizer().save_pretrained(args.out)
+    save_tokenizer(args.out)
 
 
 if __name__ == "__main__":
