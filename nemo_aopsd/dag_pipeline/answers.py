@@ -101,13 +101,13 @@ def rational(text: str) -> Fraction | None:
     >>> rational(r"-\frac{3}{4} \cdot 2"), rational("2^{10}"), rational("1,024"), rational("x + 1")
     (Fraction(-3, 2), Fraction(1024, 1), Fraction(1024, 1), None)
     """
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST or not any(char.isdecimal() for char in text):
         return None
     while text != (text := _FRACTION.sub(r"((\1)/(\2))", text)):
         pass
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    if not _ARITHMETIC.fullmatch(text) or not any(char.isdecimal() for char in text):
+    if not _ARITHMETIC.fullmatch(text):
         return None
     text = re.sub(r"(?<![\d.])0+(?=\d)", "", text.strip())  # 007 is no Python literal
     try:

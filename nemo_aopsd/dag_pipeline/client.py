@@ -7,6 +7,7 @@ connections). A time-out may have been paid for on the server's side; no client 
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -179,4 +180,5 @@ def _import_openai() -> Any:
         import openai
     except ImportError as error:
         raise UserError(f"{error.name} is not installed. Run: pip install 'nemo_aopsd[data]'") from error
+    gc.freeze()  # a full collection need not visit the many thousand objects of these packages each time
     return openai

@@ -15,6 +15,7 @@ from nemo_aopsd.dag import Fault
 
 _OPENING = re.compile(r'\{(?=\s*["}])')
 _LONE_BACKSLASH = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+_UNUSUAL = re.compile(r"[\x00-\x1f\u2212\ud800-\udfff]|\s\s|^\s|\s$")
 _CONTROL = {"\b": r"\b", "\f": r"\f", "\t": r"\t", "\r": r"\r"}
 _EATEN = re.compile(r"[\b\f\t\r](?=[a-zA-Z])|\n(?=(?:abla|atural|e|eg|eq|exists|i|mid|ot|otin|u)(?![a-zA-Z]))")
 
@@ -70,6 +71,8 @@ def clean_text(text: str) -> str:
     >>> clean_text("\frac{1}{2} \n \theta \u2212 1")
     '\\frac{1}{2} \\theta - 1'
     """
+    if not _UNUSUAL.search(text):
+        return text
     text = _EATEN.sub(lambda match: _CONTROL.get(match[0], r"\n"), text)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\u2212", "-")
     return " ".join(text.split())
