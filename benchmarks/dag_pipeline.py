@@ -1,4 +1,4 @@
-"""How close `aopsd dag build` comes to what its concurrency allows, with a local server that answers in 50, 100 or 200 ms.
+"""How close `aopsd dag build` comes to what its concurrency allows, with a local server of known delay.
 
     python -m benchmarks.dag_pipeline
 
