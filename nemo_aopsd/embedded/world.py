@@ -19,7 +19,7 @@ from nemo_aopsd.files import atomic_write
 NAMES = "abcdefgh"
 MODULUS = 10
 LEVELS = (3, 4, 5, 6)  # number of checkpoints
-SPLITS = {"train": (384, 1), "heldout": (400, 2)}  # number of problems, seed
+SPLITS = {"train": (384, 31_415_926), "heldout": (400, 27_182_818)}  # number of problems, seed
 
 
 @dataclass(frozen=True, slots=True)
