@@ -108,7 +108,7 @@ def evaluate(
         weights=weights,
     )
     for k in [power for power in (1, 2, 4, 8, 16, 32, 64) if power <= samples]:
-        interval = summary["pass_at_k_counts"][str(k)]
+        interval = summary["pass_at_k_interval"][str(k)]
         rate = summary["pass_at_k"][str(k)]
         typer.echo(f"pass@{k} {rate:.3f} (95 % {interval['low']:.3f} to {interval['high']:.3f})")
     typer.echo(f"{summary['num_problems']} problems, {samples} samples each, {weights}; samples in {out}")

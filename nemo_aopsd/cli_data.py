@@ -187,4 +187,12 @@ def _local_judge(path: Path):
     engine = _engine_module(config).build(config)
     aopsd = config.aopsd
     model = engine.teacher if aopsd.judge.model == "teacher" else engine.student
-    return local_judge(model, engine.tokenizer, aopsd.judge, aopsd.prompts, aopsd.thinking.student, aopsd.seed)
+    return local_judge(
+        model,
+        engine.tokenizer,
+        aopsd.judge,
+        prompts=aopsd.prompts,
+        thinking=aopsd.thinking.student,
+        max_row_tokens=config.max_row_tokens,
+        seed=aopsd.seed,
+    )

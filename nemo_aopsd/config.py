@@ -141,7 +141,7 @@ class Config:
         return Sampling(
             max_new_tokens=generation["max_new_tokens"],
             temperature=generation.get("temperature", 1.0),
-            top_p=generation.get("top_p", 1.0),
+            top_p=1.0 if generation.get("top_p") is None else generation["top_p"],
             top_k=generation.get("top_k") or 0,
         )
 

@@ -160,9 +160,11 @@ def _contradictions(tree: Tree) -> Iterator[Fault]:
             f"must be a multiple of 4, so that a bridge batch can mix easy : own : hard as 1:2:1; got {size}. "
             "Or set aopsd.curriculum.name=shuffle.",
         )
-    response, row = select(tree, "policy.generation.max_new_tokens"), select(tree, "policy.max_total_sequence_length")
-    if _is_int(response) and _is_int(row) and response >= row:
-        yield (
-            "policy.generation.max_new_tokens",
-            f"must leave room for a prompt within policy.max_total_sequence_length={row}; got {response}.",
-        )
+    row = select(tree, "policy.max_total_sequence_length")
+    limits = ["policy.generation.max_new_tokens", "aopsd.judge.max_new_tokens"]
+    if select(tree, "aopsd.evaluation.data_path") is not None:
+        limits.append("aopsd.evaluation.max_new_tokens")
+    for key in limits:
+        response = select(tree, key)
+        if _is_int(response) and _is_int(row) and response >= row:
+            yield key, f"must leave room for a prompt within policy.max_total_sequence_length={row}; got {response}."

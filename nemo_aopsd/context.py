@@ -69,7 +69,8 @@ def teacher_messages(
             return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=serialize(problem.dag)))
         case "dag_frontier":
             text = disclose(problem, reached, mark_frontier)
-            return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=text))
+            wording = "teacher_dag_marked" if mark_frontier else "teacher_dag"
+            return _user(fill(prompts, wording, problem=problem.problem, context=text))
         case "other_problem":
             gaps = {"problem": problem.problem, "donor_problem": donor.problem, "context": donor.solution}
             return _user(fill(prompts, "teacher_other_problem", **gaps))

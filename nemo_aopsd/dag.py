@@ -30,7 +30,9 @@ def find_faults(raw: Any, answer: str | None = None) -> list[Fault]:
     """Every defect of `{"nodes": [{"id", "statement"}], "edges": [[prerequisite, dependent]]}`, errors first.
 
     Errors: malformed, empty_graph, empty_id, duplicate_id, empty_statement, dangling_edge, self_loop, cycle,
-    states_answer (a last checkpoint that gives the final answer away). Warnings: duplicate_edge, transitive_edge.
+    states_answer (any checkpoint that calls the final answer by that name or boxes it, or a last one that ends by
+    equating something to it; the same value inside the route may be a coincidence and is no fault).
+    Warnings: duplicate_edge, transitive_edge.
     """
     malformed = _malformed(raw)
     if malformed:

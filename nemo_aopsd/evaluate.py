@@ -99,7 +99,7 @@ def summarize(lines: Sequence[Line], num_samples: int) -> dict[str, Any]:
         "num_problems": len(correct),
         "num_samples": num_samples,
         "pass_at_k": pass_at,
-        "pass_at_k_counts": intervals,
+        "pass_at_k_interval": intervals,
         "correct_per_problem": correct,
         "leak_rate": _mean(line["leak"] for line in lines),
         "truncation_rate": _mean(not line["finished"] for line in lines),

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nemo_aopsd.config import JudgeConfig
 from nemo_aopsd.data import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.types import Sampling, Tokens
 
 _MARKUP = re.compile(r"<\s*([|\uff5c][^<>]*[|\uff5c]|/?\s*attempt)\s*>", re.IGNORECASE)
-_UNCLOSED = re.compile(r'\[\s*"[^\]]*\Z')  # a list that ran out of tokens
+_UNCLOSED = re.compile(r'\[\s*["\d][^\]]*\Z')  # a list that ran out of tokens
 _CUT = "\n[... middle of the attempt left out ...]\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`judged` ids before closure; empty when `failed`. `cut` says that the attempt was too long to show whole."""
+    """`judged` ids before closure; empty when `failed`. `cut`: the attempt was too long to be shown whole."""
 
     judged: frozenset[str]
     failed: bool
@@ -85,13 +86,21 @@ def judge_attempts(
     config: JudgeConfig,
     prompts: str,
     thinking: bool | None,
+    max_row_tokens: int,
     seed: int,
 ) -> list[Verdict]:
-    """One verdict an attempt, greedy first; unread ones again by sampling at temperature 1, `num_retries` times."""
-    attempts = [shorten(response, tokenizer, config.max_attempt_tokens) for response in responses]
-    rendered = [
-        tokenizer.render(judge_messages(problem, attempt, prompts), thinking)
-        for problem, (attempt, _) in zip(problems, attempts, strict=True)
+    """One verdict an attempt, greedy first; unread ones again by sampling at temperature 1, `num_retries` times.
+
+    Prompt and verdict fit into `max_row_tokens`. Raises UserError if a problem leaves no room for any attempt.
+    """
+
+    def ask(problem: Problem, attempt: str) -> Tokens:
+        return tokenizer.render(judge_messages(problem, attempt, prompts), thinking)
+
+    room = max_row_tokens - config.max_new_tokens
+    asked = [
+        _ask_within(room, ask, problem, response, tokenizer, config.max_attempt_tokens)
+        for problem, response in zip(problems, responses, strict=True)
     ]
     verdicts: dict[int, Verdict] = {}
     pending = list(range(len(problems)))
@@ -100,13 +109,37 @@ def judge_attempts(
             break
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=float(trial > 0))
         for index, output in zip(
-            pending, model.generate([rendered[i] for i in pending], sampling, seed + trial), strict=True
+            pending, model.generate([asked[i][0] for i in pending], sampling, seed + trial), strict=True
         ):
             text = tokenizer.decode(output.tokens)
             judged = parse_verdict(text, problems[index].dag)
-            verdicts[index] = Verdict(judged or frozenset(), judged is None, attempts[index][1], text)
+            verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index][1], text)
         pending = [index for index in pending if verdicts[index].failed]
     return [verdicts[index] for index in range(len(problems))]
+
+
+def _ask_within(
+    room: int,
+    ask: Callable[[Problem, str], Tokens],
+    problem: Problem,
+    response: Tokens,
+    tokenizer: Tokenizer,
+    limit: int,
+) -> tuple[Tokens, bool]:
+    """A judge's prompt of at most `room` tokens, and whether the attempt lost its middle for it."""
+    while True:
+        attempt, cut = shorten(response, tokenizer, limit)
+        prompt = ask(problem, attempt)
+        excess = len(prompt) - room
+        if excess <= 0:
+            return prompt, cut
+        if limit == 0:
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {len(prompt)} tokens without any "
+                f"attempt, but policy.max_total_sequence_length less aopsd.judge.max_new_tokens leaves {room}. "
+                "Raise the first or lower the second."
+            )
+        limit = max(0, min(limit, len(response)) - excess)
 
 
 def shorten(response: Tokens, tokenizer: Tokenizer, limit: int) -> tuple[str, bool]:

@@ -192,15 +192,31 @@ def remote_judge(endpoint: Endpoint, model: str, *, concurrency: int = 32, promp
 
 
 def local_judge(
-    model: LanguageModel, tokenizer: Tokenizer, config: JudgeConfig, prompts: str, thinking: bool | None, seed: int
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    config: JudgeConfig,
+    *,
+    prompts: str,
+    thinking: bool | None,
+    max_row_tokens: int,
+    seed: int,
 ) -> Judge:
     """The judge that training uses, with its own retries and its own cutting of long attempts."""
 
     def judge(pairs: Sequence[tuple[Problem, str]]) -> list[Read]:
         problems = [problem for problem, _ in pairs]
         responses = [tokenizer.encode(attempt) for _, attempt in pairs]
-        options = {"config": config, "prompts": prompts, "thinking": thinking, "seed": seed}
-        verdicts = judge_attempts(model, tokenizer, problems, responses, **options)
+        verdicts = judge_attempts(
+            model,
+            tokenizer,
+            problems,
+            responses,
+            config=config,
+            prompts=prompts,
+            thinking=thinking,
+            max_row_tokens=max_row_tokens,
+            seed=seed,
+        )
         return [(None if verdict.failed else verdict.judged, verdict.text) for verdict in verdicts]
 
     return judge

@@ -123,7 +123,7 @@ def collect(
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with _timed(seconds, "judge"):
-        verdicts_B = judge_rollouts(problems_B, responses_B, engine, aopsd, seed)
+        verdicts_B = judge_rollouts(problems_B, responses_B, engine, config, seed)
         reached_B = [
             dag.largest_closed_subset(problem.dag, verdict.judged) if verdict else None
             for problem, verdict in zip(problems_B, verdicts_B, strict=True)
@@ -163,9 +163,10 @@ def collect(
 
 
 def judge_rollouts(
-    problems: Sequence[Problem], responses: list[Tokens], engine: Engine, aopsd: AOPSDConfig, seed: int
+    problems: Sequence[Problem], responses: list[Tokens], engine: Engine, config: Config, seed: int
 ) -> list[Verdict | None]:
     """A verdict for each response, or None for all where neither context nor curriculum uses progress."""
+    aopsd = config.aopsd
     if aopsd.context.kind != "dag_frontier" and aopsd.curriculum.name != "competence":
         return [None] * len(responses)
     return judge_attempts(
@@ -176,6 +177,7 @@ def judge_rollouts(
         config=aopsd.judge,
         prompts=aopsd.prompts,
         thinking=aopsd.thinking.student,
+        max_row_tokens=config.max_row_tokens,
         seed=derive_seed(seed, "judge"),
     )
 

@@ -154,7 +154,7 @@ class Trainer:
             for problem in problems
         ]
         outputs = self.engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
-        verdicts = judge_rollouts(problems, [output.tokens for output in outputs], self.engine, self.aopsd, seed)
+        verdicts = judge_rollouts(problems, [output.tokens for output in outputs], self.engine, self.config, seed)
         found: dict[str, list[float]] = {key: [] for key in ids}
         for problem, verdict in zip(problems, verdicts, strict=True):
             if not verdict.failed:

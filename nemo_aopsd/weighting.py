@@ -15,6 +15,8 @@ def band_pass(nll: float, beta: float) -> float:
     """
     if not (nll >= 0 and beta > 0):
         raise ValueError(f"expected nll >= 0 and beta > 0, got {nll} and {beta}")
+    if math.isinf(nll):
+        return 0.0
     return nll / beta * math.exp(1 - nll / beta)
 
 

@@ -76,7 +76,7 @@ def _write_config(folder, data, num_samples, evaluations, context, weighting, cu
         f"""# aopsd train examples/demo.yaml aopsd.seed=0
 policy:
   model_name: tiny-qwen3
-  max_total_sequence_length: 512
+  max_total_sequence_length: 1024
   precision: float32
   optimizer: {{kwargs: {{lr: 5.0e-6}}}}
   generation: {{max_new_tokens: 128, temperature: 1.0}}
@@ -87,7 +87,7 @@ aopsd:
   weighting: {weighting}
   context: {{kind: {context}}}
   curriculum: {{name: {curriculum}}}
-  evaluation: {{data_path: {held_out}, num_samples: {num_samples}}}
+  evaluation: {{data_path: {held_out}, num_samples: {num_samples}, max_new_tokens: 128}}
 """
     )
 

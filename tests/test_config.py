@@ -12,7 +12,7 @@ REPO = Path(__file__).parents[1]
 BASE = """\
 policy:
   model_name: models/tiny
-  max_total_sequence_length: 256
+  max_total_sequence_length: 1024
   generation:
     max_new_tokens: 64
 data:
@@ -53,7 +53,7 @@ def test_a_short_config_gets_every_default(base):
     assert config.aopsd == AOPSDConfig()
     assert config.policy["model_name"] == "models/tiny"
     assert config.rollout.temperature == 1.0 and config.rollout.max_new_tokens == 64
-    assert config.max_row_tokens == 256
+    assert config.max_row_tokens == 1024
     assert config.checkpointing == {
         "enabled": True,
         "checkpoint_dir": "runs/x/checkpoints",
@@ -227,7 +227,7 @@ def test_wrong_types_name_key_and_type(base, override, expected):
         ("policy.generation.top_p=0.95", "must be 1 in training; got 0.95"),
         ("policy.generation.top_k=20", "must be null (off) in training; got 20"),
         ("aopsd.num_prompts_per_step=6", "multiple of 4"),
-        ("policy.generation.max_new_tokens=256", "must leave room for a prompt within"),
+        ("policy.generation.max_new_tokens=1024", "must leave room for a prompt within"),
         ("+policy.model_name.x=1", "must be a name or a path"),
     ],
 )

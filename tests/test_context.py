@@ -159,3 +159,14 @@ def test_every_problem_gives_once_and_never_to_itself(size, seed):
 def test_the_seed_chooses_the_donors():
     problems = [replace(PROBLEM, id=f"p{i}") for i in range(30)]
     assert assign_donors(problems, 0) != assign_donors(problems, 1)
+
+
+def test_wording_speaks_of_marks_only_where_there_are_some():
+    reached = frozenset(list(PROBLEM.dag)[:1])
+
+    def text(kind, **options):
+        return teacher_messages(PROBLEM, kind, "default", reached=reached, **options)[0]["content"]
+
+    assert "`reached`" in text("dag_frontier") and "`next`" in text("dag_frontier")
+    for plain in (text("dag_full"), text("dag_frontier", mark_frontier=False)):
+        assert "`reached`" not in plain and "earlier attempt" not in plain

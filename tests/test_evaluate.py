@@ -136,7 +136,7 @@ def test_summary_by_hand():
     summary = summarize(lines, 2)
     assert summary["correct_per_problem"] == {"a": 2, "b": 1, "c": 0}
     assert summary["pass_at_k"] == {"1": 0.5, "2": pytest.approx(2 / 3)}
-    assert summary["pass_at_k_counts"]["1"] == {"low": 0.0, "high": 1.0}
+    assert summary["pass_at_k_interval"]["1"] == {"low": 0.0, "high": 1.0}
     assert summary["leak_rate"] == summary["truncation_rate"] == pytest.approx(1 / 6)
     assert (summary["mean_tokens"], summary["ungradable"]) == (pytest.approx(28 / 6), 1)
     assert (summary["num_problems"], summary["num_samples"]) == (3, 2)

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from nemo_aopsd.config import JudgeConfig
 from nemo_aopsd.dag import build_graph
 from nemo_aopsd.data import Problem
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge import Verdict, judge_attempts, judge_messages, parse_verdict, shorten
 from nemo_aopsd.types import Generation
+from tests.fakes import CharTokenizer
 
 KNOWN = {"1", "2", "3"}
 PROBLEM = Problem(
@@ -155,6 +157,7 @@ def judge(script, responses, **config):
         config=JudgeConfig(**config),
         prompts="default",
         thinking=False,
+        max_row_tokens=99_999,
         seed=5,
     )
     return verdicts, model.calls
@@ -205,3 +208,42 @@ def test_a_long_attempt_loses_its_middle_and_says_so():
 def test_an_empty_response_is_judged_like_any_other():
     verdicts, _ = judge({"": ["[]"]}, [[]])
     assert verdicts == [Verdict(frozenset(), False, False, "[]")]
+
+
+class CharJudge:
+    """Says that checkpoint 1 holds and records the length of what it was asked."""
+
+    def __init__(self):
+        self.lengths = []
+
+    def generate(self, prompts, sampling, seed):
+        self.lengths += map(len, prompts)
+        return [Generation(CharTokenizer().encode('["1"]'), True) for _ in prompts]
+
+
+def judge_within(max_row_tokens, attempt):
+    model, tokenizer = CharJudge(), CharTokenizer()
+    options = {"config": JudgeConfig(max_new_tokens=20), "prompts": "default", "thinking": None, "seed": 0}
+    responses = [tokenizer.encode(attempt)]
+    (verdict,) = judge_attempts(model, tokenizer, [PROBLEM], responses, max_row_tokens=max_row_tokens, **options)
+    return verdict, model.lengths[0]
+
+
+def test_an_attempt_that_leaves_no_room_for_the_verdict_loses_its_middle_and_is_counted():
+    whole, length = judge_within(99_999, "x" * 500)
+    assert not whole.cut
+    assert judge_within(length + 20, "x" * 500) == (whole, length)
+    for missing in (1, 7, 100, 400):
+        verdict, cut_length = judge_within(length + 20 - missing, "x" * 500)
+        assert verdict.cut and not verdict.failed
+        assert length - missing - 50 < cut_length <= length - missing
+
+
+def test_a_problem_too_long_for_any_attempt_is_an_error_and_not_a_failed_verdict():
+    with pytest.raises(UserError, match=r"judge's prompt takes \d+ tokens without any attempt.*leaves 80"):
+        judge_within(100, "x" * 500)
+
+
+@pytest.mark.parametrize("text", ["Because [1, 2] hold: [1, 2, 3", "[1] holds. So: [1, 2", '["1"] or ["1", "2'])
+def test_a_last_list_that_ran_out_of_tokens_is_no_verdict(text):
+    assert parse_verdict(text, {"1", "2", "3"}) is None

@@ -87,7 +87,9 @@ def test_local_judge_is_the_one_of_training():
             return [Generation(CharTokenizer().encode('["a"]'), True) for _ in prompts]
 
     model = Scripted()
-    judge = local_judge(model, CharTokenizer(), JudgeConfig(), "default", None, 0)
+    judge = local_judge(
+        model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
+    )
     results = evaluate([case("a")], judge)
     assert results[0].plain == (frozenset("a"), '["a"]')
     assert "I try" in CharTokenizer().decode(model.prompts[0])

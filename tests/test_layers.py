@@ -123,7 +123,7 @@ def test_light_modules_stay_light(name):
 def test_checking_a_whole_config_loads_no_model_library(tmp_path):
     (tmp_path / "problems.jsonl").write_text(PROBLEM)
     (tmp_path / "run.yaml").write_text(
-        "policy: {model_name: m, max_total_sequence_length: 9, generation: {max_new_tokens: 4}}\n"
+        "policy: {model_name: m, max_total_sequence_length: 999, generation: {max_new_tokens: 4}}\n"
         f"data: {{train: {{data_path: {tmp_path}/problems.jsonl}}}}\nlogger: {{log_dir: {tmp_path}/run}}\n"
     )
     statement = (

@@ -103,7 +103,8 @@ def test_unreadable_verdict_is_quoted():
 
 
 def test_dropped_rollout_says_why():
-    aopsd = AOPSDConfig(context=ContextConfig(on_overlong="drop"))
+    shown = ContextConfig(kind="dag_full", on_overlong="drop")
+    aopsd = AOPSDConfig(context=shown, curriculum=CurriculumConfig(name="shuffle"))
     text, _ = preview(aopsd, ScriptedEngine("answer", "[]").base, max_total_sequence_length=300)
     assert "this rollout is dropped" in text
     assert "answer<end>" in text

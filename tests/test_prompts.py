@@ -17,6 +17,7 @@ TEMPLATES = {
     "teacher_plan": ("problem", "context"),
     "teacher_subproblems": ("problem", "context"),
     "teacher_dag": ("problem", "context"),
+    "teacher_dag_marked": ("problem", "context"),
     "teacher_other_problem": ("problem", "donor_problem", "context"),
     "judge": ("problem", "checkpoints", "attempt"),
 }

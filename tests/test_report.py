@@ -286,7 +286,7 @@ def test_pass_at_k_figure_has_the_evaluated_rates_and_bounds(monkeypatch):
     drawn = []
     monkeypatch.setattr(figures, "_finish", lambda figure, name, label: drawn.append(figure) or "")
     bounds = {"1": {"low": 0.25, "high": 0.75}}
-    figures.pass_at_k([{"epoch": 0, "pass_at_k": {"1": 0.5}, "pass_at_k_counts": bounds}], [1])
+    figures.pass_at_k([{"epoch": 0, "pass_at_k": {"1": 0.5}, "pass_at_k_interval": bounds}], [1])
     line, low, high = drawn[0].axes[0].lines
     assert [line.get_ydata().tolist(), low.get_ydata().tolist(), high.get_ydata().tolist()] == [[0.5], [0.25], [0.75]]
 
@@ -307,7 +307,7 @@ def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):
         rate = sum(counts.values()) / 8
         change = {"num_problems": 2, "num_samples": 4, "correct_per_problem": counts, "leak_rate": epoch / 8}
         bounds = {"1": {"low": 0, "high": 1}}
-        rest = {"pass_at_k": {"1": rate}, "pass_at_k_counts": bounds}
+        rest = {"pass_at_k": {"1": rate}, "pass_at_k_interval": bounds}
         path.write_text(json.dumps(json.loads(path.read_text()) | change | rest))
     passed, leaks, *_ = page.headline(read_run(run))
     assert passed.value == "0.250 → 1.000"

@@ -9,7 +9,7 @@ from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 
 CONFIG = """\
-policy: {{model_name: m, max_total_sequence_length: 64, generation: {{max_new_tokens: 16}}}}
+policy: {{model_name: m, max_total_sequence_length: 640, generation: {{max_new_tokens: 16}}}}
 data: {{train: {{data_path: problems.jsonl}}}}
 logger: {{log_dir: {run}}}
 """

@@ -91,12 +91,13 @@ def longest_teacher_row(result) -> int:
 
 
 def test_an_overlong_teacher_row_is_an_error_that_names_the_problem_or_a_counted_drop():
-    reference, _ = step(make_engine())
+    strict = AOPSDConfig(context=ContextConfig(kind="dag_full"), curriculum=CurriculumConfig(name="shuffle"))
+    reference, _ = step(make_engine(), strict)
     limit = longest_teacher_row(reference) + 8  # k tokens of a probe must fit too
-    step(make_engine(), max_total_sequence_length=limit)
+    step(make_engine(), strict, max_total_sequence_length=limit)
     with pytest.raises(UserError, match=r"problems.jsonl:\d+: problem 'p00\d'.*max_total_sequence_length"):
-        step(make_engine(), max_total_sequence_length=limit - 1)
-    aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0), context=ContextConfig(on_overlong="drop"))
+        step(make_engine(), strict, max_total_sequence_length=limit - 1)
+    aopsd = replace(strict, context=ContextConfig(kind="dag_full", on_overlong="drop"))
     engine = make_engine()
     result, config = step(engine, aopsd, max_total_sequence_length=limit - 1)
     dropped = [rollout for rollout in result.rollouts if rollout.dropped]
@@ -107,7 +108,8 @@ def test_an_overlong_teacher_row_is_an_error_that_names_the_problem_or_a_counted
 
 
 def test_all_rows_dropped_trains_on_nothing_and_stays_finite():
-    aopsd = AOPSDConfig(context=ContextConfig(on_overlong="drop"))
+    shown = ContextConfig(kind="solution", on_overlong="drop")
+    aopsd = AOPSDConfig(context=shown, curriculum=CurriculumConfig(name="shuffle"))
     result, config = step(make_engine(), aopsd, max_total_sequence_length=1)
     metrics = step_metrics(result, config.aopsd, [False] * 4)
     assert metrics["context/dropped"] == 4

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
+from nemo_aopsd.config import AOPSDConfig, ContextConfig, JudgeConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
 from nemo_aopsd.data import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings
@@ -29,6 +29,7 @@ from tests.local_models import tiny_settings
 TEMPLATES = {
     "student": "{problem}!",
     "teacher_dag": "{problem} DAG\n{context}\n!",
+    "teacher_dag_marked": "{problem} DAG with marks\n{context}\n!",
     "judge": "JUDGE {problem}\n{checkpoints}\n{attempt}\n!",
 }
 OPTIMIZER = OptimizerSettings(lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9), eps=1e-3)
@@ -93,6 +94,7 @@ class Case:
             weighting=self.weighting,
             objective=ObjectiveConfig(advantage_clip=self.clip),
             context=ContextConfig(kind=self.context, mark_frontier=self.mark, on_overlong="drop"),
+            judge=JudgeConfig(max_new_tokens=7),
             probes=ProbeConfig(
                 threshold=self.threshold, length=self.k, beta_positive=self.beta[0], beta_negative=self.beta[1]
             ),
@@ -200,7 +202,8 @@ def teacher_prompt(problem, reached, case):
     def mark(node):
         return (" reached" if node in reached else " next") if case.mark else ""
 
-    return fill("teacher_dag", problem=problem.problem, context=written(graph, reached | frontier, mark))
+    wording = "teacher_dag_marked" if case.mark else "teacher_dag"
+    return fill(wording, problem=problem.problem, context=written(graph, reached | frontier, mark))
 
 
 def next_logprobs(model, tokens):
@@ -363,7 +366,7 @@ def test_a_rollout_is_dropped_exactly_where_a_probe_would_not_fit(prompts, monke
     def first_rollout(row_tokens):
         rng = random.Random(0)
         case = Case.draw(rng)
-        case.context, case.row_tokens = "dag_frontier", row_tokens
+        case.context, case.row_tokens = "dag_full", row_tokens
         engine = case.engine(random_model(0))
         monkeypatch.setattr(engine.student, "generate", ScriptedJudge(engine.student, rng).generate)
         config = case.config(prompts)

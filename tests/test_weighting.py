@@ -29,6 +29,7 @@ def test_weight_lies_between_0_and_1_and_peaks_at_beta(nll, beta):
 def test_weight_vanishes_at_both_ends():
     assert band_pass(0, 1) == 0
     assert band_pass(60, 1) < 1e-20
+    assert band_pass(math.inf, 1) == 0
 
 
 @pytest.mark.parametrize(("nll", "beta"), [(-0.1, 1), (math.nan, 1), (1, 0), (1, -1), (1, math.nan)])

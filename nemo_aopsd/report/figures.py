@@ -40,7 +40,7 @@ def pass_at_k(evaluations: Sequence[Mapping], ks: Sequence[int]) -> str:
             # Samplings may differ between evaluations, so a k can be absent from some.
             shown = [evaluation for evaluation in evaluations if str(k) in evaluation["pass_at_k"]]
             rates = np.array([evaluation["pass_at_k"][str(k)] for evaluation in shown])
-            bounds = [evaluation["pass_at_k_counts"][str(k)] for evaluation in shown]
+            bounds = [evaluation["pass_at_k_interval"][str(k)] for evaluation in shown]
             errors = np.array([[bound["low"] for bound in bounds], [bound["high"] for bound in bounds]])
             offset = (index - (len(ks) - 1) / 2) * 0.05
             axes.errorbar(

@@ -58,7 +58,7 @@ def _evaluation_row(evaluation: Record, ks: Sequence[int]) -> tuple[str, ...]:
     def cell(k: int) -> str:
         if str(k) not in evaluation["pass_at_k"]:
             return "too few samples"
-        bound = evaluation["pass_at_k_counts"][str(k)]
+        bound = evaluation["pass_at_k_interval"][str(k)]
         return f"{evaluation['pass_at_k'][str(k)]:.3f} [{bound['low']:.3f}, {bound['high']:.3f}]"
 
     samples = evaluation["num_problems"] * evaluation["num_samples"]
