@@ -1,5 +1,6 @@
 """What servers and networks do to a build, what a kill does, and what never gets out."""
 
+import asyncio
 import json
 import logging
 import multiprocessing
@@ -12,6 +13,7 @@ from collections import Counter
 
 import pytest
 
+from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
 from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
 from nemo_aopsd.errors import UserError
@@ -157,6 +159,22 @@ def test_server_that_wants_max_completion_tokens_gets_it(tmp_path):
         assert run(tmp_path, server, count=2)["accepted"] == 2
 
 
+def test_requests_that_are_on_their_way_also_learn_of_max_completion_tokens():
+    def answer(body, headers):
+        if "max_tokens" in body:
+            return Reply(status=400, body=b'{"error": {"message": "use max_completion_tokens instead"}}', delay=0.05)
+        return Reply("fine")
+
+    async def ask_eight_at_a_time(endpoint):
+        request = Request("m", [{"role": "user", "content": "hi"}], 9, None, None)
+        async with ChatClient(endpoint, concurrency=8, timeout=5, max_retries=0) as client:
+            return await asyncio.gather(*(client.complete(request) for _ in range(8)))
+
+    with ChatServer(answer) as server:
+        answers = asyncio.run(ask_eight_at_a_time(parse_endpoint(server.url, None)))
+    assert [completion.text for completion in answers] == ["fine"] * 8
+
+
 def test_concurrency_is_kept(tmp_path):
     with ChatServer(lambda body, headers: answer_well(body, headers, delay=0.02)) as server:
         run(tmp_path, server, count=20, concurrency=5)
@@ -287,6 +305,24 @@ def test_key_and_password_never_get_out(tmp_path, caplog, capfd, status, quoted)
     assert "your key [redacted]" in written
     for secret in [KEY, sent.split()[1], *([PASSWORD, quoted, json.dumps(PASSWORD)[1:-1]] if quoted else [])]:
         assert secret not in written
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_key_is_masked_before_a_message_is_cut(status):
+    """Whatever the place at which a long message is cut, no part of the key is left before the cut."""
+
+    def answer(body, headers):
+        echo = "." * int(body["messages"][0]["content"]) + KEY + "." * 500
+        return Reply(status=status, body=json.dumps({"error": {"message": echo}}).encode())
+
+    async def ask(endpoint, padding):
+        async with ChatClient(endpoint, concurrency=8, timeout=5, max_retries=0) as client:
+            requests = (Request("m", [{"role": "user", "content": str(number)}], 9, None, None) for number in padding)
+            return await asyncio.gather(*map(client.complete, requests), return_exceptions=True)
+
+    with ChatServer(answer) as server:
+        errors = asyncio.run(ask(parse_endpoint(server.url, KEY), range(100, 500, 5)))
+    assert all(isinstance(error, RequestRefused | ServerUnavailable) and KEY[:6] not in str(error) for error in errors)
 
 
 def test_connection_that_fails_names_no_password(tmp_path, caplog, capfd):
