@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nemo_aopsd.errors import UserError
+
+if TYPE_CHECKING:
+    from nemo_aopsd.judge_eval import Judge
 
 data_app = typer.Typer(help="Make problems files.", no_args_is_help=True)
 judge_app = typer.Typer(help="Measure the progress judge.", no_args_is_help=True)
@@ -150,6 +153,9 @@ def data_prepare(
 def judge_eval(
     cases: Annotated[Path, typer.Option(metavar="FILE", help="Labelled attempts, one JSON object a line.")],
     problems: Annotated[Path, typer.Option(metavar="FILE", help="The problems with their DAGs.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file of --config.")
+    ] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="OpenAI-compatible server.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the server.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Judge with the student of a config.")] = None,
@@ -162,9 +168,11 @@ def judge_eval(
 
     if (base_url is None) == (config is None) or (base_url is None) != (model is None):
         raise UserError("give either --base-url and --model, or --config; not both.")
+    if overrides and not config:
+        raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
     loaded = evaluation.load_cases(cases, problems)
     if config:
-        judge = _local_judge(config)
+        judge = _local_judge(config, overrides or [])
     else:
         from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
 
@@ -178,12 +186,13 @@ def judge_eval(
         typer.echo(out)
 
 
-def _local_judge(path: Path):
+def _local_judge(path: Path, overrides: list[str]) -> Judge:
+    """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
     from nemo_aopsd.cli import _engine_module
     from nemo_aopsd.config_files import load_config
     from nemo_aopsd.judge_eval import local_judge
 
-    config = load_config(path)
+    config = load_config(path, overrides)
     engine = _engine_module(config).build(config)
     aopsd = config.aopsd
     model = engine.teacher if aopsd.judge.model == "teacher" else engine.student
