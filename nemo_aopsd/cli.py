@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd import run_folder
+from nemo_aopsd import cli_data, run_folder
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem, load_problems
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 dag_app = typer.Typer(help="Check and draw the reasoning DAGs of a problems file.", no_args_is_help=True)
 app.add_typer(dag_app, name="dag")
+cli_data.mount(app, dag_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
 Overrides = Annotated[
@@ -89,7 +90,7 @@ def evaluate(
     from nemo_aopsd import checkpoint
     from nemo_aopsd.evaluate import evaluate as evaluate_problems
 
-    engine = _engine_module(config).build(config)
+    engine = engine_module(config).build(config)
     state = checkpoint.load_latest(Path(config.checkpointing["checkpoint_dir"]), engine)
     if state is None:
         raise UserError(f"{run}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one.")
@@ -124,7 +125,7 @@ def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None)
 
     from nemo_aopsd.preview import show
 
-    show(chosen, problems, _engine_module(settings).build(settings), settings, Console())
+    show(chosen, problems, engine_module(settings).build(settings), settings, Console())
 
 
 @app.command(epilog="Example: aopsd report runs/demo")
@@ -199,7 +200,7 @@ def demo(
 
 
 def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
-    _engine_module(config).check(config)
+    engine_module(config).check(config)
     return check_inputs(config)
 
 
@@ -210,18 +211,18 @@ def _train(
     from nemo_aopsd.files import atomic_write
     from nemo_aopsd.trainer import train as train_problems
 
-    engine = _engine_module(config).build(config)
+    engine = engine_module(config).build(config)
     run = _run(config)
-    atomic_write(run / "config.yaml", to_yaml(config))
+    typed = shlex.join(["aopsd", "train", *command])
+    atomic_write(run / "config.yaml", f"# {typed}\n{to_yaml(config)}")
     try:
         train_problems(config, problems, held_out, engine, run, resume=resume)
     except KeyboardInterrupt:
-        again = shlex.join(["aopsd", "train", *command, "--resume", str(run)])
-        typer.echo(f"\ninterrupted. To go on: {again}", err=True)
+        typer.echo(f"\ninterrupted. To go on: {typed} --resume {shlex.quote(str(run))}", err=True)
         raise typer.Exit(130) from None
 
 
-def _engine_module(config: Config) -> ModuleType:
+def engine_module(config: Config) -> ModuleType:
     """The engine's `check(config)` and `build(config)`; NeMo RL is imported by no other setting."""
     if config.aopsd.engine == "local":
         from nemo_aopsd.engines import local

@@ -188,12 +188,12 @@ def judge_eval(
 
 def _local_judge(path: Path, overrides: list[str]) -> Judge:
     """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
-    from nemo_aopsd.cli import _engine_module
+    from nemo_aopsd.cli import engine_module
     from nemo_aopsd.config_files import load_config
     from nemo_aopsd.judge_eval import local_judge
 
     config = load_config(path, overrides)
-    engine = _engine_module(config).build(config)
+    engine = engine_module(config).build(config)
     aopsd = config.aopsd
     model = engine.teacher if aopsd.judge.model == "teacher" else engine.student
     return local_judge(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,16 @@ def parse_problem(record: dict[str, Any], where: str) -> Problem:
         subproblems=_text_list(record, "subproblems", where),
         dag=None if raw_dag is None else dag.build_graph(raw_dag, answer, f"{where} (id {record['id']!r})"),
     )
+
+
+def fingerprint(problems: Iterable[Problem]) -> str:
+    """SHA-256 over everything in `problems` that training reads, in order."""
+    digest = hashlib.sha256()
+    for item in problems:
+        graph = None if item.dag is None else [list(item.dag.nodes.data("statement")), list(item.dag.edges)]
+        shown = [item.id, item.problem, item.answer, item.solution, item.plan, item.subproblems, graph]
+        digest.update(json.dumps(shown).encode())
+    return digest.hexdigest()
 
 
 def _optional_text(record: dict[str, Any], field: str, where: str) -> str | None:

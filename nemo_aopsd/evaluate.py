@@ -24,7 +24,7 @@ from nemo_aopsd.context import student_messages
 from nemo_aopsd.data import Problem, read_jsonl
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed
+from nemo_aopsd.files import atomic_write, derive_seed, naming
 from nemo_aopsd.grading import grade
 from nemo_aopsd.leaks import leak_patterns, mentions_context
 from nemo_aopsd.stats import bootstrap_interval, mean_pass_at_k, paired_bootstrap_interval, pass_at_k
@@ -180,9 +180,10 @@ def _keep_complete_blocks(path: Path, num_rows: int) -> list[Line]:
 
 
 def _append(file: Any, lines: Sequence[Line]) -> None:
-    file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8"))
-    file.flush()
-    os.fsync(file.fileno())
+    with naming(Path(file.name)):
+        file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _mean(values: Iterator[float]) -> float:

@@ -22,10 +22,13 @@ class RateColumn(ProgressColumn):
 
 
 def track(items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0) -> Iterator[T]:
-    """The items, behind a progress bar with a rate that vanishes at the end. Nothing where there is no terminal."""
+    """The items, behind a progress bar with a rate that vanishes at the end; one line where there is no terminal."""
+    total = total or len(items)
+    if not console.is_terminal:
+        console.print(f"{label}: {total - done} to go", highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(label, total=total or len(items), completed=done)
+        task = bar.add_task(label, total=total, completed=done)
         for item in items:
             yield item
             bar.advance(task)

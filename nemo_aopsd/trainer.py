@@ -17,8 +17,9 @@ from nemo_aopsd.config import Config
 from nemo_aopsd.context import assign_donors, student_messages
 from nemo_aopsd.curriculum import Curriculum
 from nemo_aopsd.dag import largest_closed_subset, progress
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data import Problem, fingerprint
 from nemo_aopsd.engine import Engine
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import evaluate
 from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
 from nemo_aopsd.leaks import leak_patterns, mentions_context
@@ -73,6 +74,7 @@ class Trainer:
     def run(self, resume: bool) -> None:
         state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
         if state:
+            self._check_problems(state)
             self.step, self.next_batch = state["step"], state["next_batch"]
             self.curriculum.load_state_dict(state["curriculum"])
         self._forget_steps_after(self.step)
@@ -125,7 +127,7 @@ class Trainer:
         ]
         write_jsonl(self.folder / "rollouts" / f"step_{self.step:06d}.jsonl", records)
         append_jsonl(self.folder / "metrics.jsonl", metrics)
-        self.console.print(step_line(metrics), highlight=False)
+        self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
 
     def _start_curriculum(self) -> None:
         if self.aopsd.curriculum.name == "competence":
@@ -181,7 +183,7 @@ class Trainer:
             epoch=epoch,
             weights=f"step_{self.step:06d}",
         )
-        self.console.print(evaluation_line(summary), highlight=False)
+        self.console.print(evaluation_line(summary), highlight=False, soft_wrap=True)
 
     def _record_competence(self) -> None:
         self.curriculum.record()
@@ -197,8 +199,16 @@ class Trainer:
             "step": self.step,
             "next_batch": self.next_batch,
             "teacher_checksum": self.engine.teacher_checksum(),
+            "problems": fingerprint(self.problems.values()),
             "curriculum": self.curriculum.state_dict(),
         }
+
+    def _check_problems(self, state: dict[str, Any]) -> None:
+        if state["problems"] != fingerprint(self.problems.values()):
+            raise UserError(
+                f"{self.config.data['train']['data_path']}: these are not the problems that the run in {self.folder} "
+                "was started with. Restore the file, or start a new run in another logger.log_dir."
+            )
 
     def _forget_steps_after(self, step: int) -> None:
         """Drop what was recorded after the newest checkpoint: those steps come again."""

@@ -48,7 +48,7 @@ def aopsd(tmp_path, monkeypatch, capsys):
     write_rows("problems.jsonl", *map(row, range(8)))
     write_rows("held_out.jsonl", *map(row, range(8, 12)))
     fake = SimpleNamespace(check=lambda config: None, build=lambda config: make_engine())
-    monkeypatch.setattr(cli, "_engine_module", lambda config: fake)
+    monkeypatch.setattr(cli, "engine_module", lambda config: fake)
     monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "run.yaml")
 
     def run(line):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -87,3 +88,24 @@ def test_importing_the_commands_loads_nothing_heavy():
     script = "import nemo_aopsd.cli_data, nemo_aopsd.dag_pipeline.pipeline, nemo_aopsd.judge_eval, sys\n"
     script += "print([m for m in ('torch', 'transformers', 'openai', 'pyarrow', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_judge_of_a_config(tmp_path):
+    """The built-in tiny model judges two attempts at its own problems, by the code that training uses."""
+    package = Path(cli_data.__file__).parent
+    problems = package / "embedded/data/heldout.jsonl"
+    first = json.loads(problems.read_text(encoding="utf-8").splitlines()[0])
+    cases, out = tmp_path / "c.jsonl", tmp_path / "v.jsonl"
+    nodes = [node["id"] for node in first["dag"]["nodes"]]
+    attempts = [(first["solution"], nodes), ("", [])]
+    lines = [{"problem_id": first["id"], "attempt": attempt, "established": ids} for attempt, ids in attempts]
+    cases.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    config = package.parent / "examples/configs/aopsd_tiny_cpu.yaml"
+    command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config, "--out", out]
+    said = invoke(*command, f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40")
+    assert "2 attempts, " in said and "injections that fooled the judge" in said
+    assert [json.loads(line)["established"] for line in out.read_text().splitlines()] == [sorted(nodes), []]
+    with pytest.raises(cli_data.UserError, match="settings go over the file of --config"):
+        invoke(
+            "judge", "eval", "--cases", cases, "--problems", problems, "--base-url", "http://h", "--model", "m", "a=1"
+        )

@@ -120,6 +120,14 @@ def test_resuming_with_another_teacher_is_refused(tmp_path):
         run(tmp_path, other, resume=True)
 
 
+def test_resuming_with_other_problems_is_refused(tmp_path):
+    run(tmp_path, aopsd=replace(AOPSD, max_num_steps=2))
+    config = make_config(tmp_path, AOPSD)
+    changed = [replace(PROBLEMS[0], answer="another"), *PROBLEMS[1:]]
+    with pytest.raises(UserError, match="not the problems that the run"):
+        train(config, changed, HELD_OUT, make_engine(), tmp_path, resume=True, console=Console(quiet=True))
+
+
 def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path, uninterrupted):
     run(tmp_path, aopsd=replace(AOPSD, max_num_steps=2))
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
