@@ -31,6 +31,9 @@ def load_model(settings: Settings) -> PreTrainedModel:
         )
     except (OSError, ValueError) as error:
         raise UserError(f"{settings.model}: cannot be loaded as a causal language model: {error}") from error
+    quantizer = getattr(model, "hf_quantizer", None)
+    if settings.model.suffix == ".gguf" and quantizer is not None:
+        quantizer.remove_quantization_config(model)  # the weights are dense now; with it the model could not be saved
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     _refuse_unfit(model, settings.model)
     return model
