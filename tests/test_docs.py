@@ -2,7 +2,7 @@
 
 import ast
 import re
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import yaml
 
 from nemo_aopsd.config import AOPSDConfig
 from nemo_aopsd.config_files import NEMO_RL_DEFAULTS, flatten
+from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 
 REPO = Path(__file__).parents[1]
 CHOICES = (REPO / "docs/choices.md").read_text(encoding="utf-8")
@@ -23,7 +24,14 @@ def test_every_default_is_in_the_table_of_choices_with_its_value_and_a_reason():
     assert len(documented) == len(rows)
     actual = {f"aopsd.{key}": value for key, value in flatten(asdict(AOPSDConfig())).items()}
     actual |= flatten(NEMO_RL_DEFAULTS)
+    actual |= {f"policy.{key}": value for key, value in defaults_of(Settings).items()}
+    actual |= {f"policy.optimizer.kwargs.{key}": value for key, value in defaults_of(OptimizerSettings).items()}
     assert {key: yaml.safe_load(value) for key, value in documented.items()} == actual
+
+
+def defaults_of(settings):
+    values = {field.name: field.default for field in fields(settings) if field.default is not MISSING}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 def equation_rows():

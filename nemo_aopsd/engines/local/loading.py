@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
@@ -25,6 +26,7 @@ def load_tokenizer(settings: Settings) -> Any:
 def load_model(settings: Settings) -> PreTrainedModel:
     """The causal language model on this machine's device, in evaluation mode. Raises UserError if it is unfit."""
     positional, named = _source(settings.model)
+    disable_progress_bar()  # transformers would draw its own bars between ours
     try:
         model = AutoModelForCausalLM.from_pretrained(
             *positional, **named, dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
