@@ -30,8 +30,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# one thread: the tiny model gains nothing from two, and on a busy machine OpenMP's threads wait for each other
 demo: $(READY)
-	.venv/bin/aopsd demo
+	OMP_NUM_THREADS=1 .venv/bin/aopsd demo
 
 test: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 95
