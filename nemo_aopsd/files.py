@@ -67,8 +67,8 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     """The complete lines of an append-only file; a last line that a kill cut short is left out."""
     if not path.exists():
         return []
-    complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in complete.split("\n") if line]
+    complete, _, _ = path.read_bytes().rpartition(b"\n")  # bytes: the cut may go through a character
+    return [json.loads(line) for line in complete.split(b"\n") if line]
 
 
 def derive_seed(*parts: object) -> int:
