@@ -48,7 +48,7 @@ def test_a_journal_line_cut_by_a_kill_is_left_out(tmp_path):
     whole = journal.read_bytes()
     for cut in range(len(whole) + 1):
         journal.write_bytes(whole[:cut])
-        complete = [line for line in whole[:cut].split(b"\n")[:-1]]
+        complete = whole[:cut].split(b"\n")[:-1]
         assert read_journal(journal) == [json.loads(line) for line in complete]
     assert read_journal(tmp_path / "absent.jsonl") == []
 
