@@ -115,7 +115,7 @@ def evaluate(
     typer.echo(f"{summary['num_problems']} problems, {samples} samples each, {weights}; samples in {out}")
 
 
-@app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-0001")
+@app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-351-level6")
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
     settings = load_config(config, overrides or [])

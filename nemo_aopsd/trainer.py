@@ -88,7 +88,7 @@ class Trainer:
     def _run_epoch(self) -> None:
         epoch = self.curriculum.epoch
         batches = self.curriculum.batches()
-        label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}"
+        label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}, steps"
         for batch in track(batches[self.next_batch :], label, self.console, len(batches), self.next_batch):
             result = train_step(
                 [self.problems[problem_id] for problem_id in batch],
@@ -142,7 +142,7 @@ class Trainer:
         size = self.aopsd.num_prompts_per_step
         ids = sorted(self.problems)
         blocks = [ids[start : start + size] for start in range(0, len(ids), size)]
-        for index, block in enumerate(track(blocks, "initial attempts", self.console)):
+        for index, block in enumerate(track(blocks, "initial attempts, batches", self.console)):
             if not found.keys() >= set(block):
                 for problem_id, values in self._attempt(block, derive_seed(self.aopsd.seed, "initial", index)).items():
                     append_jsonl(journal, {"problem_id": problem_id, "progress": values})
