@@ -7,17 +7,19 @@ connections). A time-out may have been paid for on the server's side; no client 
 from __future__ import annotations
 
 import asyncio
-import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.errors import UserError
 
-if TYPE_CHECKING:
-    import httpx2
-
 _BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion
+
+# Headers about this machine and the package, which no server needs and which cost a tenth of each request.
+_TELEMETRY = [
+    f"X-Stainless-{name}" for name in ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
+]
+_REQUEST_TELEMETRY = ["X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"]
 
 
 class RequestRefused(Exception):
@@ -67,13 +69,14 @@ class ChatClient:
         self._negotiating = asyncio.Lock()
         self._slots = asyncio.Semaphore(concurrency)
         self._openai = openai
+        self._url = f"{endpoint.url.rstrip('/')}/chat/completions"  # complete, so that nothing merges it each time
+        omitted = dict.fromkeys(_REQUEST_TELEMETRY, openai.Omit())
+        self._options = {"headers": omitted, "timeout": timeout, "max_retries": max_retries}
         self._client = openai.AsyncOpenAI(
             base_url=endpoint.url,
             api_key=endpoint.api_key,
-            default_headers=endpoint.headers,
-            timeout=timeout,
-            max_retries=max_retries,
-            http_client=openai.DefaultAioHttpClient(event_hooks={"request": [self._count]}, timeout=timeout),
+            default_headers=dict.fromkeys(_TELEMETRY, openai.Omit()) | endpoint.headers,
+            http_client=self._http_client(timeout),
         )
 
     async def __aenter__(self) -> ChatClient:
@@ -103,8 +106,7 @@ class ChatClient:
 
     async def _send(self, request: Request, structured: bool) -> Completion:
         for _ in range(1 + _BODY_RETRIES):
-            async with self._slots:
-                answer = await self._post(self._body(request, structured))
+            answer = await self._post(self._body(request, structured))
             completion = _read_completion(answer)
             if completion:
                 self.num_completions += 1
@@ -115,7 +117,7 @@ class ChatClient:
         openai = self._openai
         try:
             # `cast_to=object` skips a third of the work of `chat.completions.create`.
-            return await self._client.post("/chat/completions", cast_to=object, body=body)
+            return await self._client.post(self._url, cast_to=object, body=body, options=self._options)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
             raise UserError(self._explain(error)) from None
         except (openai.RateLimitError, openai.InternalServerError, openai.ConflictError) as error:
@@ -143,8 +145,23 @@ class ChatClient:
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
 
-    async def _count(self, _: httpx2.Request) -> None:
-        self.num_requests += 1
+    def _http_client(self, timeout: float) -> Any:
+        """The aiohttp transport of the openai package, with a slot held from the request's head to the answer's end.
+
+        Neither the making of a request nor the pause before a retry takes a slot from those that are ready.
+        """
+        chat = self
+
+        class SlottedClient(self._openai.DefaultAioHttpClient):
+            async def send(self, request: Any, **options: Any) -> Any:
+                async with chat._slots:
+                    chat.num_requests += 1
+                    return await super().send(request, **options)
+
+        client = SlottedClient(timeout=timeout)
+        for header in ("Accept", "Connection", "User-Agent"):  # the openai package brings its own to each request
+            del client.headers[header]
+        return client
 
     def _describe(self, error: Exception) -> str:
         cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
@@ -180,5 +197,4 @@ def _import_openai() -> Any:
         import openai
     except ImportError as error:
         raise UserError(f"{error.name} is not installed. Run: pip install 'nemo_aopsd[data]'") from error
-    gc.freeze()  # a full collection need not visit the many thousand objects of these packages each time
     return openai
