@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,32 +13,66 @@ from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write
 
+_NAME = re.compile(r"step_(\d+)")
+
 
 def save(folder: Path, step: int, engine: Engine, state: dict[str, Any], keep: int) -> None:
-    """Write `folder/step_000012` and drop all but the newest `keep`."""
+    """Write `folder/step_000012`, with the SHA-256 of each file of the engine, and drop all but the newest `keep`."""
     with atomic_directory(folder / f"step_{step:06d}") as partial:
         engine.save(partial)
-        atomic_write(partial / "state.json", json.dumps(state, indent=1))
+        atomic_write(partial / "state.json", json.dumps({**state, "files": _checksums(partial)}, indent=1))
     for old in _complete(folder)[:-keep]:
         shutil.rmtree(old)
 
 
 def load_latest(folder: Path, engine: Engine) -> dict[str, Any] | None:
-    """Restore the engine from the newest checkpoint and return its state; None if there is none yet."""
+    """Restore the engine from the newest checkpoint and return its state; None if there is none yet.
+
+    Raises UserError if the checkpoint is damaged or was made with another teacher.
+    """
     complete = _complete(folder)
     if not complete:
         return None
-    state = json.loads((complete[-1] / "state.json").read_text())
-    engine.load(complete[-1])
+    newest = complete[-1]
+    state = _read_state(newest)
+    engine.load(newest)
     checksum = engine.teacher_checksum()
     if checksum != state["teacher_checksum"]:
         raise UserError(
-            f"{complete[-1]}: the teacher's weights differ from those that this run was taught by "
+            f"{newest}: the teacher's weights differ from those that this run was taught by "
             f"(SHA-256 {checksum[:12]}, expected {state['teacher_checksum'][:12]}). "
             "Point policy.model_name at the model that the run started from."
         )
     return state
 
 
+def _read_state(checkpoint: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((checkpoint / "state.json").read_bytes())
+        expected = state["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(_damaged(checkpoint, "state.json")) from error
+    found = _checksums(checkpoint)
+    for name in sorted(expected):
+        if found.get(name) != expected[name]:
+            raise UserError(_damaged(checkpoint, name))
+    return state
+
+
+def _damaged(checkpoint: Path, name: str) -> str:
+    return f"{checkpoint / name}: damaged or missing. Delete {checkpoint} to go on from the checkpoint before it."
+
+
+def _checksums(checkpoint: Path) -> dict[str, str]:
+    checksums = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != "state.json":
+            with path.open("rb") as file:
+                checksums[str(path.relative_to(checkpoint))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return checksums
+
+
 def _complete(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob("step_*/state.json"))
+    """Checkpoints from old to new."""
+    found = [path.parent for path in folder.glob("step_*/state.json") if _NAME.fullmatch(path.parent.name)]
+    return sorted(found, key=lambda path: int(_NAME.fullmatch(path.name)[1]))

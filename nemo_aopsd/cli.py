@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shlex
 import sys
@@ -21,7 +22,7 @@ import typer
 from nemo_aopsd import cli_data, run_folder
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
-from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.data import Problem, fingerprint, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.preflight import check_inputs, summarize
 
@@ -66,23 +67,29 @@ def train(
 ) -> None:
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
     overrides = overrides or []
-    settings = load_config(config, [*overrides, f"logger.log_dir={json.dumps(str(resume))}"] if resume else overrides)
+    place = [run_folder.path_override("logger.log_dir", resume)] if resume else []
+    settings = load_config(config, [*overrides, *place])
     if resume:
         run_folder.check_resumable(resume, settings)
     else:
-        run_folder.check_free(_run(settings))
+        run_folder.check_free(_run(settings), _checkpoints(settings))
     problems, held_out = _check(settings)
     if check:
         typer.echo(summarize(settings, problems, held_out))
         return
-    _train(settings, problems, held_out, resume=resume is not None, command=[str(config), *overrides])
+    with run_folder.lock(_run(settings)):
+        command = shlex.join(["aopsd", "train", str(config), *overrides])
+        _train(settings, problems, held_out, resume=resume is not None, typed=command, again=command)
+    typer.echo(f"done. Next: aopsd report {shlex.quote(str(_run(settings)))}")
 
 
 @app.command(epilog="Example: aopsd evaluate runs/demo --data problems.jsonl --samples 8")
 def evaluate(
     run: RunPath,
     data: Annotated[Path, typer.Option(metavar="FILE", help="Problems, one JSON object a line.")],
-    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Responses a problem.")],
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Responses a problem; default: aopsd.evaluation.num_samples.")
+    ] = None,
 ) -> None:
     """pass@k of the run's newest checkpoint on the bare questions of FILE."""
     config = run_folder.load_run_config(run)
@@ -91,11 +98,12 @@ def evaluate(
     from nemo_aopsd.evaluate import evaluate as evaluate_problems
 
     engine = engine_module(config).build(config)
-    state = checkpoint.load_latest(Path(config.checkpointing["checkpoint_dir"]), engine)
+    state = checkpoint.load_latest(_checkpoints(config), engine)
     if state is None:
         raise UserError(f"{run}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one.")
     weights = f"step_{state['step']:06d}"
-    out = run / "eval" / f"{data.stem}_{weights}_x{samples}"
+    samples = samples or config.aopsd.evaluation.num_samples
+    out = run / "eval" / f"{data.stem}_{fingerprint(problems)[:8]}_{weights}_x{samples}"
     summary = evaluate_problems(
         engine.student,
         engine.tokenizer,
@@ -179,13 +187,18 @@ def demo(
     """The whole algorithm on a tiny built-in model and its problems, in minutes; exit code 1 if it shows no gain."""
     if not DEMO_CONFIG.is_file():
         raise UserError(f"{DEMO_CONFIG}: not there. The demo runs from a checkout of the project; clone it.")
-    config = load_config(DEMO_CONFIG, [f"logger.log_dir={json.dumps(str(out))}", *(overrides or [])])
+    config = load_config(DEMO_CONFIG, [run_folder.path_override("logger.log_dir", out), *(overrides or [])])
     if config.aopsd.evaluation.data_path is None:
         raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
+    # So small a model gains nothing from more threads, and on a busy machine they wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     run = _run(config)
-    run_folder.remove_run(run)
-    run_folder.check_free(run)
-    _train(config, *_check(config), resume=False, command=[str(DEMO_CONFIG), *(overrides or [])])
+    with run_folder.lock(run):
+        run_folder.remove_run(run)
+        run_folder.check_free(run, _checkpoints(config))
+        typed = shlex.join(["aopsd", "demo", "--out", str(out), *(overrides or [])])
+        again = shlex.join(["aopsd", "train", str(DEMO_CONFIG), *(overrides or [])])
+        _train(config, *_check(config), resume=False, typed=typed, again=again)
     from nemo_aopsd.evaluate import paired_interval
     from nemo_aopsd.report import write_report
 
@@ -205,20 +218,20 @@ def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
 
 
 def _train(
-    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, command: list[str]
+    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, typed: str, again: str
 ) -> None:
-    """Build the engine and train; on Ctrl-C say how to go on. `command` is what followed `aopsd train`."""
+    """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
     from nemo_aopsd.trainer import train as train_problems
 
     engine = engine_module(config).build(config)
     run = _run(config)
-    typed = shlex.join(["aopsd", "train", *command])
-    atomic_write(run / "config.yaml", f"# {typed}\n{to_yaml(config)}")
+    comment = typed.replace("\n", "\\n")
+    atomic_write(run / "config.yaml", f"# {comment}\n{to_yaml(config)}")
     try:
         train_problems(config, problems, held_out, engine, run, resume=resume)
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted. To go on: {typed} --resume {shlex.quote(str(run))}", err=True)
+        typer.echo(f"\ninterrupted. To go on: {again} --resume {shlex.quote(str(run))}", err=True)
         raise typer.Exit(130) from None
 
 
@@ -233,6 +246,10 @@ def engine_module(config: Config) -> ModuleType:
 
 def _run(config: Config) -> Path:
     return Path(config.logger["log_dir"])
+
+
+def _checkpoints(config: Config) -> Path:
+    return Path(config.checkpointing["checkpoint_dir"])
 
 
 def _find(problems: list[Problem], problem_id: str, file: str | Path) -> Problem:

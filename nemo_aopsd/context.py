@@ -27,16 +27,16 @@ _NEEDS = {
 
 def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> None:
     """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
-    needed = {_NEEDS[kind]} if kind in _NEEDS else set()
-    if curriculum == "competence":
-        needed.add("dag")
+    needed = {"dag": "aopsd.curriculum.name=competence"} if curriculum == "competence" else {}
+    if kind in _NEEDS:
+        needed[_NEEDS[kind]] = f"aopsd.context.kind={kind}"
     for problem in problems:
-        for field in sorted(needed):
+        for field, setting in needed.items():
             value = getattr(problem, field)
             if value is None or (isinstance(value, str) and not value.strip()) or value == ():
                 raise UserError(
-                    f"{problem.where}: problem {problem.id!r} has no `{field}`, which aopsd.context.kind={kind} or "
-                    f"aopsd.curriculum.name={curriculum} needs. Add it, drop the row, or choose another setting."
+                    f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs. "
+                    "Add it, drop the row, or choose another setting."
                 )
     if kind == "other_problem" and len(problems) < 2:
         raise UserError("aopsd.context.kind=other_problem needs at least two problems, found one. Add problems.")

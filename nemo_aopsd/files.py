@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.errors import UserError
+
 
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Replace `path` by `content`. On any failure (a full disk, say) the old file stays as it was."""
@@ -63,12 +65,26 @@ def append_jsonl(path: Path, record: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of an append-only file; a last line that a kill cut short is left out."""
+def read_journal(path: Path, *keys: str) -> list[dict[str, Any]]:
+    """The complete lines of an append-only file; a last line that a kill cut short is left out.
+
+    Raises UserError on any other line that is no JSON object with all of `keys`.
+    """
     if not path.exists():
         return []
     complete, _, _ = path.read_bytes().rpartition(b"\n")  # bytes: the cut may go through a character
-    return [json.loads(line) for line in complete.split(b"\n") if line]
+    lines = [(number, line) for number, line in enumerate(complete.split(b"\n"), start=1) if line]
+    return [_journal_line(line, keys, f"{path}:{number}") for number, line in lines]
+
+
+def _journal_line(line: bytes, keys: tuple[str, ...], where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: broken JSON: {error}. Delete the line.") from error
+    if not isinstance(record, dict) or not record.keys() >= set(keys):
+        raise UserError(f"{where}: expected an object with {', '.join(keys)}, got {line[:80]!r}. Delete the line.")
+    return record
 
 
 def derive_seed(*parts: object) -> int:

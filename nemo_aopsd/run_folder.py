@@ -1,11 +1,16 @@
-"""The run folder: is it free, may a config go on in it, and how to remove a run without touching anything else."""
+"""The run folder: is it free, may a config go on in it, who writes it, and how to remove a run and nothing else."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import flatten, load_config
@@ -25,11 +30,36 @@ _FOLDERS = {
 }
 
 
-def check_free(run: Path) -> None:
-    """Raise UserError if `run` holds a run already, is no folder, or cannot be written."""
+def check_free(run: Path, checkpoints: Path) -> None:
+    """Raise UserError if `run` holds (some of) a run, `checkpoints` those of another, or it cannot be written."""
     if (run / "config.yaml").exists():
         raise UserError(f"{run} already holds a run. Go on with `--resume {run}`, or choose another logger.log_dir.")
+    left = [name for name in _FILES if (run / name).exists()]
+    left += [f"{folder}/{name}" for folder in _FOLDERS for name in _ours(run / folder, folder)[:1]]
+    if left:
+        raise UserError(f"{run} holds parts of a run without its config.yaml: {', '.join(left)}. Move them away.")
+    if _ours(checkpoints, "checkpoints"):
+        raise UserError(f"{checkpoints} holds another run's checkpoints. Choose another checkpointing.checkpoint_dir.")
     check_writable(run)
+
+
+@contextmanager
+def lock(run: Path) -> Iterator[None]:
+    """Keep a second process out of the folder; the system lifts the lock however this one ends."""
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"{run}: process {file.read().strip() or 'unknown'} is writing a run there. "
+                "Wait for it, or choose another logger.log_dir."
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 def check_writable(run: Path) -> None:
@@ -45,7 +75,7 @@ def check_resumable(run: Path, config: Config) -> None:
     for leaves in (before, now):  # the same place, from wherever it is named
         folder = leaves.pop("logger.log_dir")
         leaves["checkpointing.checkpoint_dir"] = os.path.relpath(leaves["checkpointing.checkpoint_dir"], folder)
-    changed = [key for key in sorted(before | now) if key not in _MAY_CHANGE and before.get(key) != now.get(key)]
+    changed = [key for key in sorted(before | now) if key not in _MAY_CHANGE and _differ(before.get(key), now.get(key))]
     if changed:
         listed = "\n".join(f"  {key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed)
         raise UserError(
@@ -55,26 +85,46 @@ def check_resumable(run: Path, config: Config) -> None:
 
 
 def load_run_config(run: Path) -> Config:
-    """The config of an existing run. Raises UserError if there is none."""
+    """The config of an existing run, its paths where the folder is now. Raises UserError if there is none."""
     path = run / "config.yaml"
     if not path.is_file():
         raise UserError(f"{run}: no run in it (no config.yaml). Check the path of the run folder.")
-    return load_config(path)
+    config = load_config(path)
+    inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
+    moved = {"logger.log_dir": run}
+    if not inside.startswith(os.pardir):
+        moved["checkpointing.checkpoint_dir"] = run / inside
+    return load_config(path, [path_override(key, place) for key, place in moved.items()])
+
+
+def path_override(key: str, path: Path) -> str:
+    """`key=path` so that any character of the path survives."""
+    return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
 
 
 def remove_run(run: Path) -> None:
     """Delete the files that a run wrote, by name. Raises UserError if the folder holds other things but no run."""
-    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+    if not run.exists() or (run.is_dir() and {path.name for path in run.iterdir()} <= {".lock"}):
         return
     load_run_config(run)
-    for name, ours in _FOLDERS.items():
+    for name in _FOLDERS:
         folder = run / name
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        for path in folder.iterdir():
-            if ours.fullmatch(path.name):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not any(folder.iterdir()):
+        for entry in _ours(folder, name):
+            path = folder / entry
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
             folder.rmdir()
     for name in _FILES:  # config.yaml last: an interrupted removal can be taken up again
         (run / name).unlink(missing_ok=True)
+
+
+def _ours(folder: Path, kind: str) -> list[str]:
+    """Names in `folder` that a run writes there; nothing through a link."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if _FOLDERS[kind].fullmatch(path.name))
+
+
+def _differ(before: Any, now: Any) -> bool:
+    both_nan = before != before and now != now
+    return before != now and not both_nan

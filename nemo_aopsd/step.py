@@ -89,7 +89,10 @@ def train_step(
     donors: dict[str, Problem],
     seed: int,
 ) -> StepResult:
-    """Collect `num_generations_per_prompt` rollouts of each problem and take one optimizer step on them."""
+    """Collect `num_generations_per_prompt` rollouts of each problem and take one optimizer step on them.
+
+    `donors` maps a problem's id to the other problem that the context `other_problem` shows.
+    """
     seconds: dict[str, float] = {}
     rollouts_B = collect(problems, engine, config, donors=donors, seed=seed, seconds=seconds)
 
@@ -157,9 +160,14 @@ def collect(
             else [[] for _ in kept]
         )
 
-    columns_B = zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
-    scores = dict(zip(kept, zip(student_K, teacher_K, probes_K, strict=True), strict=True))
-    return [Rollout(*columns, *scores.get(index, (None, None, []))) for index, columns in enumerate(columns_B)]
+    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, strict=True), strict=True))
+    unscored = (None, None, [])  # no room for the teacher
+    return [
+        Rollout(problem, prompt, output, verdict, reached, teacher_prompt, *scored.get(index, unscored))
+        for index, (problem, prompt, output, verdict, reached, teacher_prompt) in enumerate(
+            zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
+        )
+    ]
 
 
 def judge_rollouts(

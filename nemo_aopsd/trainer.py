@@ -137,7 +137,7 @@ class Trainer:
     def _initial_progress(self) -> dict[str, list[float]]:
         """Progress of K attempts a problem (c^(0) of eq:dynamic-competence), journalled a batch at a time."""
         journal = self.folder / "initial_progress.jsonl"
-        found = {line["problem_id"]: line["progress"] for line in read_journal(journal)}
+        found = {line["problem_id"]: line["progress"] for line in read_journal(journal, "problem_id", "progress")}
         write_jsonl(journal, ({"problem_id": key, "progress": value} for key, value in found.items()))
         size = self.aopsd.num_prompts_per_step
         ids = sorted(self.problems)
@@ -171,6 +171,7 @@ class Trainer:
             return
         if (self.folder / "eval" / f"epoch_{epoch:03d}.json").exists():
             return
+        self.console.print(f"evaluation: {config.num_samples} x {len(self.held_out)} responses", highlight=False)
         summary = evaluate(
             self.engine.student,
             self.engine.tokenizer,
@@ -200,22 +201,27 @@ class Trainer:
             "next_batch": self.next_batch,
             "teacher_checksum": self.engine.teacher_checksum(),
             "problems": fingerprint(self.problems.values()),
+            "held_out": fingerprint(self.held_out or []),
             "curriculum": self.curriculum.state_dict(),
         }
 
     def _check_problems(self, state: dict[str, Any]) -> None:
-        if state["problems"] != fingerprint(self.problems.values()):
-            raise UserError(
-                f"{self.config.data['train']['data_path']}: these are not the problems that the run in {self.folder} "
-                "was started with. Restore the file, or start a new run in another logger.log_dir."
-            )
+        for kind, problems, path in (
+            ("problems", self.problems.values(), self.config.data["train"]["data_path"]),
+            ("held_out", self.held_out or [], self.aopsd.evaluation.data_path),
+        ):
+            if state[kind] != fingerprint(problems):
+                raise UserError(
+                    f"{path}: these are not the problems that the run in {self.folder} was started with. "
+                    "Restore the file, or start a new run in another logger.log_dir."
+                )
 
     def _forget_steps_after(self, step: int) -> None:
         """Drop what was recorded after the newest checkpoint: those steps come again."""
         write_jsonl(self.folder / "competence.jsonl", self.curriculum.history)
         metrics = self.folder / "metrics.jsonl"
-        write_jsonl(metrics, [line for line in read_journal(metrics) if line["step"] <= step])
-        for path in (self.folder / "rollouts").glob("step_*.jsonl"):
+        write_jsonl(metrics, [line for line in read_journal(metrics, "step") if line["step"] <= step])
+        for path in (self.folder / "rollouts").glob("step_[0-9]*.jsonl"):
             if int(path.stem.removeprefix("step_")) > step:
                 path.unlink()
 

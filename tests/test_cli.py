@@ -90,7 +90,7 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     assert {"config.yaml", "metrics.jsonl", "eval/epoch_001.json"} <= set(listing(run))
 
     code, out, _ = aopsd("evaluate run --data held_out.jsonl --samples 4")
-    folder = run / "eval/held_out_step_000002_x4"
+    (folder,) = (run / "eval").glob("held_out_????????_step_000002_x4")
     assert code == 0 and len((folder / "epoch_001.jsonl").read_text().splitlines()) == 16
     assert re.fullmatch(
         r"(pass@[124] \d\.\d{3} \(95 % \d\.\d{3} to \d\.\d{3}\)\n){3}4 problems, 4 samples each, step_000002; .*\n", out
@@ -287,7 +287,7 @@ def demo(aopsd, monkeypatch):
     """Run the demo with training and report replaced; returns (exit code, last line)."""
 
     def run(before, after, line="demo"):
-        def train(config, problems, held_out, *, resume, command):
+        def train(config, problems, held_out, *, resume, typed, again):
             folder = cli._run(config)
             (folder / "eval").mkdir(parents=True)
             (folder / "config.yaml").write_text(cli.to_yaml(config))

@@ -1,6 +1,8 @@
 """The run folder: kept runs are never overwritten, and removal takes nothing but a run's own files."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -38,20 +40,56 @@ def config_of(run, *overrides):
 
 def test_a_folder_with_a_run_is_not_free(run, tmp_path):
     with pytest.raises(UserError, match=r"already holds a run.*--resume.*logger\.log_dir"):
-        run_folder.check_free(run)
-    run_folder.check_free(tmp_path / "new/deep")
+        run_folder.check_free(run, run / "checkpoints")
+    run_folder.check_free(tmp_path / "new/deep", tmp_path / "new/deep/checkpoints")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file: not a folder that can be written"):
-        run_folder.check_free(tmp_path / "file/run")
+        run_folder.check_free(tmp_path / "file/run", tmp_path / "checkpoints")
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(UserError, match=r"locked: not a folder that can be written"):
-        run_folder.check_free(tmp_path / "locked/run")
+        run_folder.check_free(tmp_path / "locked/run", tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "eval/epoch_000.json", "checkpoints/step_000002/state.json"])
+def test_parts_of_a_run_are_no_free_folder(tmp_path, left):
+    (tmp_path / left).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / left).write_text("")
+    with pytest.raises(UserError, match=r"parts of a run without its config.yaml: "):
+        run_folder.check_free(tmp_path, tmp_path / "checkpoints")
+
+
+def test_checkpoints_of_another_run_are_not_overwritten(tmp_path):
+    (tmp_path / "shared/step_000004").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"shared holds another run's checkpoints"):
+        run_folder.check_free(tmp_path / "run", tmp_path / "shared")
+
+
+def test_one_process_at_a_time_writes_a_run(tmp_path):
+    code = f"from pathlib import Path; from nemo_aopsd.run_folder import lock\nwith lock(Path({str(tmp_path)!r})): pass"
+    with run_folder.lock(tmp_path):
+        second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert f"process {os.getpid()} is writing a run there" in second.stderr
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_run_that_was_moved_is_read_where_it_is(run, tmp_path):
+    moved = tmp_path / 'moved "é😀"'
+    run.rename(moved)
+    config = run_folder.load_run_config(moved)
+    assert config.logger["log_dir"] == str(moved)
+    assert config.checkpointing["checkpoint_dir"] == str(moved / "checkpoints")
+
+
+def test_a_setting_that_is_nan_does_not_stand_in_the_way(run):
+    text = (run / "config.yaml").read_text() + "env: {x: .nan}\n"
+    (run / "config.yaml").write_text(text)
+    run_folder.check_resumable(run, config_of(run, "+env.x=.nan"))
 
 
 def test_a_run_is_resumed_by_the_same_config_only(run):

@@ -1,0 +1,47 @@
+import shutil
+
+import pytest
+
+from nemo_aopsd import checkpoint
+from nemo_aopsd.errors import UserError
+from tests.fakes import make_engine
+
+
+@pytest.fixture
+def folder(tmp_path):
+    engine = make_engine()
+    state = {"step": 9, "teacher_checksum": engine.teacher_checksum()}
+    for step in (999_999, 1_000_000):
+        checkpoint.save(tmp_path, step, engine, state | {"step": step}, keep=3)
+    return tmp_path
+
+
+def test_the_newest_is_the_highest_step_and_other_folders_are_left_alone(folder):
+    shutil.copytree(folder / "step_999999", folder / "step_zzz")
+    assert checkpoint.load_latest(folder, make_engine())["step"] == 1_000_000
+    checkpoint.save(folder, 1_000_001, make_engine(), {"teacher_checksum": "x"}, keep=1)
+    assert sorted(path.name for path in folder.iterdir()) == ["step_1000001", "step_zzz"]
+
+
+@pytest.mark.parametrize("name", ["state.json", "student.pt"])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\x00", None])
+def test_a_damaged_checkpoint_is_named_and_deleting_it_goes_back_to_the_one_before(folder, name, damage):
+    target = folder / "step_1000000" / name
+    if damage is None:
+        target.write_bytes(target.read_bytes()[:-1])
+    else:
+        target.write_bytes(damage)
+    with pytest.raises(UserError, match=rf"step_1000000/{name}: damaged or missing. Delete .*step_1000000 to go on"):
+        checkpoint.load_latest(folder, make_engine())
+    shutil.rmtree(folder / "step_1000000")
+    assert checkpoint.load_latest(folder, make_engine())["step"] == 999_999
+
+
+def test_a_missing_file_of_the_engine_is_named(folder):
+    (folder / "step_1000000" / "student.pt").unlink()
+    with pytest.raises(UserError, match=r"student.pt: damaged or missing"):
+        checkpoint.load_latest(folder, make_engine())
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert checkpoint.load_latest(tmp_path, make_engine()) is None
