@@ -181,6 +181,33 @@ def test_concurrency_is_kept(tmp_path):
     assert server.most_at_a_time == 5
 
 
+def test_pause_before_a_retry_keeps_no_other_request_waiting(tmp_path):
+    """One slot; the first request is put off for a second, and the others are answered in that time."""
+    times = []
+
+    def answer(body, headers):
+        times.append(time.monotonic())
+        if len(times) == 1:
+            return Reply(status=429, headers={"Retry-After": "1"}, body=b"{}")
+        return Reply("fine")
+
+    async def ask_three(endpoint):
+        request = Request("m", [{"role": "user", "content": "hi"}], 9, None, None)
+        async with ChatClient(endpoint, concurrency=1, timeout=5, max_retries=1) as client:
+            return await asyncio.gather(*(client.complete(request) for _ in range(3)))
+
+    with ChatServer(answer) as server:
+        assert len(asyncio.run(ask_three(parse_endpoint(server.url, None)))) == 3
+    assert times[2] - times[0] < 0.9 <= times[3] - times[0] and server.most_at_a_time == 1
+
+
+def test_server_learns_nothing_about_this_machine(tmp_path):
+    with ChatServer(answer_well) as server:
+        run(tmp_path, server)
+        names = {name for headers in server.headers for name in headers}
+    assert "content-type" in names and not [name for name in names if name.startswith("x-stainless")]
+
+
 def test_cap_on_tokens_is_never_passed_and_can_be_raised(tmp_path):
     with ChatServer(answer_well) as server, pytest.raises(UserError, match="--max-total-tokens 6000"):
         run(tmp_path, server, count=30, max_tokens=500, max_total_tokens=6000)

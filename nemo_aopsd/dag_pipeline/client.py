@@ -15,7 +15,7 @@ from nemo_aopsd.errors import UserError
 
 _BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion
 
-# Headers about this machine and the package, which no server needs and which cost a tenth of each request.
+# Headers about the machine and the package: no server needs them, and every layer below copies each header again.
 _TELEMETRY = [
     f"X-Stainless-{name}" for name in ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
 ]
