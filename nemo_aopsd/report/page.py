@@ -46,7 +46,8 @@ def headline(run: Run) -> list[Tile]:
     if run.metrics:
         seconds = sum(row["time/step"] for row in run.metrics)
         steps = len(run.metrics)
-        tiles.append(Tile("Training time", duration(seconds), f"{steps} steps, {duration(seconds / steps)} each"))
+        detail = f"{steps} steps, {duration(seconds / steps)} each; initial attempts and evaluations apart"
+        tiles.append(Tile("Time in steps", duration(seconds), detail))
     return tiles
 
 
