@@ -84,7 +84,7 @@ def _leak_meter(run: Run) -> Panel:
     caption = (
         "Share of question-only responses with a phrase that refers to the private context, which the student never "
         f"saw. {' and '.join(parts)}. Copied content without such a phrase is not seen. "
-        "A rising rate is a cost of learning: the student takes on the teacher's habit of naming what only the teacher sees."
+        "A rising rate is a cost: the student takes on the teacher's habit of naming what only the teacher sees."
     )
     return Panel(title, caption, figures.by_step("leaks", title, lines, share=True, wide=True))
 
