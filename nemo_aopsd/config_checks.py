@@ -5,10 +5,12 @@ Works on the resolved tree: our block, and the parts of NeMo RL's blocks that ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from nemo_aopsd.config import CHOICES
+from nemo_aopsd.config_schema import flatten
 
 REQUIRED_KEYS = (
     "policy.model_name",
@@ -20,11 +22,17 @@ REQUIRED_KEYS = (
 LOCAL_KEYS = (
     *REQUIRED_KEYS,
     *("policy.tokenizer.name", "policy.precision", "policy.max_grad_norm", "policy.train_micro_batch_size"),
+    "policy.optimizer.name",
     *("policy.logprob_batch_size", "policy.generation_batch_size", "policy.prefix_cache_gb"),
     *(f"policy.optimizer.kwargs.{name}" for name in ("lr", "weight_decay", "betas", "eps")),
     *(f"policy.generation.{name}" for name in ("temperature", "top_p", "top_k")),
     *(f"checkpointing.{name}" for name in ("enabled", "checkpoint_dir", "save_period", "keep_top_k")),
 )
+
+# The blocks that hold them, such as `policy.optimizer`.
+BLOCKS = sorted({key[: dot.start()] for key in LOCAL_KEYS for dot in re.finditer(r"\.", key)})
+_MAY_BE_NULL = ("aopsd.max_num_steps", "aopsd.probes.max_per_rollout", "policy.tokenizer.name")
+_ABSENT = object()
 
 Tree = dict[str, Any]
 Fault = tuple[str, str]  # dotted key, what is wrong with it
@@ -36,17 +44,26 @@ def find_faults(tree: Tree) -> Iterator[Fault]:
     yield from _out_of_range(tree)
     yield from _truncated_sampling(tree)
     yield from _contradictions(tree)
+    yield from _unwritable(tree)
 
 
-def select(tree: Tree, key: str) -> Any:
-    """The value of a dotted key; None where there is none.
+def find_non_blocks(tree: Tree) -> Iterator[Fault]:
+    """What stands where a block must stand; interpolation is left alone until it is resolved."""
+    for key in BLOCKS:
+        value = select(tree, key)
+        if value is not None and not isinstance(value, dict) and not (isinstance(value, str) and "${" in value):
+            yield key, f"must be a block of `key: value` lines; got {value!r}."
+
+
+def select(tree: Tree, key: str, absent: Any = None) -> Any:
+    """The value of a dotted key; `absent` where there is none.
 
     >>> select({"a": {"b": 1}}, "a.b"), select({"a": {"b": 1}}, "a.c")
     (1, None)
     """
     value: Any = tree
     for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+        value = value.get(part, absent) if isinstance(value, dict) else absent
     return value
 
 
@@ -55,8 +72,8 @@ def _wrong_choices(tree: Tree) -> Iterator[Fault]:
     if select(tree, "aopsd.engine") == "local":
         choices["policy.precision"] = ("float32", "bfloat16")
     for key, names in choices.items():
-        value = select(tree, key)
-        if value is not None and value not in names:
+        value = select(tree, key, _ABSENT)
+        if value is not _ABSENT and value not in names:
             yield key, f"must be one of {', '.join(names)}; got {value!r}."
 
 
@@ -65,10 +82,15 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return _is_int(value) or isinstance(value, float)
+    """Finite, in single precision too."""
+    return (_is_int(value) or isinstance(value, float)) and abs(value) < 1e38
 
 
-# (keys, test, what the value must be). Values of null are left to the type check and to who reads them.
+def _is_temperature(value: Any) -> bool:
+    return _is_number(value) and 0.01 <= value <= 100
+
+
+# (keys, test, what the value must be). A key may be left out; null is a value like any other.
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (
         (
@@ -101,12 +123,17 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
             *("policy.max_grad_norm", "policy.optimizer.kwargs.eps"),
         ),
         lambda value: _is_number(value) and value > 0,
-        "must be a number above 0",
+        "must be a finite number above 0",
     ),
     (
-        ("aopsd.evaluation.temperature", "policy.optimizer.kwargs.lr", "policy.optimizer.kwargs.weight_decay"),
+        ("policy.optimizer.kwargs.lr", "policy.optimizer.kwargs.weight_decay", "policy.prefix_cache_gb"),
         lambda value: _is_number(value) and value >= 0,
-        "must be a number of at least 0",
+        "must be a finite number of at least 0",
+    ),
+    (
+        ("aopsd.evaluation.temperature",),
+        lambda value: value == 0 or _is_temperature(value),
+        "must be 0 (greedy) or a number from 0.01 to 100",
     ),
     (
         ("aopsd.curriculum.ema", "aopsd.teacher.ema_decay"),
@@ -125,8 +152,11 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     ),
     (("checkpointing.enabled",), lambda value: isinstance(value, bool), "must be true or false"),
     (
-        ("policy.model_name", "data.train.data_path", "logger.log_dir", "checkpointing.checkpoint_dir"),
-        lambda value: isinstance(value, str),
+        (
+            *("policy.model_name", "policy.tokenizer.name", "policy.optimizer.name"),
+            *("data.train.data_path", "logger.log_dir", "checkpointing.checkpoint_dir"),
+        ),
+        lambda value: isinstance(value, str) and value.strip() != "" and "\0" not in value,
         "must be a name or a path",
     ),
 )
@@ -135,8 +165,9 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 def _out_of_range(tree: Tree) -> Iterator[Fault]:
     for keys, test, expected in _RANGES:
         for key in keys:
-            value = select(tree, key)
-            if value is not None and not test(value):
+            value = select(tree, key, _ABSENT)
+            left_out = value is _ABSENT or (value is None and key in _MAY_BE_NULL)
+            if not left_out and not test(value):
                 yield key, f"{expected}; got {value!r}."
 
 
@@ -144,8 +175,9 @@ def _truncated_sampling(tree: Tree) -> Iterator[Fault]:
     why = "The gap on a sampled token estimates the divergence only if tokens are drawn from the student's whole"
     prefix = "policy.generation"
     temperature, top_p, top_k = (select(tree, f"{prefix}.{name}") for name in ("temperature", "top_p", "top_k"))
-    if not (_is_number(temperature) and temperature > 0):
-        yield f"{prefix}.temperature", f"must be above 0; got {temperature!r}. {why} distribution, never greedily."
+    if not _is_temperature(temperature):
+        found = f"must be a number from 0.01 to 100; got {temperature!r}"
+        yield f"{prefix}.temperature", f"{found}. {why} distribution, never greedily."
     if top_p not in (None, 1):
         yield f"{prefix}.top_p", f"must be 1 in training; got {top_p!r}. {why}, untruncated distribution."
     if top_k not in (None, -1, 0):
@@ -161,10 +193,22 @@ def _contradictions(tree: Tree) -> Iterator[Fault]:
             "Or set aopsd.curriculum.name=shuffle.",
         )
     row = select(tree, "policy.max_total_sequence_length")
-    limits = ["policy.generation.max_new_tokens", "aopsd.judge.max_new_tokens"]
+    has_probes = select(tree, "aopsd.weighting") == "continuation"
+    probe = select(tree, "aopsd.probes.length") if has_probes else 0
+    limits = {"policy.generation.max_new_tokens": probe, "aopsd.judge.max_new_tokens": 0}
+    if has_probes:
+        limits["aopsd.probes.length"] = 0
     if select(tree, "aopsd.evaluation.data_path") is not None:
-        limits.append("aopsd.evaluation.max_new_tokens")
-    for key in limits:
-        response = select(tree, key)
-        if _is_int(response) and _is_int(row) and response >= row:
-            yield key, f"must leave room for a prompt within policy.max_total_sequence_length={row}; got {response}."
+        limits["aopsd.evaluation.max_new_tokens"] = 0
+    for key, more in limits.items():
+        length = select(tree, key)
+        if _is_int(length) and _is_int(row) and length + more >= row:
+            room = f"a prompt and aopsd.probes.length={more}" if more else "a prompt"
+            yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
+
+
+def _unwritable(tree: Tree) -> Iterator[Fault]:
+    """The run folder keeps the config as UTF-8, which has no halves of a surrogate pair."""
+    for key, value in flatten(tree).items():
+        if any("\ud800" <= character <= "\udfff" for character in f"{key}{value}"):
+            yield key, f"holds bytes that are no text: {value!a}. Write it in UTF-8."

@@ -14,12 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.config import AOPSDConfig, Config
-from nemo_aopsd.config_checks import LOCAL_KEYS, REQUIRED_KEYS, find_faults, select
-from nemo_aopsd.config_schema import NEMO_RL_BLOCKS, Layer, check_keys, first_line, flatten, nearest, type_error
+from nemo_aopsd.config_checks import BLOCKS, LOCAL_KEYS, REQUIRED_KEYS, find_faults, find_non_blocks, select
+from nemo_aopsd.config_schema import (
+    NEMO_RL_BLOCKS,
+    Layer,
+    Origins,
+    check_keys,
+    first_line,
+    flatten,
+    locate,
+    nearest,
+    type_error,
+)
 from nemo_aopsd.errors import UserError
 
 # What our loop reads from NeMo RL's blocks and a short config may leave out.
@@ -33,7 +43,11 @@ NEMO_RL_DEFAULTS = {
     },
 }
 _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.\-]*)\}")
+_MAX_DEPTH = 40
 _MISSING = object()
+# PyYAML lets these through for a number or tag that it cannot make a value of: 5,000 digits, 2020-13-01, !!bool x.
+_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, AttributeError)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -45,17 +59,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         check_keys(layer, path)
     tree = OmegaConf.create()
     for layer in layers:
-        tree = _merge(tree, layer.tree)
+        tree = _merge(tree, layer, path)
     for override in overrides:
         layer = _override_layer(override, tree)
         check_keys(layer, path)
         layers.append(layer)
-        tree = _merge(tree, layer.tree)
-    tree = OmegaConf.merge(NEMO_RL_DEFAULTS, tree)
+        tree = _merge(tree, layer, path)
     origins = {key: where for layer in layers for key, where in layer.origins.items()}
-    _require(OmegaConf.to_container(tree), path)  # first, for other keys may be made of these
+    tree = _merge(OmegaConf.create(NEMO_RL_DEFAULTS), Layer(tree, origins), path)
+    _require(OmegaConf.to_container(tree), origins, path)  # first, for other keys may be made of these
     raw = _resolve(tree, origins, path)
-    _require(raw, path)
+    _require(raw, origins, path)
     return _build(raw, origins, path)
 
 
@@ -70,15 +84,20 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
         chain = " -> ".join(str(link) for link in (*children, path.resolve()))
         raise UserError(f"{path}: `defaults` go in a circle: {chain}. Remove one of them.")
     layer = _read_file(path)
-    parents = layer.tree.pop("defaults", [])
+    where = locate("defaults", layer.origins, path)
+    try:
+        parents = layer.tree.pop("defaults", [])
+        parents = OmegaConf.to_container(parents, resolve=True) if OmegaConf.is_config(parents) else parents
+    except OmegaConfBaseException as error:
+        raise UserError(f"{where}: `defaults` has no value: {first_line(error)}.") from error
     parents = [parents] if isinstance(parents, str) else parents
-    if not OmegaConf.is_list(parents) and not isinstance(parents, list):
-        raise UserError(f"{layer.origins['defaults']}: `defaults` must be a file name or a list of them.")
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise UserError(f"{where}: `defaults` must be a file name or a list of them.")
     for parent in parents:
-        target = path.parent / str(parent)
+        target = path.parent / parent
         if not target.is_file():
             raise UserError(
-                f"{layer.origins['defaults']}: `defaults` names {parent}, but there is no file {target}. "
+                f"{where}: `defaults` names {parent}, but there is no file {target}. "
                 "Paths in `defaults` are relative to the file that names them."
             )
         yield from _file_layers(target, (*children, path.resolve()))
@@ -97,16 +116,38 @@ def _read_file(path: Path) -> Layer:
             f"{path}:{len(before)}: byte {len(before[-1])} of the line is not UTF-8. Save the file as UTF-8."
         ) from error
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is not None and not isinstance(root, yaml.MappingNode):
-            raise UserError(f"{path}: expected `key: value` lines at the top, found a {root.id}.")
-        tree = OmegaConf.load(io.StringIO(text)) if root else OmegaConf.create()
+        return _parse(text, path)
+    except UserError:
+        raise
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path}:{line}: broken YAML: {error.problem}. Mend the line.") from error
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path}: broken YAML: {first_line(error)}. Mend the file.") from error
+
+
+def _parse(text: str, path: Path) -> Layer:
+    _check_depth(text, str(path))
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        raise UserError(f"{path}: expected `key: value` lines at the top, found a {root.id}.")
+    tree = OmegaConf.load(io.StringIO(text)) if root else OmegaConf.create()
     return Layer(tree, dict(_origins(root, str(path), "")))
+
+
+def _check_depth(text: str, where: str, depth: int = 0) -> None:
+    """Refuse what would overflow the stack of who reads it: YAML nested beyond reason, or inside itself."""
+    anchors: list[str | None] = []  # of the collections that are open
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            anchors.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchors.pop()
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in anchors:
+            raise UserError(f"{where}:{line}: `*{event.anchor}` stands inside itself. Remove it.")
+        if depth + len(anchors) > _MAX_DEPTH:
+            raise UserError(f"{where}:{line}: nested more than {_MAX_DEPTH} deep. Flatten it.")
 
 
 def _origins(node: yaml.Node | None, path: str, prefix: str) -> Iterator[tuple[str, str]]:
@@ -122,14 +163,17 @@ def _override_layer(text: str, tree: DictConfig) -> Layer:
     if not match:
         raise UserError(f"override `{text}`: expected key=value, for example aopsd.probes.threshold=1.5.")
     key, value = match["key"], match["value"]
-    known = key.startswith("aopsd.") or key in LOCAL_KEYS
+    known = key.startswith("aopsd.") or key in (*LOCAL_KEYS, *BLOCKS)
     present = OmegaConf.select(tree, key, default=_MISSING, throw_on_resolution_failure=False) is not _MISSING
     if not (known or present or match["new"] or key.split(".")[0] not in NEMO_RL_BLOCKS):
         names = [*flatten(OmegaConf.to_container(tree, resolve=False)), *LOCAL_KEYS]
         raise UserError(f"override `{text}`: no key `{key}` in the config.{nearest(key, names)} To add it: `+{text}`.")
     try:
+        _check_depth(value, f"override `{key}=...`", key.count("."))
         layer = OmegaConf.from_dotlist([f"{key}={value}"])
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except UserError:
+        raise
+    except _UNREADABLE as error:
         raise UserError(f"override `{text}`: cannot read the value: {first_line(error)}. Quote it.") from error
     return Layer(layer, dict.fromkeys(_dotted(OmegaConf.to_container(layer), ""), f"override `{text}`"))
 
@@ -141,32 +185,38 @@ def _dotted(tree: dict[str, Any], prefix: str) -> Iterator[str]:
             yield from _dotted(value, f"{prefix}{key}.")
 
 
-def _merge(base: DictConfig, child: DictConfig) -> DictConfig:
-    """`child` over `base`; a block with NeMo RL's `_override_: true` replaces the one below it instead."""
-    base, child = base.copy(), child.copy()
-    _drop_replaced(base, child)
+def _merge(base: DictConfig, layer: Layer, path: Path) -> DictConfig:
+    """`layer` over `base`; a block with NeMo RL's `_override_: true` replaces the one below it instead."""
+    base, child = base.copy(), layer.tree.copy()
+    _drop_replaced(base, child, "", layer.origins, path)
     return OmegaConf.merge(base, child)
 
 
-def _drop_replaced(base: DictConfig, child: DictConfig) -> None:
+def _drop_replaced(base: DictConfig, child: DictConfig, prefix: str, origins: Origins, path: Path) -> None:
+    """Raises UserError where a list meets a block, which no merge can mean."""
     for key in list(child):
-        block = child._get_node(key)
-        if not isinstance(block, DictConfig) or block._is_none() or block._is_interpolation():
-            continue
-        if block.pop("_override_", False):
+        above, below, dotted = child._get_node(key), base._get_node(key), f"{prefix}{key}"
+        is_block = isinstance(above, DictConfig) and not above._is_none() and not above._is_interpolation()
+        if is_block and above.pop("_override_", False):
             base.pop(key, None)
-        elif isinstance(base._get_node(key), DictConfig):
-            _drop_replaced(base[key], block)
+        elif {type(above), type(below)} == {DictConfig, ListConfig}:
+            names = {DictConfig: "a block of `key: value` lines", ListConfig: "a list"}
+            found, expected = names[type(above)], names[type(below)]
+            raise UserError(
+                f"{locate(dotted, origins, path)}: `{dotted}` must be {expected}, as below it; got {found}."
+            )
+        elif is_block and isinstance(below, DictConfig):
+            _drop_replaced(below, above, f"{dotted}.", origins, path)
 
 
-def _resolve(tree: DictConfig, origins: dict[str, str], path: Path) -> dict[str, Any]:
+def _resolve(tree: DictConfig, origins: Origins, path: Path) -> dict[str, Any]:
     """Plain nested dicts, interpolation replaced, every default of `aopsd:` filled in."""
     schema = OmegaConf.structured(AOPSDConfig)
     try:
         resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        raise UserError(f"{origins.get(key, path)}: `{key}` has no value: {first_line(error)}.") from error
+        key = _broken_key(tree, str(error.full_key), ())
+        raise UserError(f"{locate(key, origins, path)}: `{key}` has no value: {first_line(error)}.") from error
     try:
         block = OmegaConf.merge(schema, resolved.get("aopsd", {}))
     except OmegaConfBaseException as error:
@@ -174,16 +224,32 @@ def _resolve(tree: DictConfig, origins: dict[str, str], path: Path) -> dict[str,
     return resolved | {"aopsd": OmegaConf.to_container(block)}
 
 
-def _require(tree: dict[str, Any], path: Path) -> None:
+def _broken_key(tree: DictConfig, key: str, seen: tuple[str, ...]) -> str:
+    """The key that cannot be resolved by itself, where `key` is only made of it."""
+    raw = select(OmegaConf.to_container(tree), key)
+    for name in _REFERENCE.findall(raw) if isinstance(raw, str) else ():
+        try:
+            OmegaConf.select(tree, name)
+        except OmegaConfBaseException:
+            return key if name in seen else _broken_key(tree, name, (*seen, key))
+    return key
+
+
+def _require(tree: dict[str, Any], origins: Origins, path: Path) -> None:
+    _refuse(find_non_blocks(tree), origins, path)
     missing = [key for key in REQUIRED_KEYS if select(tree, key) in (None, "", "???")]
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} must be set. Add to the file, or pass {missing[0]}=VALUE.")
 
 
-def _build(raw: dict[str, Any], origins: dict[str, str], path: Path) -> Config:
-    faults = [f"{origins.get(key, path)}: `{key}` {message}" for key, message in find_faults(raw)]
-    if faults:
-        raise UserError("\n".join(faults))
+def _refuse(faults: Iterator[tuple[str, str]], origins: Origins, path: Path) -> None:
+    lines = [f"{locate(key, origins, path)}: `{key}` {message}" for key, message in faults]
+    if lines:
+        raise UserError("\n".join(lines))
+
+
+def _build(raw: dict[str, Any], origins: Origins, path: Path) -> Config:
+    _refuse(find_faults(raw), origins, path)
     return Config(
         aopsd=OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(AOPSDConfig), raw["aopsd"])),
         policy=raw["policy"],

@@ -5,6 +5,7 @@ Checked a layer at a time (one file, or one override), so that an error names th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,55 +25,71 @@ NEMO_RL_BLOCKS = (
 )
 
 
+Origins = dict[str, str]  # dotted key -> where it was written: `file:line`, or the override
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One config file or one override; `origins` says where each dotted key was written."""
+    """One config file or one override."""
 
     tree: DictConfig
-    origins: dict[str, str]
+    origins: Origins
+
+
+def locate(key: object, origins: Origins, path: Path) -> str:
+    """Where a dotted key, or else the nearest block around it, was written; the file if that is unknown.
+
+    >>> locate("a.b[0].c", {"a": "x.yaml:1", "a.b": "x.yaml:2"}, Path("x.yaml"))
+    'x.yaml:2'
+    """
+    name = str(key)
+    while name not in origins and re.search(r"[.\[]", name):
+        name = re.split(r"[.\[][^.\[]*$", name)[0]
+    return origins.get(name, str(path))
 
 
 def check_keys(layer: Layer, path: Path) -> None:
     """Refuse, in one layer, top-level blocks that nobody knows, and keys and types that `aopsd:` does not have."""
     for key in layer.tree:
         if key not in NEMO_RL_BLOCKS and key != "aopsd":
-            where = layer.origins.get(str(key), path)
+            where = locate(key, layer.origins, path)
             known = ("aopsd", *NEMO_RL_BLOCKS)
             raise UserError(f"{where}: unknown block `{key}`.{nearest(str(key), known)} Known: {', '.join(known)}.")
         block = layer.tree._get_node(key)
         if not isinstance(block, DictConfig) or block._is_none():
-            raise UserError(f"{layer.origins[key]}: `{key}` must be a block of `key: value` lines, not a value.")
+            where = locate(key, layer.origins, path)
+            raise UserError(f"{where}: `{key}` must be a block of `key: value` lines, not a value.")
     schema = OmegaConf.structured(AOPSDConfig)
     block = layer.tree._get_node("aopsd")
     if block is None:
         return
-    _check_block(block, schema, "aopsd", layer.origins)
+    _check_block(block, schema, "aopsd", layer.origins, path)
     try:
         OmegaConf.merge(schema, block)
     except OmegaConfBaseException as error:
         raise type_error(error, schema, layer.origins, path) from error
 
 
-def _check_block(block: Any, schema: DictConfig, name: str, origins: dict[str, str]) -> None:
+def _check_block(block: Any, schema: DictConfig, name: str, origins: Origins, path: Path) -> None:
     if not isinstance(block, DictConfig) or block._is_none():
-        raise UserError(f"{origins[name]}: `{name}` must be a block of keys: {', '.join(schema)}.")
+        raise UserError(f"{locate(name, origins, path)}: `{name}` must be a block of keys: {', '.join(schema)}.")
     for key in block:
         dotted = f"{name}.{key}"
-        if key not in schema:
+        if str(key) not in schema:
             raise UserError(
-                f"{origins[dotted]}: unknown key `{dotted}`.{_nearest_setting(key, name, schema)} "
+                f"{locate(dotted, origins, path)}: unknown key `{dotted}`.{_nearest_setting(str(key), name, schema)} "
                 f"Keys of `{name}`: {', '.join(schema)}."
             )
         if isinstance(schema._get_node(key), DictConfig):
-            _check_block(block._get_node(key), schema[key], dotted, origins)
+            _check_block(block._get_node(key), schema[key], dotted, origins, path)
 
 
-def type_error(error: OmegaConfBaseException, schema: DictConfig, origins: dict[str, str], path: Path) -> UserError:
+def type_error(error: OmegaConfBaseException, schema: DictConfig, origins: Origins, path: Path) -> UserError:
     parent, _, leaf = str(error.full_key).rpartition(".")
     block = OmegaConf.get_type(OmegaConf.select(schema, parent) if parent else schema)
     expected = block.__dataclass_fields__[leaf].type
     key = f"aopsd.{error.full_key}"
-    return UserError(f"{origins.get(key, path)}: `{key}` must be of type {expected}: {first_line(error)}.")
+    return UserError(f"{locate(key, origins, path)}: `{key}` must be of type {expected}: {first_line(error)}.")
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_aopsd.dag import Fault, find_faults
-from nemo_aopsd.data import decode_line, read_lines
+from nemo_aopsd.data import answer_text, decode_line, read_lines
 from nemo_aopsd.errors import UserError
 
 
@@ -47,7 +47,8 @@ def check_file(path: str | Path) -> Iterator[CheckedRow]:
         if record.get("dag") is None:
             faults.append(Fault("missing_dag", "the row has no `dag`"))
         else:
-            faults += find_faults(record["dag"], str(record.get("answer") or ""))
+            answer = answer_text(record)
+            faults += find_faults(record["dag"], answer if isinstance(answer, str) else None)
         yield CheckedRow(where, problem_id, faults)
     if not where:
         raise UserError(f"{path}: no graph in it. Expected one JSON object a line.")

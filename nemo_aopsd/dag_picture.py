@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 import textwrap
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 
 import networkx as nx
@@ -41,14 +45,14 @@ def draw(graph: nx.DiGraph, path: FilePath, *, reached: frozenset[str] = frozens
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: cannot draw a {path.suffix or 'suffixless'} file. Name it {', '.join(SUFFIXES)}.")
     picture = io.BytesIO()
-    with svg.style():
+    with svg.style(), _any_glyph():
         _figure(graph, reached, title).savefig(picture, format=path.suffix[1:].lower(), dpi=150, facecolor="white")
     atomic_write(path, picture.getvalue())
 
 
 def draw_svg(graph: nx.DiGraph, *, reached: frozenset[str] = frozenset(), title: str = "") -> str:
     """The picture as an SVG document with a clear background."""
-    with svg.style():
+    with svg.style(), _any_glyph():
         return svg.to_svg(_figure(graph, reached, title))
 
 
@@ -58,18 +62,31 @@ def states(graph: nx.DiGraph, reached: frozenset[str]) -> dict[str, str]:
     return {node: "reached" if node in reached else "next" if node in ahead else "later" for node in graph}
 
 
+@contextmanager
+def _any_glyph() -> Iterator[None]:
+    """No warning for a character that the font lacks: viewers of SVG bring their own, others draw a box."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
+        yield
+
+
+def _visible(text: str) -> str:
+    """One line without characters that XML forbids; each shows as the replacement character."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", " ".join(text.split()))
+
+
 def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str) -> Figure:
     figure = Figure(figsize=(1, 1), dpi=72)
     FigureCanvasAgg(figure)
     state = states(graph, reached)
-    heads = {node: f"[{node}]  {state[node]}" for node in graph}
+    heads = {node: f"[{_visible(node)}]  {state[node]}" for node in graph}
     bodies = {node: _wrap(statement) for node, statement in graph.nodes(data="statement")}
     slots, chains = lay_out(graph, {node: _box_size(figure, heads[node], bodies[node]) for node in graph})
 
     left = min(slot.x - slot.width / 2 for slot in slots.values())
     right = max(slot.x + slot.width / 2 for slot in slots.values())
     width = max(right - left, _LEGEND_WIDTH) + 2 * _MARGIN
-    heading = textwrap.wrap(title, int(width / 6.5))
+    heading = textwrap.wrap(_visible(title), int(width / 6.5))
     top = _MARGIN + 16.0 * len(heading) + (8.0 if heading else 0.0)
     height = top + max(slot.y + slot.height for slot in slots.values()) + 30.0 + _MARGIN
     figure.set_size_inches(width / 72, height / 72)
@@ -90,7 +107,7 @@ def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str) -> Figure:
 
 def _wrap(statement: str) -> str:
     """Short statements in narrow boxes, long ones in wider boxes."""
-    return textwrap.fill(statement, 30 if len(statement) < 120 else 42)
+    return textwrap.fill(_visible(statement), 30 if len(statement) < 120 else 42)
 
 
 def _box_size(figure: Figure, head: str, body: str) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import networkx as nx
 
 from nemo_aopsd import dag
 from nemo_aopsd.errors import UserError
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,25 @@ def decode_line(line: bytes, where: str) -> dict[str, Any]:
         raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Mend the line.") from error
+    except RecursionError as error:
+        raise UserError(f"{where}: JSON nested too deeply to be read. Flatten the line.") from error
+    except ValueError as error:
+        raise UserError(f"{where}: a number has too many digits. Write it as a string.") from error
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. One object a line.")
+    if _SURROGATE.search(line):
+        _refuse_lone_surrogates(record, where)
     return record
+
+
+def _refuse_lone_surrogates(record: dict[str, Any], where: str) -> None:
+    """JSON can escape half of a surrogate pair, which no file or tokenizer takes."""
+    for field, value in record.items():
+        try:
+            json.dumps([field, value], ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start]).strip("'")
+            raise UserError(f"{where}: `{field}` holds {half}, half of a character. Write it whole.") from error
 
 
 def load_problems(path: str | Path) -> list[Problem]:
@@ -74,9 +93,7 @@ def load_problems(path: str | Path) -> list[Problem]:
 
 def parse_problem(record: dict[str, Any], where: str) -> Problem:
     """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the field."""
-    answer = record.get("answer")
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        answer = str(answer)
+    answer = answer_text(record)
     for field, value in (("id", record.get("id")), ("problem", record.get("problem")), ("answer", answer)):
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{where}: `{field}` must be a non-empty string, got {value!r}.")
@@ -91,6 +108,16 @@ def parse_problem(record: dict[str, Any], where: str) -> Problem:
         subproblems=_text_list(record, "subproblems", where),
         dag=None if raw_dag is None else dag.build_graph(raw_dag, answer, f"{where} (id {record['id']!r})"),
     )
+
+
+def answer_text(record: dict[str, Any]) -> Any:
+    """The `answer` of a record, a whole number as text; anything else as it is.
+
+    >>> answer_text({"answer": 0}), answer_text({"answer": "1/2"}), answer_text({})
+    ('0', '1/2', None)
+    """
+    answer = record.get("answer")
+    return str(answer) if isinstance(answer, int) and not isinstance(answer, bool) else answer
 
 
 def fingerprint(problems: Iterable[Problem]) -> str:

@@ -70,7 +70,7 @@ def _json_lists(text: str) -> list[list[Any]]:
     while (position := text.find("[", position)) >= 0:
         try:
             items, position = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits
             position += 1
         else:
             lists.append(items)

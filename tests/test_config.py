@@ -227,7 +227,22 @@ def test_wrong_types_name_key_and_type(base, override, expected):
         ("policy.generation.top_p=0.95", "must be 1 in training; got 0.95"),
         ("policy.generation.top_k=20", "must be null (off) in training; got 20"),
         ("aopsd.num_prompts_per_step=6", "multiple of 4"),
-        ("policy.generation.max_new_tokens=1024", "must leave room for a prompt within"),
+        ("policy.generation.max_new_tokens=1024", "must leave room for a prompt and aopsd.probes.length=8 within"),
+        ("policy.generation.max_new_tokens=1016", "must leave room for a prompt and aopsd.probes.length=8 within"),
+        ("aopsd.judge.max_new_tokens=1024", "must leave room for a prompt within"),
+        ("policy.generation.temperature=1e-300", "from 0.01 to 100; got 1e-300"),
+        ("policy.generation.temperature=.inf", "from 0.01 to 100; got inf"),
+        ("aopsd.evaluation.temperature=.inf", "0 (greedy) or a number from 0.01 to 100; got inf"),
+        ("policy.optimizer.kwargs.lr=.inf", "finite number of at least 0; got inf"),
+        ("policy.optimizer.kwargs.lr='1e-6'", "finite number of at least 0; got '1e-6'"),
+        ("policy.optimizer.kwargs.weight_decay=.inf", "finite number of at least 0; got inf"),
+        ("policy.optimizer.kwargs.eps=1e300", "finite number above 0; got 1e+300"),
+        ("policy.optimizer.kwargs.betas=null", "two numbers from 0 to below 1; got None"),
+        ("policy.max_grad_norm=0", "finite number above 0; got 0"),
+        ("policy.prefix_cache_gb=-1", "finite number of at least 0; got -1"),
+        ("policy.optimizer.name=5", "must be a name or a path; got 5"),
+        ("policy.tokenizer.name=5", "must be a name or a path; got 5"),
+        ('logger.log_dir="a\\0b"', "must be a name or a path"),
         ("+policy.model_name.x=1", "must be a name or a path"),
     ],
 )
@@ -235,6 +250,74 @@ def test_values_that_cannot_work(base, override, expected):
     key = override.lstrip("+").split("=")[0]
     text = message(base, override)
     assert text.startswith(f"override `{override}`: `{key}".removesuffix(".x")) and expected in text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("policy.precision", "policy.max_grad_norm", "policy.train_micro_batch_size", "policy.prefix_cache_gb"),
+        *("policy.optimizer.name", "policy.optimizer.kwargs.weight_decay", "policy.optimizer.kwargs.eps"),
+        *(f"checkpointing.{name}" for name in ("enabled", "checkpoint_dir", "save_period", "keep_top_k")),
+    ],
+)
+def test_null_is_no_value_where_one_is_needed(base, key):
+    text = message(base, f"{key}=null")
+    assert text.startswith(f"override `{key}=null`: `{key}` must be ") and "got None." in text
+
+
+@pytest.mark.parametrize("override", ['+env.x="a\\ud800"', "+env.x=a\udcff", '+env.x=["\\udfff"]'])
+def test_what_is_no_text_is_refused(base, override):
+    assert message(base, override).startswith(f"override `{override}`: ")
+
+
+def test_null_where_it_means_something(base):
+    aopsd = load_config(base, ["aopsd.max_num_steps=null", "aopsd.probes.max_per_rollout=null"]).aopsd
+    assert aopsd.max_num_steps is None and aopsd.probes.max_per_rollout is None
+    load_config(base, ["policy.tokenizer.name=null", "policy.generation.top_k=null"])
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("policy.optimizer=foo", "policy.optimizer"),
+        ("policy.optimizer=5", "policy.optimizer"),
+        ("policy.optimizer.kwargs=[1]", "policy.optimizer.kwargs"),
+        ("+policy.tokenizer=foo", "policy.tokenizer"),
+        ("+policy.tokenizer=[1]", "policy.tokenizer"),
+        ("policy.generation=[1]", "policy.generation"),
+        ("policy.generation=5", "policy.generation"),
+        ("data.train=[1]", "data.train"),
+    ],
+)
+def test_a_block_is_a_block(write, base, override, key):
+    text = message(base, override)
+    assert text.startswith(f"override `{override}`: `{key}` must be a block of `key: value` lines")
+    value = override.split("=")[1]
+    nested = f"defaults: base.yaml\n\n{key.replace('.', ': {')}: {value}" + "}" * key.count(".")
+    path = write(nested)
+    assert message(path).startswith(f"{path}:3: `{key}` must be a block of `key: value` lines")
+
+
+def test_lists_and_blocks_do_not_mix_in_blocks_of_others(write):
+    write(BASE + "env: {a: {b: 1}, c: [1]}\n", "base.yaml")
+    path = write("defaults: base.yaml\nenv:\n  a: [1]\n")
+    assert message(path).startswith(f"{path}:3: `env.a` must be a block")
+    path = write("defaults: base.yaml\nenv:\n  c: {d: 1}\n")
+    assert message(path).startswith(f"{path}:3: `env.c` must be a list")
+
+
+def test_probes_must_fit_only_where_there_are_any(base):
+    text = message(base, "aopsd.probes.length=1024", "policy.generation.max_new_tokens=8")
+    assert "`aopsd.probes.length` must leave room for a prompt within" in text
+    load_config(base, ["aopsd.weighting=uniform", "policy.generation.max_new_tokens=1023", "aopsd.probes.length=9999"])
+    load_config(base, ["policy.generation.max_new_tokens=1015"])
+
+
+def test_what_cannot_be_resolved_is_the_key_that_was_written(base):
+    override = "logger.log_dir=runs/${x}"
+    assert message(base, override).startswith(f"override `{override}`: `logger.log_dir` has no value")
+    assert "has no value" in message(base, "+env.a=${env.b}", "+env.b=${env.a}")
+    assert "has no value" in message(base, "+env.a=[1, '${x}']")
 
 
 def test_settings_that_are_fine_at_their_limit(base):
@@ -278,9 +361,43 @@ def test_broken_files(write, tmp_path):
     assert message(path).startswith(f"{path}:2: broken YAML")
     path = write("policy: {a: '${'}\n")
     assert message(path).startswith(f"{path}: broken YAML")
+    for value in ("1" * 5000, "!!bool x"):
+        path = write(f"policy: {{a: {value}}}\n")
+        assert message(path).startswith(f"{path}: broken YAML")
     assert "must be set" in message(write(""))
     assert "no such config file" in message(tmp_path / "nowhere.yaml")
     assert "no such config file" in message(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["5", "0x5", "true", "1.5", "'a.b'"])
+def test_keys_that_are_no_names(write, key):
+    path = write(BASE + f"aopsd:\n  {key}: 3\n")
+    text = message(path)
+    assert text.startswith(f"{path}:1") and "unknown key `aopsd." in text
+    path = write(BASE + f"{key}: 3\n")
+    assert message(path).startswith(f"{path}") and "unknown block" in message(path)
+
+
+@pytest.mark.parametrize("depth", [50, 150, 2000])
+def test_nesting_beyond_reason(write, base, depth):
+    for left, right in ("[]", ("{a: ", "}")):
+        path = write(BASE + f"env:\n  x: {left * depth}{right * depth}\n")
+        assert message(path) == f"{path}:12: nested more than 40 deep. Flatten it."
+        assert "nested more than 40 deep" in message(base, f"+env.x={left * depth}{right * depth}")
+    assert "nested more than 40 deep" in message(base, f"+env{'.x' * depth}=[]")
+
+
+def test_yaml_inside_itself(write):
+    path = write(BASE + "env: &a\n  x: *a\n")
+    assert message(path) == f"{path}:12: `*a` stands inside itself. Remove it."
+
+
+def test_parents_that_have_no_value(write):
+    path = write("\ndefaults: ${oc.env:NOT_SET_ANYWHERE}\n")
+    assert message(path).startswith(f"{path}:2: `defaults` has no value: ") and "NOT_SET_ANYWHERE" in message(path)
+    path = write("defaults: ['${oc.env:NOT_SET_ANYWHERE}']\n")
+    assert message(path).startswith(f"{path}:1: `defaults` has no value")
+    assert "must be a file name or a list" in message(write("defaults: [5]\n"))
 
 
 def test_broken_inheritance(write):

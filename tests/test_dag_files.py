@@ -8,6 +8,7 @@ import pytest
 
 from nemo_aopsd.dag import find_faults
 from nemo_aopsd.dag_files import check_file, fault_lines
+from nemo_aopsd.data import load_problems
 from nemo_aopsd.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared/data"
@@ -62,6 +63,21 @@ def test_each_row_gets_all_of_its_faults_and_none_stops_the_next(write):
         ["malformed"],
         ["states_answer"],
     ]
+
+
+@pytest.mark.parametrize("answer", [0, "0", 7, True, 0.5, None, ""])
+def test_an_answer_means_what_it_means_in_training(write, answer):
+    stated = {"nodes": [{"id": "a", "statement": f"The answer is {answer}."}], "edges": []}
+    path = write({"id": "p", "problem": "?", "answer": answer, "dag": stated})
+    states_answer = kinds(path) == [["states_answer"]]
+    assert states_answer == (answer in (0, "0", 7) and answer is not True)
+    with pytest.raises(UserError, match="states_answer" if states_answer else "`answer` must be"):
+        load_problems(path)
+
+
+def test_lines_that_overflow_a_reader_do_not_stop_the_next(write):
+    path = write(b"[" * 100_000, b'{"id": ' + b"1" * 5000 + b"}", rb'{"id": "\ud800"}', {"id": "p", "dag": graph("a")})
+    assert kinds(path) == [["broken_line"], ["broken_line"], ["broken_line"], []]
 
 
 def test_lines_name_level_place_problem_and_ids(write):

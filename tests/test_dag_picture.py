@@ -81,6 +81,15 @@ def test_statements_are_whole_and_dollars_stay():
     assert "t $1" in joined
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_any_character_is_drawn_without_a_word(tmp_path, suffix):
+    graph = graph_of(2, [(0, 1)], lambda node: "\U0001f600 bell \a, \x00 \x85 \ufffe 世")
+    dag_picture.draw(graph, tmp_path / f"graph{suffix}", title="\U0001f600\x1b[0m")
+    if suffix == ".svg":
+        assert "\U0001f600 bell \ufffd, \ufffd \ufffd 世" in svg_texts((tmp_path / "graph.svg").read_text())
+
+
 def test_state_is_told_in_words_too():
     texts = svg_texts(dag_picture.draw_svg(graph_of(3, [(0, 1), (1, 2)]), reached=frozenset("0")))
     heads = [" ".join(text.split()) for text in texts if text.startswith("[")]

@@ -45,6 +45,11 @@ def test_line_separators_inside_strings_are_no_line_ends(write):
     assert problem.problem == text
 
 
+def test_whole_surrogate_pairs_are_characters(write):
+    (problem,) = load_problems(write(rb'{"id": "a", "problem": "\ud83d\ude00 \\\\ud800", "answer": "1"}'))
+    assert problem.problem == "\U0001f600 \\\\ud800"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -52,6 +57,10 @@ def test_line_separators_inside_strings_are_no_line_ends(write):
         (b'{"id": "\xff"}', "byte 8 is not UTF-8"),
         (b"[1]", "expected a JSON object, got list"),
         (b"\xef\xbb\xbf{}", "broken JSON"),
+        (b"[" * 100_000, "JSON nested too deeply"),
+        (b'{"answer": ' + b"1" * 5000 + b"}", "a number has too many digits. Write it as a string"),
+        (rb'{"id": "a\ud800"}', r"`id` holds \\ud800, half of a character"),
+        (rb'{"id": "a", "plan": ["x", "\uDFFFx"]}', r"`plan` holds \\udfff, half of a character"),
         ({}, "`id` must be a non-empty string, got None"),
         (GOOD | {"id": ""}, "`id` must be a non-empty string, got ''"),
         (GOOD | {"id": 7}, "`id` must be a non-empty string, got 7"),

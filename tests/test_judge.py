@@ -71,6 +71,7 @@ def test_a_readable_verdict(text, expected):
         "['1', '2']",  # not JSON
         "[1] is shown and [2] is shown",  # citations alone: which of them is the verdict?
         "[" * 5000,
+        f"[{'1' * 5000}]",
     ],
 )
 def test_an_unreadable_verdict(text):

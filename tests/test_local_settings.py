@@ -60,20 +60,15 @@ def test_settings_read_nemo_rl_keys(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_name": None}, r"policy\.model_name is missing"),
         ({"model_name": "no/such"}, r"policy\.model_name=no/such: no such directory"),
         ({"model_name": "no/such.gguf"}, r"policy\.model_name=no/such\.gguf: no such file"),
         ({"tokenizer": {"name": "no/such"}}, r"policy\.tokenizer\.name=no/such: no such directory"),
-        ({"precision": "float16"}, r"policy\.precision='float16'; expected one of float32, bfloat16"),
-        ({"logprob_batch_size": 0}, r"policy\.logprob_batch_size=0; expected a whole number"),
-        ({"max_total_sequence_length": "64"}, r"policy\.max_total_sequence_length='64'"),
-        ({"max_total_sequence_length": None}, r"policy\.max_total_sequence_length is missing"),
-        ({"max_grad_norm": -1}, r"policy\.max_grad_norm=-1"),
+        ({"model_name": "~nobody-of-that-name/x"}, r"policy\.model_name=~nobody-of-that-name/x: .*Write the path"),
         ({"optimizer": None}, r"policy\.optimizer is missing"),
         ({"optimizer": {"name": "torch.optim.SGD", "kwargs": {"lr": 1}}}, r"torch\.optim\.SGD.*AdamW only"),
-        ({"optimizer": {"kwargs": {"lr": "1e-6"}}}, r"kwargs\.lr='1e-6'.*write 1\.0e-6"),
         ({"optimizer": {"kwargs": {"lr": 1e-6, "momentum": 1}}}, r"momentum.*expected lr"),
-        ({"optimizer": {"kwargs": {}}}, r"expected lr \(required\)"),
+        ({"optimizer": {"kwargs": {}}}, r"has no key; expected lr \(required\)"),
+        ({"optimizer": {"kwargs": {5: 3, "x": 1}}}, r"has 5, x; expected lr \(required\)"),
     ],
 )
 def test_a_bad_setting_is_named(folder, change, message):
@@ -88,6 +83,28 @@ def test_a_broken_model_directory_is_named(folder):
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match=r"no config\.json in it"):
         local.check(config(folder))
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "[1]"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_broken_json_of_a_model_is_named(folder, name, content):
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=rf"{name}: (broken JSON|expected a JSON object)"):
+        local.check(config(folder))
+
+
+def test_a_directory_without_a_tokenizer_is_named_before_loading(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    with pytest.raises(UserError, match=r"other\d+: no tokenizer in it .* Set policy\.tokenizer\.name"):
+        local.check(config(folder, tokenizer={"name": str(other)}))
+
+
+def test_a_tokenizer_that_does_not_load_takes_one_line(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    (other / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(UserError, match="no usable tokenizer") as caught:
+        local.build(config(folder, tokenizer={"name": str(other)}))
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_directory_without_weights_is_named(folder):

@@ -175,6 +175,12 @@ def test_nothing_to_report_is_a_user_error(tmp_path, damage):
         ("eval/epoch_000.json", "{", "epoch_000.json"),
         ("metrics.jsonl", "{\n{}\n", "metrics.jsonl"),
         ("competence.jsonl", "]\n", "competence.jsonl"),
+        ("eval/epoch_000.json", "{}", r"epoch_000\.json: `epoch` must be of type int, got nothing"),
+        ("eval/epoch_000.json", "[1]", r"epoch_000\.json: expected a JSON object"),
+        ("eval/epoch_000.json", "[" * 100_000, r"epoch_000\.json: broken JSON"),
+        ("metrics.jsonl", "{}\n", r"metrics\.jsonl:1: `epoch` must be of type int, got nothing"),
+        ("competence.jsonl", "{}\n", r"competence\.jsonl:1: `epoch` must be of type int, got nothing"),
+        ("competence.jsonl", '{"epoch": 0, "competence": {"a": "x"}}\n', r"competence\.jsonl:1: `competence`: `a`"),
     ],
 )
 def test_broken_file_is_named(tmp_path, name, text, where):
@@ -182,6 +188,31 @@ def test_broken_file_is_named(tmp_path, name, text, where):
     (run / name).write_text(text)
     with pytest.raises(UserError, match=where):
         write_report(run)
+
+
+@pytest.mark.parametrize("name", ["rollouts/step_000001.jsonl", "metrics.jsonl", "eval/epoch_000.json"])
+@pytest.mark.parametrize("change", ["lost", "text", "null"])
+def test_every_field_may_be_lost_or_wrong_and_none_is_a_traceback(tmp_path, name, change):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=1, num_held_out=2, num_samples=1)
+    path = run / name
+    record = json.loads(path.read_text())
+    refused = set()
+    for field in record:
+        rest = {key: value for key, value in record.items() if key != field}
+        path.write_text(json.dumps(rest | {"lost": {}, "text": {field: {}}, "null": {field: None}}[change]) + "\n")
+        try:
+            write_report(run)
+        except UserError as error:
+            assert path.name in str(error) or "the evaluations of epochs" in str(error)
+            refused.add(field)
+    assert refused
+
+
+def test_a_run_that_diverged_still_has_a_page(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1)
+    path = run / "metrics.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"train/loss": math.nan}) + "\n")
+    assert "Every recorded value is NaN" in report(run).text
 
 
 def test_gap_that_is_not_finite_is_refused(tmp_path):

@@ -14,6 +14,16 @@ from nemo_aopsd.config import AOPSDConfig, Config
 from nemo_aopsd.data import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
+from nemo_aopsd.report.fields import (
+    COMPETENCE,
+    METRICS,
+    PROBE,
+    ROLLOUT,
+    Kind,
+    check_evaluation,
+    check_fields,
+    check_numbers,
+)
 from nemo_aopsd.report.measures import GapMass
 from nemo_aopsd.run_folder import load_run_config
 
@@ -33,8 +43,11 @@ class RolloutDigest:
     examples: dict[str, Record] = field(default_factory=dict)
     graph_rollout: Record | None = None
 
-    def add(self, rollout: Record) -> None:
-        """Take one line of `rollouts/step_*.jsonl`."""
+    def add(self, rollout: Record, where: str) -> None:
+        """Take one line of `rollouts/step_*.jsonl`. Raises UserError if a field that the page needs is not there."""
+        check_fields(rollout, ROLLOUT, where)
+        for probe in rollout["probes"]:
+            check_fields(probe, PROBE, where)
         self.num_rollouts += 1
         self._offer_graph(rollout)
         if rollout["dropped"] or rollout["teacher_logprobs"] is None:
@@ -60,7 +73,7 @@ class RolloutDigest:
 
     def _offer_graph(self, rollout: Record) -> None:
         """Keep the latest rollout that is part of the way through its graph, or else the latest judged one."""
-        if rollout["progress"] is None:  # not judged, or the verdict was unreadable
+        if rollout["progress"] is None or rollout["reached"] is None:  # not judged, or the verdict was unreadable
             return
         if self.graph_rollout is None or _telling(rollout) >= _telling(self.graph_rollout):
             keys = ("problem_id", "epoch", "step", "reached", "progress", "response_text", "disclosed_share")
@@ -90,8 +103,8 @@ def read_run(path: Path) -> Run:
     if not path.is_dir():
         raise UserError(f"{path}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
     config = load_run_config(path)
-    metrics = _read_journal(path / "metrics.jsonl")
-    evaluations = [_read_json(file) for file in sorted((path / "eval").glob("epoch_[0-9]*[0-9].json"))]
+    metrics = _read_journal(path / "metrics.jsonl", METRICS)
+    evaluations = [_read_evaluation(file) for file in sorted((path / "eval").glob("epoch_[0-9]*[0-9].json"))]
     files = sorted((path / "rollouts").glob("step_*.jsonl"))
     if not (metrics or evaluations or files):
         raise UserError(
@@ -101,8 +114,10 @@ def read_run(path: Path) -> Run:
     digest = RolloutDigest(GapMass(config.aopsd.probes.threshold))
     for where, rollout in _stream(files):
         try:
-            digest.add(rollout)
-        except (KeyError, TypeError, ValueError) as error:
+            digest.add(rollout, where)
+        except UserError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
             raise UserError(f"{where}: not a rollout line: {error!r}. Restore or delete the file.") from error
     return Run(
         path=path,
@@ -110,7 +125,7 @@ def read_run(path: Path) -> Run:
         command=_command(path / "config.yaml"),
         metrics=metrics,
         evaluations=evaluations,
-        competences=_read_journal(path / "competence.jsonl"),
+        competences=_read_competences(path / "competence.jsonl"),
         rollouts=digest,
     )
 
@@ -143,15 +158,27 @@ def _command(config: Path) -> str | None:
     return first.removeprefix("# ") if first.startswith("# aopsd ") else None
 
 
-def _read_json(path: Path) -> Record:
+def _read_evaluation(path: Path) -> Record:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        record = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: broken JSON: {error}. Evaluate again or delete the file.") from error
+    check_evaluation(record, str(path))
+    return record
 
 
-def _read_journal(path: Path) -> list[Record]:
-    try:
-        return read_journal(path)
-    except ValueError as error:
-        raise UserError(f"{path}: broken JSON before its last line: {error}. Restore the file.") from error
+def _read_competences(path: Path) -> list[Record]:
+    lines = _read_journal(path, COMPETENCE)
+    for number, line in enumerate(lines, start=1):
+        check_numbers(line["competence"], f"{path}:{number}: `competence`", optional=True)
+    return lines
+
+
+def _read_journal(path: Path, fields: dict[str, Kind]) -> list[Record]:
+    """Complete lines; besides `fields`, a line of metrics holds numbers only."""
+    lines = read_journal(path)
+    for number, line in enumerate(lines, start=1):
+        check_fields(line, fields, f"{path}:{number}")
+        if fields is METRICS:
+            check_numbers(line, f"{path}:{number}", optional=True)
+    return lines

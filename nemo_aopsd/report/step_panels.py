@@ -61,6 +61,8 @@ def _judge(run: Run) -> Panel:
 def _counted(run: Run, title: str, key: str, more: str = "") -> Panel:
     """A count a step as a share of the step's rollouts."""
     rows = [row for row in run.metrics if row.get(key) is not None]
+    if not rows:
+        return Panel(title, missing=f"No step has recorded `{key}`.")
     shares = [row[key] / row["rollout/count"] for row in rows]
     line = Series(title, [row["step"] for row in rows], shares)
     whole = sum(row["rollout/count"] for row in rows)
@@ -73,5 +75,7 @@ def _line(run: Run, title: str, unit: str, key: str, reason: str) -> Panel:
     if not line.steps:
         return Panel(title, missing=reason[0].upper() + reason[1:] + ("" if reason.endswith(".") else "."))
     known = [value for value in line.values if not math.isnan(value)]
+    if not known:
+        return Panel(title, missing="Every recorded value is NaN.")
     caption = f"First {known[0]:.3g}, last {known[-1]:.3g}. n = {run.rollouts.num_rollouts} rollouts, {num_steps(run)}."
     return Panel(title, caption, figures.by_step(key.replace("/", "-"), title, [line], unit=unit))

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from nemo_aopsd.config_schema import first_line
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
@@ -20,7 +21,7 @@ def load_tokenizer(settings: Settings) -> Any:
     try:
         return AutoTokenizer.from_pretrained(*_source(settings.tokenizer)[0], **_source(settings.tokenizer)[1])
     except (OSError, ValueError) as error:
-        raise UserError(f"{settings.tokenizer}: no usable tokenizer: {error}") from error
+        raise UserError(f"{settings.tokenizer}: no usable tokenizer: {first_line(error)}. Check the folder.") from error
 
 
 def load_model(settings: Settings) -> PreTrainedModel:
@@ -32,7 +33,7 @@ def load_model(settings: Settings) -> PreTrainedModel:
             *positional, **named, dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
-        raise UserError(f"{settings.model}: cannot be loaded as a causal language model: {error}") from error
+        raise UserError(f"{settings.model}: is no usable causal language model: {first_line(error)}.") from error
     quantizer = getattr(model, "hf_quantizer", None)
     if settings.model.suffix == ".gguf" and quantizer is not None:
         quantizer.remove_quantization_config(model)  # the weights are dense now; with it the model could not be saved

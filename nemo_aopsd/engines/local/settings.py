@@ -11,7 +11,7 @@ from typing import Any
 from nemo_aopsd.config import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
 
-PRECISIONS = ("float32", "bfloat16")
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Settings:
 
 
 def read_settings(config: Config) -> Settings:
-    """Settings of a resolved config. Raises UserError naming the key, what was found and what to do."""
+    """Settings of a config whose values `config_checks` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
-    model = _model_path(_need(policy, "model_name"))
+    model = _model_path(policy["model_name"])
     tokenizer = (policy.get("tokenizer") or {}).get("name")
     optional = {
         key: policy[key]
@@ -58,33 +58,28 @@ def read_settings(config: Config) -> Settings:
         )
         if policy.get(key) is not None
     }
-    settings = Settings(
+    return Settings(
         model=model,
-        tokenizer=model if tokenizer is None else _model_path(tokenizer, "policy.tokenizer.name"),
-        optimizer=_optimizer(_need(policy, "optimizer")),
+        tokenizer=_tokenizer_path(model if tokenizer is None else _model_path(tokenizer, "policy.tokenizer.name")),
+        optimizer=_optimizer(policy.get("optimizer")),
         teacher=config.aopsd.teacher,
-        max_total_sequence_length=_need(policy, "max_total_sequence_length"),
+        max_total_sequence_length=policy["max_total_sequence_length"],
         **optional,
     )
-    _check_values(settings)
-    return settings
 
 
-def _need(policy: dict[str, Any], key: str) -> Any:
-    if policy.get(key) is None:
-        raise UserError(f"config: policy.{key} is missing; the local engine needs it. Add it to the YAML.")
-    return policy[key]
-
-
-def _optimizer(block: dict[str, Any]) -> OptimizerSettings:
+def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
+    if block is None:
+        raise UserError("config: policy.optimizer is missing; the local engine needs it. Add it to the YAML.")
     name = block.get("name", "torch.optim.AdamW")
     if name.rpartition(".")[2] != "AdamW":
         raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has torch.optim.AdamW only.")
     kwargs = {key: value for key, value in (block.get("kwargs") or {}).items() if key not in ("foreach", "fused")}
     unknown = set(kwargs) - {"lr", "weight_decay", "betas", "eps"}
     if unknown or "lr" not in kwargs:
+        found = ", ".join(map(str, kwargs)) or "no key"
         raise UserError(
-            f"config: policy.optimizer.kwargs has {sorted(kwargs)}; expected lr (required), weight_decay, betas, eps."
+            f"config: policy.optimizer.kwargs has {found}; expected lr (required), weight_decay, betas, eps."
         )
     if "betas" in kwargs:
         kwargs["betas"] = tuple(kwargs["betas"])
@@ -92,7 +87,10 @@ def _optimizer(block: dict[str, Any]) -> OptimizerSettings:
 
 
 def _model_path(name: str, key: str = "policy.model_name") -> Path:
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~ of a user that is not there
+        raise UserError(f"config: {key}={name}: {error} Write the path in full.") from error
     if path.suffix == ".gguf":
         if not path.is_file():
             raise UserError(f"config: {key}={name}: no such file (looked from {Path.cwd()}). Check the path.")
@@ -113,31 +111,26 @@ def _check_model_directory(path: Path) -> None:
     config_file = path / "config.json"
     if not config_file.is_file():
         raise UserError(f"{path}: no config.json in it. Expected a Hugging Face causal language model directory.")
-    try:
-        json.loads(config_file.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{config_file}: broken JSON: {error}. Mend or download the model again.") from error
+    _check_json(config_file)
     if not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
         raise UserError(f"{path}: no weights (*.safetensors or *.bin) in it. Download or copy the model again.")
 
 
-def _check_values(settings: Settings) -> None:
-    if settings.precision not in PRECISIONS:
-        raise UserError(f"config: policy.precision={settings.precision!r}; expected one of {', '.join(PRECISIONS)}.")
-    for key in (
-        "generation_batch_size",
-        "logprob_batch_size",
-        "train_micro_batch_size",
-        "max_total_sequence_length",
-    ):
-        value = getattr(settings, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"config: policy.{key}={value!r}; expected a whole number of at least 1.")
-    for key, value in (
-        ("policy.max_grad_norm", settings.max_grad_norm),
-        ("policy.optimizer.kwargs.lr", settings.optimizer.lr),
-        ("policy.prefix_cache_gb", settings.prefix_cache_gb),
-    ):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-            hint = " YAML reads 1e-6 as text; write 1.0e-6." if isinstance(value, str) else ""
-            raise UserError(f"config: {key}={value!r}; expected a number of at least 0.{hint}")
+def _tokenizer_path(path: Path) -> Path:
+    if path.suffix != ".gguf":
+        found = [file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)]
+        if not found:
+            raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
+        for file in found:
+            if file.suffix == ".json":
+                _check_json(file)
+    return path
+
+
+def _check_json(path: Path) -> None:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: broken JSON: {error}. Mend or download the model again.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object, got {type(content).__name__}. Download the model again.")
