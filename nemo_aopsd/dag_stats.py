@@ -11,7 +11,7 @@ import networkx as nx
 
 from nemo_aopsd.dag import find_faults
 from nemo_aopsd.dag_pipeline.answers import find_answer_leaks
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data import answer_text, read_jsonl
 from nemo_aopsd.errors import UserError
 
 MEASURES = {
@@ -35,7 +35,7 @@ def measure_file(path: Path) -> list[dict[str, Any]]:
     for where, record in read_jsonl(path):
         if record.get("dag") is None:
             continue
-        problem_id, answer = str(record.get("id", where)), str(record.get("answer") or "")
+        problem_id, answer = str(record.get("id", where)), str(answer_text(record) or "")
         errors = [fault.kind for fault in find_faults(record["dag"]) if fault.is_error]
         rows.append({"id": problem_id, **({"errors": errors} if errors else measure(record["dag"], answer))})
     if not rows:

@@ -80,7 +80,7 @@ def read_journal(path: Path, *keys: str) -> list[dict[str, Any]]:
 def _journal_line(line: bytes, keys: tuple[str, ...], where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: broken JSON: {error}. Delete the line.") from error
     if not isinstance(record, dict) or not record.keys() >= set(keys):
         raise UserError(f"{where}: expected an object with {', '.join(keys)}, got {line[:80]!r}. Delete the line.")

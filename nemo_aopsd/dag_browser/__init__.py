@@ -15,7 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from nemo_aopsd.dag import find_faults
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data import answer_text, read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
@@ -34,7 +34,7 @@ def write_browser(problems: Path, page: Path) -> int:
 
 def _entry(record: dict[str, Any], where: str) -> dict[str, Any]:
     """What the page needs of a row; `layers` (lists of node ids) is absent if the graph has errors."""
-    faults = find_faults(record["dag"], str(record.get("answer") or ""))
+    faults = find_faults(record["dag"], str(answer_text(record) or ""))
     entry = {
         "id": str(record.get("id", where)),
         "problem": str(record.get("problem", "")),

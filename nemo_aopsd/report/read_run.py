@@ -64,9 +64,10 @@ class RolloutDigest:
             self._offer_example(rollout, probe)
 
     def _offer_example(self, rollout: Record, probe: Record) -> None:
-        """Keep three telling probes: the heaviest of each sign, and the one damped most."""
+        """Keep three telling probes, best of finished rollouts: the heaviest of each sign, and the most damped."""
         kind = "positive" if probe["gap"] > 0 else "negative"
         for name, score in ((kind, probe["weight"]), ("damped", -probe["weight"])):
+            score = (rollout["finished"], score)
             best = self.examples.get(name)
             if best is None or score > best["score"]:
                 self.examples[name] = {"score": score, "probe": probe, **_describe(rollout, probe["position"])}
