@@ -219,7 +219,7 @@ def test_a_teacher_that_returns_too_few_rows_stops_the_step():
     engine = make_engine()
     score = engine.teacher.logprobs
     engine.teacher.logprobs = lambda prompts, responses: score(prompts, responses)[:-1]
-    with pytest.raises(ValueError, match="zip|log-probs"):
+    with pytest.raises(ValueError, match=r"zip|log-probs"):
         run_step(engine)
     assert not engine.trained
 
