@@ -151,6 +151,8 @@ def collect(
     with _timed(seconds, "teacher"):
         teacher_K = engine.teacher.logprobs(teacher_prompts_K, responses_K)
 
+    _check_lengths(responses_K, student_K, teacher_K)
+
     # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
     with _timed(seconds, "probes"):
         gaps_K = [teacher - student for teacher, student in zip(teacher_K, student_K, strict=True)]
@@ -212,6 +214,14 @@ def _fits(problem: Problem, teacher_prompt: Tokens, response: Tokens, config: Co
             f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
         )
     return needed <= config.max_row_tokens
+
+
+def _check_lengths(responses: list[Tokens], *scores: list[Tensor]) -> None:
+    """A missing log-prob must stop the step: broadcast or padded, it would pass for a gap."""
+    wanted = [len(response) for response in responses]
+    for rows in scores:
+        if [len(row) for row in rows] != wanted:
+            raise ValueError("an engine returned another number of log-probs than the responses have tokens")
 
 
 def _train_row(rollout: Rollout, aopsd: AOPSDConfig) -> TrainRow:

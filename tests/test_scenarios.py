@@ -197,7 +197,6 @@ def shorten(model, shorter) -> None:
     model.logprobs = lambda prompts, responses: shorter(score(prompts, responses))
 
 
-@pytest.mark.xfail(strict=True, reason="the step broadcasts a single value over the whole response")
 @pytest.mark.parametrize("side", ["teacher", "student"])
 def test_a_single_value_for_a_longer_response_stops_the_step(side):
     engine = make_engine()
@@ -206,7 +205,6 @@ def test_a_single_value_for_a_longer_response_stops_the_step(side):
         run_step(engine)
 
 
-@pytest.mark.xfail(strict=True, reason="the step compares the two sides with each other, not with the response")
 def test_a_value_that_both_sides_lack_stops_the_step():
     engine = tiny_engine()
     for model in (engine.student, engine.teacher):  # of the shortest row, so that padding fills it up
