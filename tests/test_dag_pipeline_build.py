@@ -250,7 +250,7 @@ def test_another_judge_starts_new_entries_and_keeps_what_still_holds(tmp_path):
     ("rows", "message"),
     [
         ([problem(0), problem(0)], r"problems.jsonl:2: id 'p0' was used at .*problems.jsonl:1"),
-        ([problem(0) | {"solution": "\ud835"}], r"problems.jsonl:1: '\\ud835' is half a surrogate pair"),
+        ([problem(0) | {"solution": "\ud835"}], r"problems.jsonl:1: `solution` holds \\ud835, half of a character"),
         ([problem(0) | {"answer": ""}], "problems.jsonl:1: `answer` must be"),
         ([], "no problem in it"),
     ],

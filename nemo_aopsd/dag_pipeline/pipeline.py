@@ -174,11 +174,6 @@ def _read(path: Path) -> list[tuple[dict[str, Any], Problem]]:
     for where, record in read_jsonl(path):
         record = {key: value for key, value in record.items() if key not in ("dag", "plan", "subproblems")}
         problem = parse_problem(record, where)
-        try:
-            json.dumps(record, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            half = ascii(error.object[error.start])
-            raise UserError(f"{where}: {half} is half a surrogate pair and no character. Mend the row.") from error
         if problem.id in seen:
             raise UserError(f"{where}: id {problem.id!r} was used at {seen[problem.id]}. Make ids unique.")
         seen[problem.id] = where
