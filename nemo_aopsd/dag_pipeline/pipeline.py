@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
