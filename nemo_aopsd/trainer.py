@@ -119,12 +119,11 @@ class Trainer:
 
     def _record(self, result: StepResult, epoch: int) -> None:
         at = {"epoch": epoch, "step": self.step}
-        texts = [self.engine.tokenizer.decode(rollout.output.tokens) for rollout in result.rollouts]
-        leaks = [mentions_context(text, self.leak_patterns) for text in texts]
-        metrics = at | step_metrics(result, self.aopsd, leaks)
         records = [
             at | rollout_record(rollout, self.engine.tokenizer, self.aopsd.context.kind) for rollout in result.rollouts
         ]
+        leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
+        metrics = at | step_metrics(result, self.aopsd, leaks)
         write_jsonl(self.folder / "rollouts" / f"step_{self.step:06d}.jsonl", records)
         append_jsonl(self.folder / "metrics.jsonl", metrics)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
