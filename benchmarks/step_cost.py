@@ -26,7 +26,7 @@ from nemo_aopsd.config import AOPSDConfig, Config, ContextConfig, CurriculumConf
 from nemo_aopsd.data import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.step import StepResult, train_step
 
@@ -147,7 +147,7 @@ def build_engine(args: argparse.Namespace) -> LocalEngine:
         train_micro_batch_size=args.micro_batch,
     )
     # An end token outside the vocabulary is never sampled.
-    tokenizer = LocalTokenizer(character_tokenizer(), [])
+    tokenizer = HFTokenizer(character_tokenizer(), [])
     tokenizer.end_ids = frozenset([args.vocabulary])
     return LocalEngine(model, tokenizer, settings)
 

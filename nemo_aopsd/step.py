@@ -235,6 +235,7 @@ def _train_row(rollout: Rollout, aopsd: AOPSDConfig) -> TrainRow:
         teacher_logprobs=rollout.teacher_logprobs,
         weights=rollout.weights,
         mask=torch.full((len(rollout.output.tokens),), counted),
+        sampler_logprobs=rollout.output.logprobs,
     )
 
 

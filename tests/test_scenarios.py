@@ -17,8 +17,8 @@ from nemo_aopsd.data import load_problems
 from nemo_aopsd.embedded.tokenizer import build_tokenizer
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.objectives.pg import PolicyGradient
 from nemo_aopsd.step import train_step
 from nemo_aopsd.types import Branch, Generation, Sampling, TrainRow
@@ -47,7 +47,7 @@ TEMPLATES = {  # name: (template, end of a user's turn, generation marker)
 
 
 def tiny_engine(kind: str = "llama", **changes) -> LocalEngine:
-    tokenizer = LocalTokenizer(tiny_tokenizer(), [END, OTHER_END])
+    tokenizer = HFTokenizer(tiny_tokenizer(), [END, OTHER_END])
     return LocalEngine(tiny_model(kind), tokenizer, tiny_settings(**changes))
 
 

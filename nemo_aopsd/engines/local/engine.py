@@ -18,9 +18,9 @@ from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
 from nemo_aopsd.engines.local.scoring import batches, response_logprobs
 from nemo_aopsd.engines.local.settings import Settings
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.objectives import Objective
 from nemo_aopsd.types import TrainRow
 
@@ -28,7 +28,7 @@ from nemo_aopsd.types import TrainRow
 class LocalEngine:
     """Teacher weights: `frozen` and `ema` own a copy made before any update, `live` is the student's network."""
 
-    def __init__(self, causal_lm: PreTrainedModel, tokenizer: LocalTokenizer, settings: Settings):
+    def __init__(self, causal_lm: PreTrainedModel, tokenizer: HFTokenizer, settings: Settings):
         self.settings, self.tokenizer = settings, tokenizer
         is_live = settings.teacher.weights == "live"
         teacher_lm = causal_lm if is_live else copy.deepcopy(causal_lm).requires_grad_(False)

@@ -12,8 +12,8 @@ from transformers.utils.logging import disable_progress_bar
 from nemo_aopsd.config_schema import first_line
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
-from nemo_aopsd.engines.local.tokenizer import LocalTokenizer
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.hf_tokenizer import HFTokenizer
 
 
 def load_tokenizer(settings: Settings) -> Any:
@@ -48,7 +48,7 @@ def end_ids(model: PreTrainedModel) -> list[int]:
     return [] if found is None else found if isinstance(found, list) else [found]
 
 
-def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> LocalTokenizer:
+def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
     """The tokenizer with the model's end tokens. Raises UserError if it has more tokens than the model."""
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
@@ -56,7 +56,7 @@ def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> LocalTokenizer:
             f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but the model's vocabulary has {rows}. "
             "Set policy.tokenizer.name to the tokenizer that belongs to the model."
         )
-    return LocalTokenizer(tokenizer, end_ids(model))
+    return HFTokenizer(tokenizer, end_ids(model))
 
 
 def _source(path: Path) -> tuple[tuple[str], dict[str, str]]:

@@ -10,7 +10,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Tokens
 
 
-class LocalTokenizer:
+class HFTokenizer:
     """`hf` is the wrapped tokenizer; `end_ids` joins its own end token and the model's list."""
 
     def __init__(self, hf: Any, model_end_ids: Iterable[int]):
