@@ -1,0 +1,137 @@
+"""Between ragged lists, one entry a rollout, and NeMo RL's padded batches. All on the CPU, no model involved.
+
+NeMo RL's convention (nemo_rl/models/policy/lm_policy.py, get_logprobs): every 2-D tensor of a batch has the width S
+of `input_ids`; column t of a log-prob tensor belongs to token t, and column 0 is 0 since nothing predicts the first
+token. So the token i of a response sits at column `len(prompt) + i`, whatever the prompt: a teacher row and its
+student row differ only in that offset.
+"""
+
+from __future__ import annotations
+
+import torch
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from torch import Tensor
+
+from nemo_aopsd.types import Tokens, TrainRow
+
+
+def scoring_batch(
+    prompts: list[Tokens], responses: list[Tokens], *, pad_id: int, divisible_by: int, rows_multiple: int
+) -> BatchedDataDict:
+    """What `Policy.get_logprobs` takes: the rows in order, then dummy rows up to a multiple of `rows_multiple`.
+
+    `input_ids` [B', S] int64, right-padded, S a multiple of `divisible_by`; `input_lengths` [B'] int32; `token_mask`
+    [B', S] int64, 1 at response tokens; `sample_mask` [B'] float32, 0 for dummy rows. A dummy row is a copy of the
+    shortest row, without any token in the mask: valid for every kernel, and cheap. Raises ValueError for no rows,
+    lists of different lengths and an empty prompt (nothing would predict the first response token).
+    """
+    if not prompts or len(prompts) != len(responses):
+        raise ValueError(f"found {len(prompts)} prompts and {len(responses)} responses; expected as many, at least one")
+    if [] in prompts:
+        raise ValueError(f"row {prompts.index([])}: the prompt is empty, so its first response token has no log-prob")
+    rows = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
+    num_rows = len(rows)
+    rows += [min(rows, key=len)] * (-num_rows % rows_multiple)
+    longest = max(map(len, rows))
+    width = longest + -longest % divisible_by
+
+    input_ids = torch.full((len(rows), width), pad_id)
+    for target, row in zip(input_ids, rows, strict=True):
+        target[: len(row)] = torch.tensor(row)
+    ones = [torch.ones(len(response), dtype=torch.int64) for response in responses]
+    return BatchedDataDict(
+        input_ids=input_ids,
+        input_lengths=torch.tensor([len(row) for row in rows], dtype=torch.int32),
+        token_mask=_response_columns(ones, prompts, input_ids.shape),
+        sample_mask=(torch.arange(len(rows)) < num_rows).float(),
+    )
+
+
+def response_spans(logprobs: Tensor, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
+    """The log-probs of each response's own tokens, copies [T] float32 on the CPU, out of `logprobs` [B', S].
+
+    Raises ValueError, naming the row, if a response does not fit into `logprobs` or holds a value that is not finite.
+    """
+    if len(logprobs) < len(prompts):
+        raise ValueError(f"found log-probs for {len(logprobs)} rows; expected at least {len(prompts)}")
+    spans = []
+    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        start, end = len(prompt), len(prompt) + len(response)
+        if end > logprobs.shape[1]:
+            raise ValueError(f"row {index}: found {logprobs.shape[1]} columns of log-probs for {end} tokens")
+        span = logprobs[index, start:end].detach().to("cpu", torch.float32, copy=True)
+        _check_finite(span, f"row {index}: the log-probs")
+        spans.append(span)
+    return spans
+
+
+def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
+    """What `Policy.train` and `AOPSDLossFn` take: `scoring_batch` of the rows, with `token_mask` as they have it.
+
+    `prev_logprobs`, `generation_logprobs`, `teacher_logprobs`, `probe_weights`: [B', S] float32, 0 wherever
+    `token_mask` is. NeMo RL always reads `generation_logprobs`, the log-probs as the sampler saw them: a row that
+    does not know them (`sampler_logprobs` None) has `old_logprobs` there, so that its importance weight is 1.
+
+    Raises ValueError, naming row and field, if a field has another length than the response or is not finite at a
+    token that counts.
+    """
+    prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
+    layout = {"pad_id": pad_id, "divisible_by": divisible_by, "rows_multiple": rows_multiple}
+    batch = scoring_batch(prompts, responses, **layout)
+    shape = batch["input_ids"].shape
+    sampled = [row.old_logprobs if row.sampler_logprobs is None else row.sampler_logprobs for row in rows]
+    columns = {
+        "prev_logprobs": [row.old_logprobs for row in rows],
+        "generation_logprobs": sampled,
+        "teacher_logprobs": [row.teacher_logprobs for row in rows],
+        "probe_weights": [row.weights for row in rows],
+    }
+    for name, values in columns.items():
+        batch[name] = _response_columns(_counted(name, values, rows), prompts, shape)
+    batch["token_mask"] = _response_columns([row.mask.to("cpu", torch.int64) for row in rows], prompts, shape)
+    check_responses(batch, prompts, responses)
+    return batch
+
+
+def check_responses(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> None:
+    """Raise ValueError unless row i of `batch` ends with exactly the ids of response i, after its prompt's length.
+
+    Log-probs of re-tokenised, re-ordered or shifted responses look plausible; only the ids tell.
+    """
+    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        found = batch["input_ids"][index, len(prompt) : int(batch["input_lengths"][index])].tolist()
+        if found != list(response):
+            raise ValueError(
+                f"row {index}: the batch holds other response ids than the rollout ({len(found)} tokens from column "
+                f"{len(prompt)} on, expected {len(response)}): never re-tokenise or re-order responses"
+            )
+
+
+def _counted(name: str, values: list[Tensor], rows: list[TrainRow]) -> list[Tensor]:
+    """`values` as float32 on the CPU, checked, with 0 at tokens that their row does not count."""
+    kept = []
+    for index, (value, row) in enumerate(zip(values, rows, strict=True)):
+        if not len(value) == len(row.mask) == len(row.response):
+            raise ValueError(
+                f"row {index}: found {len(value)} {name} and {len(row.mask)} mask entries for a response of "
+                f"{len(row.response)} tokens"
+            )
+        mask = row.mask.cpu()
+        kept.append(torch.where(mask, value.detach().to("cpu", torch.float32), 0.0))
+        _check_finite(kept[-1], f"row {index}: {name}")
+    return kept
+
+
+def _check_finite(values: Tensor, what: str) -> None:
+    broken = (~values.isfinite()).nonzero().flatten().tolist()
+    if broken:
+        position = broken[0]
+        raise ValueError(f"{what} at response token {position} is {values[position].item()}; expected a finite number")
+
+
+def _response_columns(values: list[Tensor], prompts: list[Tokens], shape: torch.Size) -> Tensor:
+    """[B', S] of the values' type: row i holds `values[i]` from column `len(prompts[i])` on, and 0 elsewhere."""
+    columns = torch.zeros(shape, dtype=values[0].dtype)
+    for target, prompt, value in zip(columns, prompts, values, strict=False):  # no values for dummy rows
+        target[len(prompt) : len(prompt) + len(value)] = value
+    return columns

@@ -1,0 +1,116 @@
+"""The objective of eq:weighted-advantage as a NeMo RL loss: its clipped policy gradient on our advantage.
+
+NeMo RL hands a loss of input type LOGPROB the complete next-token log-probs, reduced over tensor-parallel shards and
+gathered over context-parallel ones, so nothing here depends on the parallel layout. Under sequence packing it calls
+the loss once a sequence with a plain dict, else once a micro-batch with a BatchedDataDict, and adds up what it
+returns (nemo_rl/algorithms/loss/wrapper.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig, ClippedPGLossFn
+from nemo_rl.algorithms.utils import masked_mean
+from torch import Tensor
+
+from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.objectives.pg import weighted_advantage
+
+# Added to the parent's metrics. NeMo RL sums every metric over micro-batches and ranks, and treats names that hold
+# `_min` or `_max` apart: each of these is a sum divided by the valid tokens of the whole batch.
+OWN_METRICS = ("frac_clipped", "frac_ratio_clipped", "mean_abs_advantage")
+
+
+class AOPSDLossFn(ClippedPGLossFn):
+    """`ClippedPGLossFn` whose advantage is clip(sg[w (log q - log p_theta)], -C, C), anew in every forward.
+
+    The advantage must follow the student: one made at collection time is stale from the second mini-batch on.
+    Ratio clips come from `objective` and replace those of `loss_config`; everything else of the block (importance
+    sampling correction, on-policy ratio, sequence-level loss, ...) works through the parent. The object holds plain
+    values only, since Ray pickles it for each call. Compare `nemo_aopsd.objectives.pg.PolicyGradient`.
+    """
+
+    def __init__(self, loss_config: ClippedPGLossConfig, objective: ObjectiveConfig):
+        clips = {"ratio_clip_min": objective.ratio_clip_min, "ratio_clip_max": objective.ratio_clip_max}
+        super().__init__(loss_config.model_copy(update=clips))
+        self.advantage_clip = objective.advantage_clip
+        # After v0.7.0 a loss may name each metric's denominator here; ours have that of the mean token ratio.
+        known = getattr(self, "metric_normalizations", None)
+        if known is not None:
+            self.metric_normalizations = known | dict.fromkeys(OWN_METRICS, known["probs_ratio"])
+
+    def __call__(
+        self,
+        next_token_logprobs: Tensor,  # [B, S-1] with gradient; column t - 1 belongs to token t
+        data: Mapping[str, Any],  # columns [B, S]: column t belongs to token t
+        global_valid_seqs: Tensor,
+        global_valid_toks: Tensor,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Loss and metrics, sums over this micro-batch divided by the counts of the whole batch.
+
+        `data` needs `teacher_logprobs` and `probe_weights`, and what the parent always reads: `token_mask`,
+        `sample_mask`, `generation_logprobs` (where the sampler's are not known, those of the trainer at collection:
+        `batches.training_batch` sees to it), `prev_logprobs` unless the ratio is forced to 1, and
+        `reference_policy_logprobs` if its KL penalty is on. It is not changed. Tokens that the masks leave out may
+        hold anything. Raises UserError if a column is missing.
+        """
+        mask = data["token_mask"] * data["sample_mask"].unsqueeze(-1)
+        data = {**data, **_neutral_where_not_counted(data, self._columns(), mask > 0)}
+        current = torch.where(mask[:, 1:] > 0, next_token_logprobs, 0.0)
+        advantage = weighted_advantage(current, data["teacher_logprobs"][:, 1:], data["probe_weights"][:, 1:])
+        clipped = advantage.clamp(-self.advantage_clip, self.advantage_clip)
+        data["advantages"] = torch.nn.functional.pad(clipped, (1, 0))  # the parent skips the first column of all
+
+        loss, metrics = super().__call__(current, data, global_valid_seqs, global_valid_toks)
+        own = {
+            "frac_clipped": advantage.abs() > self.advantage_clip,
+            "frac_ratio_clipped": self._ratio_clip_binds(current.detach(), clipped, data),
+            "mean_abs_advantage": clipped.abs(),
+        }
+        means = [masked_mean(own[name].float(), mask[:, 1:], None, global_valid_toks) for name in OWN_METRICS]
+        return loss, metrics | dict(zip(OWN_METRICS, torch.stack(means).tolist(), strict=True))
+
+    def _columns(self) -> list[str]:
+        """The float columns that this loss and its parent read with the block's settings."""
+        names = ["teacher_logprobs", "probe_weights", "generation_logprobs"]
+        if not self.force_on_policy_ratio:
+            names.append("prev_logprobs")
+        if self.reference_policy_kl_penalty != 0:
+            names.append("reference_policy_logprobs")
+        return names
+
+    def _ratio_clip_binds(self, current: Tensor, advantage: Tensor, data: Mapping[str, Any]) -> Tensor:
+        """[B, S-1] bool: tokens whose loss is that of the clipped ratio. The parent keeps its ratios to itself."""
+        if self.force_on_policy_ratio or self.disable_ppo_ratio:
+            return torch.zeros_like(advantage, dtype=torch.bool)
+        log_ratio = current - data["prev_logprobs"][:, 1:]
+        if self.sequence_level_importance_ratios:
+            log_ratio = masked_mean(log_ratio, data["token_mask"][:, 1:], dim=-1).unsqueeze(-1)
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1 - self.ratio_clip_min, 1 + self.ratio_clip_max)
+        if self.use_cispo:  # it weighs with the clipped ratio on either side
+            return (clipped != ratio).expand_as(advantage)
+        return clipped * advantage < ratio * advantage
+
+
+def _neutral_where_not_counted(data: Mapping[str, Any], names: list[str], counted: Tensor) -> dict[str, Tensor]:
+    """Those columns with 0 at the tokens that do not count.
+
+    The parent multiplies by its mask after `exp`: an infinity or a NaN there would poison the sum. With 0 in every
+    column (and for the current log-prob) all ratios there are 1 and all differences 0.
+    """
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise UserError(
+            f"the loss needs the columns {', '.join(names)}, and the training batch has no {', '.join(missing)}: add "
+            "them, or for reference_policy_logprobs set loss_fn.reference_policy_kl_penalty to 0"
+        )
+    columns = {name: torch.where(counted, data[name], 0.0) for name in names}
+    # NeMo RL adds it for the KL penalty when training filters with top-k or top-p; it has no column for token 0.
+    if "curr_logprobs_unfiltered" in data:
+        columns["curr_logprobs_unfiltered"] = torch.where(counted[:, 1:], data["curr_logprobs_unfiltered"], 0.0)
+    return columns

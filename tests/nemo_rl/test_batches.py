@@ -1,0 +1,199 @@
+"""Ragged lists to NeMo RL batches and back: every column where it belongs, whatever the lengths."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_aopsd.engines.nemo_rl.batches import check_responses, response_spans, scoring_batch, training_batch
+from nemo_aopsd.types import TrainRow
+
+PAD = 0
+LAYOUT = {"pad_id": PAD, "divisible_by": 1, "rows_multiple": 1}
+FLOATS = ("prev_logprobs", "generation_logprobs", "teacher_logprobs", "probe_weights")
+
+tokens = st.integers(1, 10_000)
+ragged = st.lists(
+    st.tuples(st.lists(tokens, min_size=1, max_size=12), st.lists(tokens, max_size=12)), min_size=1, max_size=7
+)
+layouts = st.fixed_dictionaries(
+    {"pad_id": st.just(PAD), "divisible_by": st.integers(1, 9), "rows_multiple": st.integers(1, 5)}
+)
+
+
+def split(pairs):
+    return [list(prompt) for prompt, _ in pairs], [list(response) for _, response in pairs]
+
+
+def row(prompt, response, seed=0, **fields):
+    """A row with its own numbers in every field, so that a swap of two fields shows."""
+    generator = torch.Generator().manual_seed(seed)
+    old, teacher, weights, sampler = -torch.rand(4, len(response), generator=generator) - 0.01
+    mask = torch.ones(len(response), dtype=torch.bool)
+    values = {"old_logprobs": old, "teacher_logprobs": teacher, "weights": -weights, "mask": mask}
+    return TrainRow(prompt, response, **values | {"sampler_logprobs": sampler} | fields)
+
+
+@given(ragged, layouts)
+@settings(deadline=None)
+def test_a_scoring_batch_holds_each_row_then_padding_then_dummy_rows(pairs, layout):
+    prompts, responses = split(pairs)
+    rows = [prompt + response for prompt, response in pairs]
+    batch = scoring_batch(prompts, responses, **layout)
+    ids, lengths = batch["input_ids"], batch["input_lengths"]
+    assert (ids.dtype, lengths.dtype) == (torch.int64, torch.int32)
+    num_rows, width = ids.shape
+    assert num_rows % layout["rows_multiple"] == 0 and 0 <= num_rows - len(rows) < layout["rows_multiple"]
+    longest = max(map(len, rows))
+    assert width % layout["divisible_by"] == 0 and 0 <= width - longest < layout["divisible_by"]
+
+    expected = rows + [min(rows, key=len)] * (num_rows - len(rows))
+    assert lengths.tolist() == [len(r) for r in expected]
+    assert ids.tolist() == [r + [PAD] * (width - len(r)) for r in expected]
+    assert batch["sample_mask"].tolist() == [1.0] * len(rows) + [0.0] * (num_rows - len(rows))
+    masks = [[0] * len(p) + [1] * len(r) + [0] * (width - len(p) - len(r)) for p, r in pairs]
+    assert batch["token_mask"].tolist() == masks + [[0] * width] * (num_rows - len(rows))
+
+
+@given(ragged, layouts)
+@settings(deadline=None)
+def test_nemo_rl_takes_the_batch_and_shards_it(pairs, layout):
+    batch = training_batch([row(p, r, seed) for seed, (p, r) in enumerate(pairs)], **layout)
+    assert {tensor.shape for tensor in batch.values() if tensor.ndim > 1} == {batch["input_ids"].shape}
+    shards = batch.shard_by_batch_size(layout["rows_multiple"])
+    assert sum(shard.size for shard in shards) == batch.size
+    assert all(shard.size == shards[0].size for shard in shards)
+
+
+@given(ragged, layouts)
+@settings(deadline=None)
+def test_spans_are_the_columns_of_the_response_tokens(pairs, layout):
+    """The "log-prob" of a token is its own id here, so the spans must give the responses back."""
+    prompts, responses = split(pairs)
+    ids = scoring_batch(prompts, responses, **layout)["input_ids"]
+    spans = response_spans(ids.double(), prompts, responses)
+    assert [span.tolist() for span in spans] == responses
+    assert all(span.dtype == torch.float32 for span in spans)
+
+
+@given(ragged, layouts, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_a_training_batch_holds_every_field_at_its_token_and_zero_elsewhere(pairs, layout, random):
+    rows = []
+    for seed, (prompt, response) in enumerate(pairs):
+        mask = torch.tensor([random.random() < 0.7 for _ in response], dtype=torch.bool)
+        rows.append(row(prompt, response, seed, mask=mask))
+    batch = training_batch(rows, **layout)
+    assert all(batch[name].dtype == torch.float32 and batch[name].device.type == "cpu" for name in FLOATS)
+    fields = dict(zip(FLOATS, ("old_logprobs", "sampler_logprobs", "teacher_logprobs", "weights"), strict=True))
+    for index in range(batch.size):
+        for column in range(batch["input_ids"].shape[1]):
+            source = rows[index] if index < len(rows) else None
+            position = column - len(source.prompt) if source else -1
+            counts = source is not None and 0 <= position < len(source.response) and bool(source.mask[position])
+            assert batch["token_mask"][index, column] == counts
+            for name, field in fields.items():
+                expected = getattr(source, field)[position].item() if counts else 0.0
+                assert batch[name][index, column].item() == expected
+
+
+def test_spans_are_copies_without_gradient():
+    scores = torch.full((1, 4), -1.0, requires_grad=True)
+    (span,) = response_spans(scores, [[5, 6]], [[7, 8]])
+    span.zero_()
+    assert not span.requires_grad and scores.eq(-1).all()
+
+
+def test_a_row_without_sampler_log_probs_has_the_old_ones_there():
+    known, unknown = row([1], [2, 3], seed=1), row([1], [2, 3], seed=2, sampler_logprobs=None)
+    batch = training_batch([known, unknown], **LAYOUT)
+    assert torch.equal(batch["generation_logprobs"][0, 1:], known.sampler_logprobs)
+    assert torch.equal(batch["generation_logprobs"][1], batch["prev_logprobs"][1])
+    assert torch.equal(batch["prev_logprobs"][1, 1:], unknown.old_logprobs)
+
+
+def test_teacher_log_probs_land_on_student_columns_though_the_teacher_prompt_is_1500_tokens_longer():
+    lengths, generator = [5, 900, 37, 12], torch.Generator().manual_seed(0)
+    draw = lambda n: torch.randint(1, 5000, (n,), generator=generator).tolist()  # noqa: E731
+    prompts, responses = [draw(n) for n in (9, 40, 3, 77)], [draw(n) for n in lengths]
+    longer = [draw(1500) + prompt for prompt in prompts]
+    scored = scoring_batch(longer, responses, pad_id=PAD, divisible_by=64, rows_multiple=8)
+    teacher = response_spans(-scored["input_ids"].float(), longer, responses)
+    rows = [
+        row(p, r, seed, teacher_logprobs=t)
+        for seed, (p, r, t) in enumerate(zip(prompts, responses, teacher, strict=True))
+    ]
+    batch = training_batch(rows, pad_id=PAD, divisible_by=16, rows_multiple=2)
+    assert torch.equal(batch["teacher_logprobs"], -(batch["input_ids"] * batch["token_mask"]).float())
+    assert batch["token_mask"].sum(1).tolist() == lengths
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (torch.zeros(2, 3), "row 1: found 3 columns of log-probs for 4 tokens"),
+        (torch.zeros(1, 4), "found log-probs for 1 rows; expected at least 2"),
+        (torch.tensor([[0.0] * 4, [0, 0, -1, math.nan]]), "row 1: the log-probs at response token 2 is nan"),
+        (torch.tensor([[0.0, -math.inf, 0, 0], [0.0] * 4]), "row 0: the log-probs at response token 0 is -inf"),
+    ],
+)
+def test_spans_that_cannot_be_right_are_refused_by_row(scores, says):
+    with pytest.raises(ValueError, match=says):
+        response_spans(scores, [[1], [1]], [[2], [2, 3, 4]])
+
+
+def test_values_outside_the_responses_may_be_anything():
+    scores = torch.tensor([[math.nan, -1.0, math.inf], [math.nan, math.nan, math.nan]])
+    assert response_spans(scores, [[1]], [[2]])[0].tolist() == [-1.0]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "responses", "says"),
+    [
+        ([], [], "0 prompts and 0 responses"),
+        ([[1]], [[2], [3]], "1 prompts and 2 responses"),
+        ([[1], []], [[2], [3]], "row 1: the prompt is empty"),
+    ],
+)
+def test_batches_without_meaning_are_refused(prompts, responses, says):
+    with pytest.raises(ValueError, match=says):
+        scoring_batch(prompts, responses, **LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("teacher_logprobs", [-1.0], "row 1: found 1 teacher_logprobs and 2 mask entries for a response of 2 tokens"),
+        ("mask", [True], "row 1: found 2 prev_logprobs and 1 mask entries for a response of 2 tokens"),
+        ("teacher_logprobs", [-1.0, math.nan], "row 1: teacher_logprobs at response token 1 is nan"),
+        ("sampler_logprobs", [-math.inf, -1.0], "row 1: generation_logprobs at response token 0 is -inf"),
+    ],
+)
+def test_a_field_that_does_not_fit_its_response_is_refused(field, value, says):
+    rows = [row([1], [2, 3]), row([1], [2, 3], **{field: torch.tensor(value)})]
+    with pytest.raises(ValueError, match=says):
+        training_batch(rows, **LAYOUT)
+
+
+def test_a_token_that_does_not_count_may_lack_a_log_prob():
+    teacher, mask = torch.tensor([math.nan, -2.0]), torch.tensor([False, True])
+    batch = training_batch([row([1], [2, 3], teacher_logprobs=teacher, mask=mask)], **LAYOUT)
+    assert batch["teacher_logprobs"].tolist() == [[0.0, 0.0, -2.0]]
+
+
+@pytest.mark.parametrize("other", [[[2, 9], [4]], [[4], [2, 3]], [[2], [4]], [[2, 3, 0], [4]]])
+def test_other_ids_another_order_and_another_length_are_noticed(other):
+    prompts, responses = [[1], [1]], [[2, 3], [4]]
+    batch = scoring_batch(prompts, responses, pad_id=PAD, divisible_by=8, rows_multiple=4)
+    check_responses(batch, prompts, responses)
+    with pytest.raises(ValueError, match="row 0: the batch holds other response ids"):
+        check_responses(batch, prompts, other)
+
+
+def test_a_shift_by_one_column_is_noticed():
+    batch = scoring_batch([[1, 2], [1]], [[3, 4], [5]], pad_id=PAD, divisible_by=8, rows_multiple=1)
+    batch["input_ids"] = batch["input_ids"].roll(1, dims=1)
+    with pytest.raises(ValueError, match="row 0"):
+        check_responses(batch, [[1, 2], [1]], [[3, 4], [5]])
