@@ -1,0 +1,115 @@
+"""Our problem files as a NeMo RL dataset, for stock recipes: `data.*.dataset_name` is the dotted name of the class.
+
+Importing this module registers the processor `aopsd_data_processor` and the environment `aopsd_progress`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from nemo_rl.data import ResponseDatasetConfig
+from nemo_rl.data.datasets.raw_dataset import RawDataset
+from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
+from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
+
+from nemo_aopsd.context import student_messages
+from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.engines.nemo_rl import environment  # noqa: F401  registers it
+from nemo_aopsd.errors import UserError
+
+PROCESSOR_NAME = "aopsd_data_processor"
+_OWN_KEYS = ("data_path", "prompts", "require_dag", "split_validation_size", "seed")
+
+
+class AOPSDProblems(RawDataset):
+    """One row a problem: the student's prompt as messages, and the problem itself as JSON for the environment."""
+
+    def __init__(
+        self,
+        data_path: str,
+        prompts: str = "default",
+        require_dag: bool = True,
+        split_validation_size: float = 0,
+        seed: int = 42,
+        **others: Any,
+    ):
+        """`prompts`: a folder of nemo_aopsd/prompts, or a path. Raises UserError on a bad file, a problem without DAG
+        (unless `require_dag` is off, for a reward without progress), and settings that would be ignored."""
+        _refuse(others)
+        problems = load_problems(data_path)
+        if require_dag:
+            _check_dags(problems)
+        self.task_name = f"aopsd_{Path(data_path).stem}"
+        self.dataset = Dataset.from_list([self._row(problem, prompts) for problem in problems])
+        self.val_dataset = None
+        self.split_train_validation(split_validation_size, seed)
+
+    def _row(self, problem: Problem, prompts: str) -> dict[str, Any]:
+        return {
+            "messages": student_messages(problem, prompts),
+            "record": json.dumps(to_record(problem)),  # text, as Arrow would give all rows one shape
+            "task_name": self.task_name,
+        }
+
+
+def aopsd_data_processor(
+    datum_dict: dict[str, Any], task_data_spec: TaskDataSpec, tokenizer: Any, max_seq_length: int | None, idx: int
+) -> DatumSpec:
+    """The student's prompt in ids, as the rest of the package renders it, and the problem as `extra_env_info`.
+
+    Raises UserError if the prompt takes `max_seq_length` tokens or more: NeMo RL's own processors would cut it.
+    """
+    text = tokenizer.apply_chat_template(datum_dict["messages"], tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+    info = json.loads(datum_dict["record"])
+    if max_seq_length is not None and len(ids) >= max_seq_length:
+        raise UserError(
+            f"{info['where']}: problem {info['id']!r}: its prompt takes {len(ids)} tokens, but "
+            f"data.max_input_seq_length is {max_seq_length}. Raise it, or drop the row."
+        )
+    return {
+        "message_log": [{"role": "user", "content": text, "token_ids": ids}],
+        "length": len(ids),
+        "extra_env_info": info,
+        "loss_multiplier": 1.0,
+        "idx": idx,
+        "task_name": datum_dict["task_name"],
+    }
+
+
+def to_record(problem: Problem) -> dict[str, Any]:
+    """What the environment needs of a problem; `nemo_aopsd.data.parse_problem` reads it back."""
+    record = {"id": problem.id, "problem": problem.problem, "answer": problem.answer, "where": problem.where}
+    if problem.dag is not None:
+        nodes = [{"id": node, "statement": statement} for node, statement in problem.dag.nodes.data("statement")]
+        record["dag"] = {"nodes": nodes, "edges": [list(edge) for edge in problem.dag.edges]}
+    return record
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for key in ("prompt_file", "system_prompt_file"):
+        if others.get(key) is not None:
+            raise UserError(
+                f"data: `{key}` is {others[key]!r}, but the wording of our prompts is chosen with `prompts`. Set {key} "
+                "to null."
+            )
+    known = {*_OWN_KEYS, *ResponseDatasetConfig.__annotations__}
+    unknown = sorted(set(others) - known)
+    if unknown:
+        raise UserError(f"data: unknown key `{unknown[0]}` of a dataset. Known: {', '.join(sorted(known))}.")
+
+
+def _check_dags(problems: list[Problem]) -> None:
+    for problem in problems:
+        if problem.dag is None:
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r} has no `dag`, which a reward for progress needs. Add it, "
+                "drop the row, or set `require_dag: false` under `data.default` and reward only correct answers."
+            )
+
+
+if PROCESSOR_NAME not in PROCESSOR_REGISTRY:
+    register_processor(PROCESSOR_NAME, aopsd_data_processor)

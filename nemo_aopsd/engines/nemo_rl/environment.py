@@ -1,0 +1,257 @@
+"""A NeMo RL environment whose reward is an attempt's progress on its reasoning DAG, for stock recipes such as GRPO.
+
+Importing this module registers it in this process, as `aopsd_progress`. NeMo RL's interface and its caller:
+nemo_rl/environments/interfaces.py, and calculate_rewards in nemo_rl/experience/rollouts.py. With an asynchronous vLLM
+NeMo RL calls `step` for each rollout by itself and at the same time, so everything here is a coroutine: the judge's
+answers must not queue behind each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import ray
+import torch
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
+from nemo_rl.environments.utils import ENV_REGISTRY, register_env
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_aopsd import dag
+from nemo_aopsd.config_schema import first_line
+from nemo_aopsd.data import Problem, parse_problem
+from nemo_aopsd.engines.nemo_rl.judge_client import JudgeClient, JudgeSettings
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.grading import Grade, extract_answer, grade
+from nemo_aopsd.judge import Verdict, judge_messages, parse_verdict, shorten
+
+ENV_NAME = "aopsd_progress"
+ACTOR = f"{__name__}.ProgressJudgeEnvironment"
+_GRADING_SECONDS = 60
+
+
+@dataclass
+class RewardSettings:
+    """Weights of the two parts: r_i (eq:dag-progress), and 1 for a correct final answer."""
+
+    progress: float = 1.0
+    correct: float = 0.0
+
+
+@dataclass
+class EnvironmentSettings:
+    """`env.aopsd_progress`; `prompts` is a folder of nemo_aopsd/prompts, or a path."""
+
+    prompts: str = "default"
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+
+
+def read_settings(block: dict[str, Any]) -> EnvironmentSettings:
+    """The typed block. Raises UserError on an unknown key, a wrong type, or a reward that is always zero."""
+    try:
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(EnvironmentSettings), block))
+    except OmegaConfBaseException as error:
+        raise UserError(
+            f"env.{ENV_NAME}: {first_line(error)} (at `{error.full_key}`). Keys: {', '.join(_keys())}."
+        ) from error
+    if not (settings.reward.progress or settings.reward.correct):
+        raise UserError(f"env.{ENV_NAME}.reward: both weights are 0, so nothing would be learned. Raise one.")
+    return settings
+
+
+class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
+    """Without Ray. A rollout's metadata is its problem as `dataset.py` writes it: id, problem, answer, dag, where.
+
+    Keeps no state but the judge's connections and the counters.
+    """
+
+    def __init__(self, cfg: dict[str, Any]):
+        self.settings = read_settings(cfg)
+        self.counters: Counter[str] = Counter()
+        self._judge_client = JudgeClient(self.settings.judge)
+        self._grader = _Grader()
+
+    async def step(
+        self, message_log_batch: Sequence[list[dict[str, str]]], metadata: list[dict[str, Any]]
+    ) -> EnvironmentReturn[dict[str, Any]]:
+        """Rewards [B] float32, all terminal, nothing observed; metadata gains `aopsd`, the outcome in plain values.
+
+        Raises UserError if the judge cannot be reached, or a problem lacks the DAG that the reward needs.
+        """
+        attempts = [_attempt(messages) for messages in message_log_batch]
+        outcomes = await asyncio.gather(*map(self._assess, metadata, attempts))
+        return EnvironmentReturn(
+            observations=[{"role": "environment", "content": ""} for _ in attempts],
+            metadata=[info | {"aopsd": outcome} for info, outcome in zip(metadata, outcomes, strict=True)],
+            next_stop_strings=[None] * len(attempts),
+            rewards=torch.tensor([outcome["reward"] for outcome in outcomes], dtype=torch.float32),
+            terminateds=torch.ones(len(attempts)),
+            answers=[extract_answer(attempt) for attempt in attempts],
+        )
+
+    def global_post_process_and_metrics(self, batch: BatchedDataDict) -> tuple[BatchedDataDict, dict[str, float]]:
+        """The batch as it is, and all that was counted since the start, with the share of unreadable verdicts."""
+        share = self.counters["judge_failed"] / max(1, self.counters["judged"])
+        return batch, {**self.counters, "judge_failed_share": share}
+
+    async def shutdown(self) -> None:
+        """NeMo RL's asynchronous loop calls it before it stops the policy."""
+        self._grader.stop()
+        await self._judge_client.close()
+
+    async def _assess(self, info: dict[str, Any], attempt: str) -> dict[str, Any]:
+        weights = self.settings.reward
+        problem = parse_problem(info, info["where"])
+        outcome: dict[str, Any] = {"reward": 0.0}
+        if weights.progress:
+            outcome |= await self._progress(problem, attempt)
+            outcome["reward"] += weights.progress * outcome["progress"]
+        if weights.correct:
+            outcome |= await self._correctness(problem, attempt)
+            outcome["reward"] += weights.correct * outcome["correct"]
+        return outcome
+
+    async def _progress(self, problem: Problem, attempt: str) -> dict[str, Any]:
+        if problem.dag is None:
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r} has no `dag`, which env.{ENV_NAME}.reward.progress needs. "
+                "Add it, drop the row, or set that weight to 0."
+            )
+        verdict = await self._judge(problem, attempt)
+        reached = dag.largest_closed_subset(problem.dag, verdict.judged)
+        self._count_verdict(problem, verdict)
+        return {
+            "progress": dag.progress(problem.dag, reached),
+            "judged": sorted(verdict.judged),
+            "reached": sorted(reached),
+            "failed": verdict.failed,
+            "cut": verdict.cut,
+        }
+
+    async def _judge(self, problem: Problem, attempt: str) -> Verdict:
+        """The first verdict that can be read, or the last one."""
+        for _ in range(1 + self.settings.judge.num_retries):
+            text, cut = await self._ask(problem, attempt)
+            judged = parse_verdict(text, problem.dag)
+            if judged is not None:
+                return Verdict(judged, False, cut, text)
+        return Verdict(frozenset(), True, cut, text)
+
+    async def _ask(self, problem: Problem, attempt: str) -> tuple[str, bool]:
+        """What the judge wrote, and whether the attempt lost its middle: only the server knows what it has room for."""
+        limit = self.settings.judge.max_attempt_chars
+        while True:
+            shown, cut = shorten(list(map(ord, attempt)), _CHARACTERS, limit)
+            answer = await self._judge_client.complete(judge_messages(problem, shown, self.settings.prompts))
+            if not answer.no_room:
+                return answer.text, cut
+            if limit == 0:
+                raise UserError(
+                    f"{problem.where}: problem {problem.id!r}: the judge's context has no room for the prompt without "
+                    f"any attempt and {self.settings.judge.max_new_tokens} new tokens. Raise "
+                    f"policy.generation.vllm_cfg.max_model_len or lower env.{ENV_NAME}.judge.max_new_tokens."
+                )
+            limit = min(limit, len(attempt)) // 2
+
+    async def _correctness(self, problem: Problem, attempt: str) -> dict[str, Any]:
+        graded = await self._grader.grade(attempt, problem.answer)
+        self.counters["graded"] += 1
+        self.counters["correct"] += graded.correct
+        self.counters["ungradable"] += graded.reason == "ungradable"
+        return {"correct": graded.correct, "grade": graded.reason}
+
+    def _count_verdict(self, problem: Problem, verdict: Verdict) -> None:
+        """NeMo RL's loops never ask an environment for metrics, so failures are printed: the 1st, 2nd, 4th, 8th, ..."""
+        self.counters["judged"] += 1
+        self.counters["judge_failed"] += verdict.failed
+        self.counters["attempts_cut"] += verdict.cut
+        failed = self.counters["judge_failed"]
+        if verdict.failed and failed.bit_count() == 1:
+            print(
+                f"[{ENV_NAME}] {failed} of {self.counters['judged']} verdicts so far cannot be read (reward 0); the "
+                f"last, on problem {problem.id!r}: {verdict.text[-200:]!r}",
+                flush=True,
+            )
+
+
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class ProgressJudgeEnvironment(ProgressJudgeEnvironmentImpl):
+    """The Ray actor."""
+
+
+class _Grader:
+    """`grade` for a coroutine. Answers that need math-verify, whose time-out wants a main thread, go one by one to a
+    process; one that outlasts even this, or kills it, is ungradable, and the next gets a new process."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._turn = asyncio.Lock()
+
+    async def grade(self, text: str, answer: str) -> Grade:
+        try:
+            return grade(text, answer)
+        except RuntimeError:  # needs math-verify, and this is no main thread
+            return await self._grade_apart(text, answer)
+
+    async def _grade_apart(self, text: str, answer: str) -> Grade:
+        async with self._turn:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+            try:
+                running = asyncio.get_running_loop().run_in_executor(self._pool, grade, text, answer)
+                return await asyncio.wait_for(running, _GRADING_SECONDS)
+            except (TimeoutError, BrokenProcessPool) as error:
+                print(f"[{ENV_NAME}] {type(error).__name__} at grading {text[-200:]!r}: ungradable", flush=True)
+                self.stop()
+                return Grade(False, "ungradable")
+
+    def stop(self) -> None:
+        if self._pool is not None:
+            for process in list(self._pool._processes.values()):  # `shutdown` would wait for what hangs
+                process.kill()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
+class _Characters:
+    """Text as a list of code points, for `shorten`: the server has the tokenizer, the environment has none."""
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
+
+
+_CHARACTERS = _Characters()
+
+
+def _attempt(messages: Sequence[dict[str, str]]) -> str:
+    return "".join(str(message["content"]) for message in messages if message["role"] == "assistant")
+
+
+def _keys() -> list[str]:
+    schema = OmegaConf.to_container(OmegaConf.structured(EnvironmentSettings))
+    return [
+        f"{key}.{inner}" if inner else key
+        for key, value in schema.items()
+        for inner in (value if isinstance(value, dict) else [""])
+    ]
+
+
+def _register() -> None:
+    """Again and again is no error: drivers, actors and tests import this module as they like."""
+    ACTOR_ENVIRONMENT_REGISTRY.setdefault(ACTOR, PY_EXECUTABLES.SYSTEM)
+    if ENV_NAME not in ENV_REGISTRY:
+        register_env(ENV_NAME, ACTOR)
+
+
+_register()
