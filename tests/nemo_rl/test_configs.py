@@ -1,0 +1,89 @@
+"""Our configs through NeMo RL's own loader and schema: v0.7.0 takes every file as it is."""
+
+import pytest
+from nemo_rl.algorithms.grpo import MasterConfig
+from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossFn
+from nemo_rl.models.generation.vllm import VllmConfig
+from nemo_rl.models.generation.vllm.config import VllmSpecificArgs
+from nemo_rl.models.policy import DTensorConfig, MegatronConfig
+from nemo_rl.utils.config import load_config as load_theirs
+from nemo_rl.utils.config import parse_hydra_overrides, register_omegaconf_resolvers
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+
+from nemo_aopsd.config_files import flatten, load_config
+from tests.test_nemo_rl_configs import CONFIGS, RUNS
+
+# NeMo RL fills these in by itself before it builds an engine.
+FILLED_IN = {"skip_tokenizer_init"}
+
+
+def container(run):
+    """As NeMo RL's scripts make it of a file and overrides. `${package:...}` is ours: our loader registers it."""
+    path = CONFIGS / f"aopsd_{run.split()[0]}.yaml"
+    load_config(path)
+    register_omegaconf_resolvers()
+    return OmegaConf.to_container(parse_hydra_overrides(load_theirs(path), list(RUNS[run])), resolve=True)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_schema_takes_it(run):
+    config = MasterConfig(**container(run))
+    assert config.aopsd["engine"] == "nemo_rl"
+    assert config.policy["train_global_batch_size"] == config.grpo["num_prompts_per_step"] == 32
+    assert config.policy["generation"]["vllm_cfg"]["max_model_len"] == config.policy["max_total_sequence_length"]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_both_loaders_read_the_same(run):
+    ours = load_config(CONFIGS / f"aopsd_{run.split()[0]}.yaml", RUNS[run]).raw
+    theirs = container(run)
+    for key in ("policy", "loss_fn", "data", "logger", "checkpointing", "cluster", "grpo", "env"):
+        assert ours[key] == theirs[key]
+    assert flatten(theirs["aopsd"]).items() <= flatten(ours["aopsd"]).items()  # ours has every default as well
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_blocks_are_complete(run):
+    """The schema's unions let an incomplete block pass as a disabled one."""
+    policy = container(run)["policy"]
+    assert MegatronConfig.__required_keys__ <= policy["megatron_cfg"].keys()
+    assert DTensorConfig.__required_keys__ <= policy["dtensor_cfg"].keys()
+    assert VllmConfig.__required_keys__ <= policy["generation"].keys()
+    assert VllmSpecificArgs.__required_keys__ - FILLED_IN <= policy["generation"]["vllm_cfg"].keys()
+    assert "offload_optimizer_for_logprob" in policy  # read without a default, and in no schema
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_row_lengths_suit_nemo_rls_packing(run):
+    data = pytest.importorskip("nemo_rl.models.megatron.data", exc_type=ImportError)
+    policy = container(run)["policy"]
+    multiple = policy["make_sequence_length_divisible_by"]
+    longest = policy["max_total_sequence_length"] + -policy["max_total_sequence_length"] % multiple
+    of_row, of_pack, _ = data._get_pack_sequence_parameters_for_megatron(policy["megatron_cfg"], multiple, longest)
+    assert of_row == multiple
+    if policy["megatron_cfg"]["fp8_cfg"]["enabled"]:
+        assert of_pack == multiple  # so the last row of a pack is not stretched
+
+
+def test_the_loss_takes_its_block():
+    loss = ClippedPGLossFn(MasterConfig(**container("qwen3_4b_megatron")).loss_fn)
+    assert loss.use_importance_sampling_correction and loss.truncated_importance_sampling_ratio == 2.0
+    assert loss.reference_policy_kl_penalty == 0.0
+
+
+@pytest.mark.parametrize(
+    ("block", "key"), [("grpo", "val_period"), ("cluster", "num_nodes"), ("data", "shuffle"), ("policy", "precision")]
+)
+def test_the_schema_would_object(block, key):
+    broken = container("qwen3_4b_megatron")
+    del broken[block][key]
+    with pytest.raises(ValidationError, match=key):
+        MasterConfig(**broken)
+
+
+def test_megatron_takes_optimizer_and_scheduler():
+    config = pytest.importorskip("megatron.bridge.training.config", exc_type=(ImportError, OSError))
+    megatron = container("qwen3_4b_megatron")["policy"]["megatron_cfg"]
+    assert config.OptimizerConfig(**megatron["optimizer"]).lr == 1e-6
+    assert config.SchedulerConfig(**megatron["scheduler"]).lr_decay_style == "constant"
