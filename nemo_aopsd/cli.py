@@ -238,10 +238,10 @@ def _train(
 def engine_module(config: Config) -> ModuleType:
     """The engine's `check(config)` and `build(config)`; NeMo RL is imported by no other setting."""
     if config.aopsd.engine == "local":
-        from nemo_aopsd.engines import local
-
-        return local
-    raise UserError("aopsd.engine=nemo_rl: this version has no NeMo RL engine yet. Set aopsd.engine=local.")
+        from nemo_aopsd.engines import local as chosen
+    else:
+        from nemo_aopsd.engines import nemo_rl as chosen
+    return chosen
 
 
 def _run(config: Config) -> Path:

@@ -17,13 +17,14 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config import Config
 from nemo_aopsd.config_checks import BLOCKS, LOCAL_KEYS, REQUIRED_KEYS, find_faults, find_non_blocks, select
 from nemo_aopsd.config_schema import (
     NEMO_RL_BLOCKS,
     Layer,
     Origins,
     check_keys,
+    config_schema,
     first_line,
     flatten,
     locate,
@@ -211,7 +212,7 @@ def _drop_replaced(base: DictConfig, child: DictConfig, prefix: str, origins: Or
 
 def _resolve(tree: DictConfig, origins: Origins, path: Path) -> dict[str, Any]:
     """Plain nested dicts, interpolation replaced, every default of `aopsd:` filled in."""
-    schema = OmegaConf.structured(AOPSDConfig)
+    schema = config_schema()
     try:
         resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -251,7 +252,7 @@ def _refuse(faults: Iterator[tuple[str, str]], origins: Origins, path: Path) -> 
 def _build(raw: dict[str, Any], origins: Origins, path: Path) -> Config:
     _refuse(find_faults(raw), origins, path)
     return Config(
-        aopsd=OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(AOPSDConfig), raw["aopsd"])),
+        aopsd=OmegaConf.to_object(OmegaConf.merge(config_schema(), raw["aopsd"])),
         policy=raw["policy"],
         data=raw["data"],
         logger=raw["logger"],

@@ -36,6 +36,20 @@ class Layer:
     origins: Origins
 
 
+def config_schema() -> DictConfig:
+    """The `aopsd:` block with its types and defaults. OmegaConf 2.3 takes a frozen dataclass for read-only defaults."""
+    return _writable(OmegaConf.structured(AOPSDConfig))
+
+
+def _writable(block: DictConfig) -> DictConfig:
+    block._set_flag("readonly", None)
+    for key in block:
+        child = block._get_node(key)
+        if isinstance(child, DictConfig):
+            _writable(child)
+    return block
+
+
 def locate(key: object, origins: Origins, path: Path) -> str:
     """Where a dotted key, or else the nearest block around it, was written; the file if that is unknown.
 
@@ -59,7 +73,7 @@ def check_keys(layer: Layer, path: Path) -> None:
         if not isinstance(block, DictConfig) or block._is_none():
             where = locate(key, layer.origins, path)
             raise UserError(f"{where}: `{key}` must be a block of `key: value` lines, not a value.")
-    schema = OmegaConf.structured(AOPSDConfig)
+    schema = config_schema()
     block = layer.tree._get_node("aopsd")
     if block is None:
         return
@@ -110,7 +124,7 @@ def _nearest_setting(key: str, block: str, schema: DictConfig) -> str:
     siblings = get_close_matches(key, list(schema), n=1, cutoff=0.7)
     if siblings:
         return f" Did you mean `{block}.{siblings[0]}`?"
-    settings = flatten(OmegaConf.to_container(OmegaConf.structured(AOPSDConfig)))
+    settings = flatten(OmegaConf.to_container(config_schema()))
     by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in settings}
     return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")
 

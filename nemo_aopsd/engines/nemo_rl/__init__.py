@@ -1,0 +1,36 @@
+"""The engine for a cluster: NeMo RL's Ray workers, vLLM to sample and probe, Megatron-core (or DTensor) to train.
+
+Not covered: an asynchronous or apart vLLM, an EMA or live teacher, LoRA.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.engines.nemo_rl.settings import read_settings
+from nemo_aopsd.errors import UserError
+
+if TYPE_CHECKING:
+    from nemo_aopsd.engines.nemo_rl.engine import NemoRLEngine
+
+
+def check(config: Config) -> None:
+    """All that can be checked before a GPU is taken. Raises UserError; imports neither torch nor NeMo RL."""
+    read_settings(config)
+    missing = [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. Run inside the NeMo RL "
+            "container (README, `On a cluster`), or set aopsd.engine=local."
+        )
+
+
+def build(config: Config) -> NemoRLEngine:
+    """The engine, with no GPU taken yet: workers start at the first call, or with a checkpoint's weights in `load`."""
+    settings = read_settings(config)
+
+    from nemo_aopsd.engines.nemo_rl.engine import NemoRLEngine
+
+    return NemoRLEngine(config, settings)

@@ -1,0 +1,222 @@
+"""The workers of one run on one set of GPUs, and whose turn it is: the sampler's (vLLM) or the trainer's.
+
+Each has the GPU's memory to itself in turn, so every change of turn costs; the order of the step needs few. What vLLM
+has cached of a prefix lasts as long as its turn.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import ray
+from nemo_rl.algorithms.grpo import refit_policy_generation
+from nemo_rl.distributed.virtual_cluster import RayVirtualCluster, init_ray
+from nemo_rl.models.generation import configure_generation_config
+from nemo_rl.models.generation.vllm import VllmGeneration
+from nemo_rl.models.policy.lm_policy import Policy
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
+from nemo_aopsd.engines.nemo_rl.settings import Settings
+from nemo_aopsd.errors import UserError
+
+_OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
+WORKERS = {
+    "vllm": (
+        f"{_OURS}.vllm_worker.ProbingVllmWorker",
+        f"{_THEIRS}.generation.vllm.vllm_worker.VllmGenerationWorker",
+    ),
+    "megatron": (
+        f"{_OURS}.megatron_worker.TeacherMegatronWorker",
+        f"{_THEIRS}.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
+    ),
+    "dtensor": (
+        f"{_OURS}.dtensor_worker.TeacherDTensorWorker",
+        f"{_THEIRS}.policy.workers.dtensor_policy_worker.DTensorPolicyWorker",
+    ),
+}
+_UNBOUNDED = 1_000_000  # steps, for a schedule of a run without a limit of its own
+
+
+class Role(Enum):
+    """Whose weights answer. The value keeps what vLLM caches of one apart from the other's."""
+
+    STUDENT = "student"
+    TEACHER = "teacher"
+
+
+class Cluster:
+    """vLLM and the trainer on the same GPUs. `checkpoint` is a folder that `save` wrote."""
+
+    def __init__(self, config: Config, settings: Settings, tokenizer: Any, end_ids: list[int], checkpoint: Path | None):
+        init_ray()
+        policy = copy.deepcopy(config.policy)
+        nodes = RayVirtualCluster(
+            name="aopsd",
+            bundle_ct_per_node_list=[settings.gpus_per_node] * settings.num_nodes,
+            num_gpus_per_node=settings.gpus_per_node,
+            max_colocated_worker_groups=2,
+        )
+        # vLLM first: it measures free memory when it starts.
+        self.generation = _start_sampler(nodes, policy, tokenizer, end_ids)
+        self._must(self.generation.finish_generation(), "put vLLM to sleep")
+        self.policy = _start_trainer(nodes, policy, settings, tokenizer, config.aopsd.max_num_steps, checkpoint)
+        self.generation.prepare_refit_info(self.policy.prepare_refit_info())
+        self.sampler_has_turn = False
+        self.is_stale = True  # vLLM's student is older than the trainer's
+        self.has_teacher = False
+        self.shown = Role.STUDENT
+
+    def let_sample(self, role: Role) -> None:
+        """The sampler's turn, with the weights of `role`."""
+        if not self.sampler_has_turn:
+            if not self.has_teacher:
+                self._bring_teacher()
+            if self.is_stale:
+                self._refit(self.policy)
+                self.is_stale = False
+            else:
+                self.policy.offload_after_refit()
+                self._must(self.generation.prepare_for_generation(), "wake vLLM")
+            self.sampler_has_turn = True
+        if role is not self.shown:
+            self.tell_sampler(f"show_{role.value}")
+            self.shown = role
+
+    def let_score(self) -> None:
+        """The trainer's turn, forward only."""
+        self._end_sampling()
+        self.policy.prepare_for_lp_inference()
+
+    def let_train(self) -> None:
+        """The trainer's turn, with optimizer and gradients."""
+        self._end_sampling()
+        self.policy.prepare_for_training()
+
+    def tell_sampler(self, method: str) -> None:
+        """Call `method` of the extension of every vLLM worker."""
+        with cluster_errors():
+            ray.get(
+                self.generation.worker_group.run_all_workers_single_data(
+                    "call_extension", run_rank_0_only_axes=["tensor_parallel", "pipeline_parallel"], method=method
+                )
+            )
+
+    def sample_shards(self, method: str, common: dict[str, Any], **shards: list[Any]) -> list[Any]:
+        """Call `method` of each vLLM engine with its shard of every argument; results by engine."""
+        group = self.generation.worker_group
+        with cluster_errors():
+            futures = group.run_all_workers_sharded_data(
+                method, in_sharded_axes=["data_parallel"], common_kwargs=common, **shards
+            )
+            return group.get_all_worker_results(futures)
+
+    def train_everywhere(self, method: str, **kwargs: Any) -> list[Any]:
+        """Call `method` of every training worker with the same arguments; results by rank."""
+        with cluster_errors():
+            return self.policy.run_all_workers_single_data(method, **kwargs)
+
+    def save(self, folder: Path) -> None:
+        """Weights, optimizer and tokenizer under `folder/policy`, where NeMo RL's tools look for them."""
+        self.let_train()
+        with cluster_errors():
+            self.policy.save_checkpoint(
+                *(str(folder / "policy" / kind) for kind in ("weights", "optimizer", "tokenizer"))
+            )
+
+    def stop(self) -> None:
+        self.policy.shutdown()
+        self.generation.shutdown()
+
+    def _end_sampling(self) -> None:
+        if self.sampler_has_turn:
+            self.let_sample(Role.STUDENT)  # what sleeps is kept, and must be the student
+            self._must(self.generation.finish_generation(), "put vLLM to sleep")
+            self.sampler_has_turn = False
+
+    def _bring_teacher(self) -> None:
+        """Once: through the ordinary refit, but from the trainer's reference weights, so after a resume too."""
+        self._refit(_TeacherSource(self.policy))
+        self.tell_sampler("bank_teacher")
+        self._must(self.generation.finish_generation(), "put vLLM to sleep")
+        self.policy.prepare_for_lp_inference()
+        self.has_teacher = True
+
+    def _refit(self, source: Any) -> None:
+        with cluster_errors():
+            buffer = self.policy.cfg.get("refit_buffer_size_gb")
+            refit_policy_generation(source, self.generation, True, _refit_buffer_size_gb=buffer)
+
+    def _must(self, succeeded: bool, what: str) -> None:
+        """NeMo RL prints such failures and goes on."""
+        if not succeeded:
+            raise UserError(f"NeMo RL could not {what}; its own message is above. Go on with --resume once mended.")
+
+
+class _TeacherSource:
+    """A policy whose refit sends the reference weights."""
+
+    def __init__(self, policy: Policy):
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def stream_weights_via_ipc_zmq(self, buffer_size_bytes: int, kv_scales: None = None) -> list[ray.ObjectRef]:
+        return self._policy.worker_group.run_all_workers_single_data(
+            "stream_reference_weights_via_ipc_zmq", buffer_size_bytes=buffer_size_bytes, kv_scales=kv_scales
+        )
+
+
+def _start_sampler(
+    nodes: RayVirtualCluster, policy: dict[str, Any], tokenizer: Any, end_ids: list[int]
+) -> VllmGeneration:
+    generation = policy["generation"]
+    generation["model_name"] = policy["model_name"]
+    generation["stop_token_ids"] = end_ids
+    generation.setdefault("vllm_kwargs", {})["hf_overrides"] = policy.get("hf_config_overrides") or {}
+    policy["generation"] = configure_generation_config(generation, tokenizer)
+    with generation_worker(register_worker(*WORKERS["vllm"])), cluster_errors():
+        return VllmGeneration(cluster=nodes, config=policy["generation"])
+
+
+def _start_trainer(
+    nodes: RayVirtualCluster,
+    policy: dict[str, Any],
+    settings: Settings,
+    tokenizer: Any,
+    max_num_steps: int | None,
+    checkpoint: Path | None,
+) -> Policy:
+    if settings.backend == "megatron":
+        policy["megatron_cfg"].setdefault("train_iters", max_num_steps or _UNBOUNDED)
+    folder = checkpoint / "policy" if checkpoint else None
+    with cluster_errors():
+        return Policy(
+            cluster=nodes,
+            config=policy,
+            tokenizer=tokenizer,
+            weights_path=folder and str(folder / "weights"),
+            # Megatron keeps the optimizer with the weights and takes this path for a yes.
+            optimizer_path=folder and str(folder / "optimizer"),
+            init_reference_model=True,
+            worker_extension_cls_fqn=register_worker(*WORKERS[settings.backend]),
+        )
+
+
+@contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Say in one line that a worker died, which Ray says in a hundred. Its own report stays as the cause."""
+    try:
+        yield
+    except ray.exceptions.RayActorError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"a worker died: {first or type(error).__name__} Ray keeps its log in /tmp/ray/session_latest/logs. "
+            "Nothing of the last checkpoint is lost: go on with --resume."
+        ) from error

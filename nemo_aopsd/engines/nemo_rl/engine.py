@@ -1,0 +1,160 @@
+"""`Engine` on a cluster: NeMo RL's trainer with our loss; checkpoints where NeMo RL's tools look for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
+from nemo_rl.algorithms.utils import get_tokenizer
+from transformers import AutoConfig, GenerationConfig
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.engines.nemo_rl.batches import training_batch
+from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
+from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
+from nemo_aopsd.engines.nemo_rl.models import ClusterModel
+from nemo_aopsd.engines.nemo_rl.settings import Settings
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write
+from nemo_aopsd.hf_tokenizer import HFTokenizer
+from nemo_aopsd.objectives import Objective
+from nemo_aopsd.types import TrainRow
+
+_MEANS = ("lr", "wd", "global_valid_seqs", "global_valid_toks")  # the same in every micro-batch; the rest are shares
+
+
+class NemoRLEngine:
+    """Workers start at the first use, after a `load` with that checkpoint's weights: Megatron loads at start only."""
+
+    def __init__(self, config: Config, settings: Settings):
+        self.config, self.settings = config, settings
+        self.hf_tokenizer = get_tokenizer(config.policy["tokenizer"])
+        self.tokenizer = HFTokenizer(self.hf_tokenizer, _model_end_ids(config.policy["model_name"]))
+        self.checkpoint: Path | None = None
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster(self.config, self.settings, self.hf_tokenizer, self._end_ids, self.checkpoint)
+
+    @cached_property
+    def student(self) -> ClusterModel:
+        return self._model(Role.STUDENT)
+
+    @cached_property
+    def teacher(self) -> ClusterModel:
+        return self._model(Role.TEACHER)
+
+    def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
+        """One optimizer step on all `rows`; none, and `train/skipped` 1, if no token counts.
+
+        The batch is filled with masked rows to `policy.train_global_batch_size`, by which the schedule counts.
+        """
+        rows = [row for row in rows if row.mask.any()]
+        if not rows:
+            return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
+        batch = training_batch(
+            rows,
+            pad_id=self.hf_tokenizer.pad_token_id,
+            divisible_by=self.settings.divisible_by,
+            rows_multiple=self.settings.train_global_batch_size,
+        )
+        loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
+        self.cluster.let_train()
+        with cluster_errors():
+            results = self.cluster.policy.train(batch, loss, gbs=batch.size)
+        self.cluster.is_stale = True
+        return {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
+
+    def teacher_checksum(self) -> str:
+        """SHA-256 over names, shapes and bytes of the teacher's Hugging Face tensors, whatever the parallel layout."""
+        return self._checksum(teacher=True)
+
+    def student_checksum(self) -> str:
+        """The same over the student's."""
+        return self._checksum(teacher=False)
+
+    def save(self, directory: Path) -> None:
+        """Student and optimizer, and by which model they were started; the frozen teacher is known by its checksum."""
+        self.cluster.save(directory)
+        atomic_write(directory / "model.json", json.dumps(self._model_identity(), indent=1))
+
+    def load(self, directory: Path) -> None:
+        """Start with what `save` wrote. Raises UserError if it was another model."""
+        saved, wanted = json.loads((directory / "model.json").read_bytes()), self._model_identity()
+        different = [key for key in wanted if saved.get(key) != wanted[key]]
+        if different:
+            listed = ", ".join(f"{key} {saved.get(key)!r}, now {wanted[key]!r}" for key in different)
+            raise UserError(
+                f"{directory}: a checkpoint of another model ({listed}). "
+                "Point policy.model_name at the model that the run started from."
+            )
+        self.stop()
+        self.checkpoint = directory.absolute()
+
+    def export(self, directory: Path) -> None:
+        """The student as a Hugging Face directory, tokenizer included."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.cluster.let_score()
+        self.cluster.train_everywhere("export_weights", directory=str(directory.absolute()))
+        AutoConfig.from_pretrained(self.config.policy["model_name"]).save_pretrained(directory)
+        self.hf_tokenizer.save_pretrained(directory)
+
+    def stop(self) -> None:
+        """Give the GPUs back."""
+        if "cluster" in self.__dict__:
+            self.cluster.stop()
+        for name in ("cluster", "student", "teacher"):
+            self.__dict__.pop(name, None)
+
+    def _model(self, role: Role) -> ClusterModel:
+        return ClusterModel(role, self.cluster, self.settings, self._end_ids, self.hf_tokenizer.pad_token_id)
+
+    def _checksum(self, teacher: bool) -> str:
+        self.cluster.let_score()
+        shares = self.cluster.train_everywhere("weight_digests", teacher=teacher)
+        digests = {name: digest for share in shares for name, digest in share.items()}
+        return hashlib.sha256("\n".join(f"{name} {digests[name]}" for name in sorted(digests)).encode()).hexdigest()
+
+    def _model_identity(self) -> dict[str, object]:
+        """What a checkpoint of one model cannot have in common with another's."""
+        config = AutoConfig.from_pretrained(self.config.policy["model_name"])
+        names = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        return {name: getattr(config, name, None) for name in names}
+
+    @property
+    def _end_ids(self) -> list[int]:
+        return sorted(self.tokenizer.end_ids)
+
+
+def _model_end_ids(model_name: str) -> Iterable[int]:
+    """The end tokens that the model's generation settings name; none if it has no such settings."""
+    try:
+        found = GenerationConfig.from_pretrained(model_name).eos_token_id
+    except OSError:
+        return []
+    return [] if found is None else found if isinstance(found, list) else [found]
+
+
+def _summed(metrics: dict[str, list[float]]) -> dict[str, float]:
+    """NeMo RL's metrics of all micro-batches, which are shares of the whole (as algorithms/grpo.py reduces them)."""
+    reduced = {}
+    for key, values in metrics.items():
+        reduce = min if key.endswith("_min") else max if key.endswith("_max") else sum
+        reduced[f"train/{key}"] = sum(values) / len(values) if key in _MEANS else float(reduce(values))
+    return reduced
+
+
+def _finite(results: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Loss and gradient norm. Raises UserError if training has diverged."""
+    loss, norm = float(results["loss"].sum()), float(results["grad_norm"].max())
+    if not (torch.isfinite(results["loss"]).all() and torch.isfinite(results["grad_norm"]).all()):
+        raise UserError(
+            f"the loss is {loss}, the gradient norm {norm}: training has diverged. "
+            "Go on from the last checkpoint with --resume and a lower learning rate."
+        )
+    return {"train/loss": loss, "train/grad_norm": norm}

@@ -1,0 +1,98 @@
+"""`LanguageModel` on a cluster: vLLM samples, continues and scores branches, the trainer scores whole responses.
+
+Log-probs that enter a gap all come from the trainer's kernels. vLLM's own serve a probe's NLL, where a hundredth of
+a nat moves a weight by less than 0.03.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from nemo_aopsd.engines.nemo_rl.batches import response_spans, scoring_batch
+from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
+from nemo_aopsd.engines.nemo_rl.settings import Settings
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens
+
+Item = TypeVar("Item")
+
+
+class ClusterModel:
+    """Student or teacher of one cluster. Rows go to vLLM's engines in contiguous shares."""
+
+    def __init__(self, role: Role, cluster: Cluster, settings: Settings, end_ids: list[int], pad_id: int):
+        self.role, self.cluster, self.settings = role, cluster, settings
+        self.end_ids, self.pad_id = end_ids, pad_id
+
+    def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
+        """One response a prompt. vLLM's kernels depend on the batch, so equal seeds do not promise equal ids."""
+        common = {"sampling": sampling, "end_ids": self.end_ids, "salt": self.role.value}
+        seeds = [seed % 2**31 + rank for rank in range(self._num_engines)]
+        return self._sample("sample", common, seed=seeds, prompts=self._share(prompts))
+
+    def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
+        """Log-probs `[T]` float32 of each response token, by the trainer."""
+        if not prompts:
+            return []
+        batch = scoring_batch(
+            prompts,
+            responses,
+            pad_id=self.pad_id,
+            divisible_by=self.settings.divisible_by,
+            rows_multiple=self.settings.scoring_rows_multiple,
+        )
+        self.cluster.let_score()
+        with cluster_errors():
+            if self.role is Role.STUDENT:
+                scores = self.cluster.policy.get_logprobs(batch)["logprobs"]
+            else:
+                scores = self.cluster.policy.get_reference_policy_logprobs(batch)["reference_logprobs"]
+        return response_spans(scores, prompts, responses)
+
+    def continue_greedily(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
+    ) -> list[list[Branch]]:
+        """Extend each branch to `length` tokens in all, by vLLM."""
+        common = {"length": length, "end_ids": self.end_ids, "salt": self.role.value}
+        return self._on_branches("continue_branches", common, prompts, responses, branches)
+
+    def branch_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
+    ) -> list[list[Tensor]]:
+        """Log-probs of each branch's own tokens, by vLLM."""
+        return self._on_branches("score_branches", {"salt": self.role.value}, prompts, responses, branches)
+
+    def _on_branches(
+        self,
+        method: str,
+        common: dict[str, Any],
+        prompts: list[Tokens],
+        responses: list[Tokens],
+        branches: list[list[Branch]],
+    ) -> list[list[Any]]:
+        results: list[list[Any]] = [[] for _ in branches]
+        busy = [index for index, row in enumerate(branches) if row]
+        if not busy:
+            return results
+        columns = {"prompts": prompts, "responses": responses, "branches": branches}
+        shards = {name: self._share([rows[index] for index in busy]) for name, rows in columns.items()}
+        for index, result in zip(busy, self._sample(method, common, **shards), strict=True):
+            results[index] = result
+        return results
+
+    def _sample(self, method: str, common: dict[str, Any], **shards: list[Any]) -> list[Any]:
+        self.cluster.let_sample(self.role)
+        by_engine = self.cluster.sample_shards(method, common, **shards)
+        return [result for results in by_engine for result in results]
+
+    def _share(self, items: list[Item]) -> list[list[Item]]:
+        """Contiguous shares, one an engine, their sizes at most one apart."""
+        size, more = divmod(len(items), self._num_engines)
+        ends = [0, *(rank * size + min(rank, more) for rank in range(1, self._num_engines + 1))]
+        return [items[start:end] for start, end in pairwise(ends)]
+
+    @property
+    def _num_engines(self) -> int:
+        return self.cluster.generation.dp_size

@@ -1,0 +1,64 @@
+"""Two changes to vLLM 0.20's prompt log-probs, so that a short suffix behind a long cached prefix can be scored.
+
+vLLM reads no cache for a request that wants prompt log-probs, since the cached positions have none. Told to read it all
+the same, it returns uninitialised memory for them, a Python object for each, and, where the cached prefix ends on
+the very position whose prediction is wanted, that one too. So: a request names the first row that it wants
+(`FIRST_ROW` in its `extra_args`), the cache is read up to there and no further, and earlier rows are not returned.
+
+`limit_prefix_hits` belongs into the process of vLLM's scheduler, `keep_prompt_tails` into each of its workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FIRST_ROW = "aopsd_first_row"  # row i predicts token i + 1 of the prompt
+
+
+def limit_prefix_hits() -> None:
+    """Make a request with a first row compute that row itself. Does nothing the second time."""
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    original = KVCacheManager.get_computed_blocks
+    if getattr(original, "is_limited", False):
+        return
+
+    def get_computed_blocks(self: Any, request: Any) -> tuple[Any, int]:
+        blocks, num_tokens = original(self, request)
+        first = _first_row(request.sampling_params)
+        if first is None or num_tokens <= first:
+            return blocks, num_tokens
+        if len(blocks.blocks) != 1:  # groups of layers with caches of different kinds are cut at places of their own
+            return self.empty_kv_cache_blocks, 0
+        block_size = num_tokens // len(blocks.blocks[0])
+        num_kept = first // block_size
+        return self.create_kv_cache_blocks((blocks.blocks[0][:num_kept],)), num_kept * block_size
+
+    get_computed_blocks.is_limited = True
+    KVCacheManager.get_computed_blocks = get_computed_blocks
+
+
+def keep_prompt_tails() -> None:
+    """Drop the rows before a request's first row on the worker, before anything turns them into Python objects."""
+    from vllm.v1.outputs import LogprobsTensors
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    original = GPUModelRunner._get_prompt_logprobs_dict
+    if getattr(original, "keeps_tails", False):
+        return
+
+    def _get_prompt_logprobs_dict(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        found = original(self, *args, **kwargs)
+        for request_id, rows in found.items():
+            first = _first_row(self.requests[request_id].sampling_params)
+            if first is not None and rows is not None:
+                columns = (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks)
+                found[request_id] = LogprobsTensors(*(column[first:] for column in columns))
+        return found
+
+    _get_prompt_logprobs_dict.keeps_tails = True
+    GPUModelRunner._get_prompt_logprobs_dict = _get_prompt_logprobs_dict
+
+
+def _first_row(sampling_params: Any) -> int | None:
+    return ((sampling_params and sampling_params.extra_args) or {}).get(FIRST_ROW)

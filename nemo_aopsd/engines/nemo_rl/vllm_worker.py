@@ -1,0 +1,150 @@
+"""A NeMo RL vLLM worker that samples with settings of each call's own, continues branches and scores them.
+
+Ray cannot derive from an actor class, so the logic is in `...Impl` and the actor is an empty shell (as in NeMo RL).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import torch
+from nemo_rl.models.generation.vllm.vllm_worker import VllmGenerationWorkerImpl
+from torch import Tensor
+
+from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens
+
+EXTENSION = "nemo_aopsd.engines.nemo_rl.vllm_extension.WeightBankExtension"
+
+
+class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
+    """Rows are lists of token ids. `salt` keeps what is cached under one set of weights from the other."""
+
+    def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
+        vllm_patches.limit_prefix_hits()
+        super()._create_engine(llm_kwargs | {"worker_extension_cls": EXTENSION})
+        self.llm.collective_rpc("keep_prompt_tails")
+
+    def call_extension(self, method: str) -> None:
+        """Call `method` of the extension in each worker of this engine."""
+        self.llm.collective_rpc(method)
+
+    def sample(
+        self, prompts: list[Tokens], sampling: Sampling, seed: int, end_ids: list[int], salt: str
+    ) -> list[Generation]:
+        """A response each; one without room for a single token is empty and unfinished."""
+        limits = [min(sampling.max_new_tokens, self.cfg["vllm_cfg"]["max_model_len"] - len(p)) for p in prompts]
+        rooms = [index for index, limit in enumerate(limits) if limit > 0]
+        results = [Generation([], False, torch.empty(0))] * len(prompts)
+        self.llm.collective_rpc("seed_sampler", args=(seed,))
+        params = [
+            self.SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k or -1,
+                max_tokens=limits[index],
+                stop_token_ids=end_ids,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+            )
+            for index in rooms
+        ]
+        outputs = self._run([prompts[index] for index in rooms], params, salt)
+        for index, output in zip(rooms, outputs, strict=True):
+            sampled = output.outputs[0]
+            results[index] = Generation(
+                list(sampled.token_ids), sampled.finish_reason == "stop", torch.tensor(sampled.logprobs.logprobs)
+            )
+        return results
+
+    def continue_branches(
+        self,
+        prompts: list[Tokens],
+        responses: list[Tokens],
+        branches: list[list[Branch]],
+        length: int,
+        end_ids: list[int],
+        salt: str,
+    ) -> list[list[Branch]]:
+        """`LanguageModel.continue_greedily`. Prefixes are sent once a row, and read once by vLLM's prefix cache."""
+        extended = [list(row) for row in branches]
+        growing = [
+            (index, place)
+            for index, row in enumerate(branches)
+            for place, branch in enumerate(row)
+            if len(branch.tokens) < length and not (branch.tokens and branch.tokens[-1] in end_ids)
+        ]
+        starts = [branches[index][place] for index, place in growing]
+        outputs = self._run(
+            [
+                prompts[index] + responses[index][: start.position] + start.tokens
+                for (index, _), start in zip(growing, starts, strict=True)
+            ],
+            [
+                self.SamplingParams(
+                    temperature=0.0, max_tokens=length - len(start.tokens), stop_token_ids=end_ids, detokenize=False
+                )
+                for start in starts
+            ],
+            salt,
+        )
+        for (index, place), start, output in zip(growing, starts, outputs, strict=True):
+            extended[index][place] = Branch(start.position, start.tokens + list(output.outputs[0].token_ids))
+        return extended
+
+    def score_branches(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], salt: str
+    ) -> list[list[Tensor]]:
+        """`LanguageModel.branch_logprobs`: raw log-softmax of the branch's own tokens, in one prefill behind the cache.
+
+        Raises RuntimeError if vLLM read the cache too far or returned another number of rows.
+        """
+        rows = list(zip(prompts, responses, branches, strict=True))
+        wholes = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
+        lengths = [len(branch.tokens) for row in branches for branch in row]
+        firsts = [len(whole) - length - 1 for whole, length in zip(wholes, lengths, strict=True)]
+        if min(firsts, default=0) < 0:
+            raise ValueError("a branch behind an empty prompt: its first token has no context")
+        params = [
+            self.SamplingParams(
+                temperature=0.0,
+                max_tokens=1,
+                prompt_logprobs=0,
+                flat_logprobs=True,
+                skip_reading_prefix_cache=False,
+                detokenize=False,
+                extra_args={vllm_patches.FIRST_ROW: first},
+            )
+            for first in firsts
+        ]
+        scored = [
+            _tail(output, first, length)
+            for output, first, length in zip(self._run(wholes, params, salt), firsts, lengths, strict=True)
+        ]
+        places = iter(scored)
+        return [[next(places) for _ in row] for row in branches]
+
+    def _run(self, prompts: list[Tokens], params: list[Any], salt: str) -> list[Any]:
+        if not prompts:
+            return []
+        requests = [{"prompt_token_ids": prompt, "cache_salt": salt} for prompt in prompts]
+        return self.llm.generate(requests, params, use_tqdm=False)
+
+
+def _tail(output: Any, first: int, length: int) -> Tensor:
+    """The last `length` prompt log-probs of a request that wanted rows from `first` on."""
+    values = output.prompt_logprobs.logprobs
+    num_cached = output.num_cached_tokens or 0
+    if num_cached > first or len(values) != length:
+        raise RuntimeError(
+            f"vLLM returned {len(values)} prompt log-probs for {length} tokens, with {num_cached} cached tokens "
+            f"where at most {first} may be: the patches of vllm_patches.py do not fit this version of vLLM"
+        )
+    return torch.tensor(values, dtype=torch.float32)
+
+
+@ray.remote
+class ProbingVllmWorker(ProbingVllmWorkerImpl):
+    pass
