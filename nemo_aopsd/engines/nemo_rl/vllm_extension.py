@@ -39,7 +39,7 @@ class WeightBankExtension(VllmInternalWorkerExtension):
     def _copy_to_host(self, bank: dict[str, Tensor]) -> dict[str, Tensor]:
         for name, weight in self.model_runner.model.named_parameters():
             if name not in bank:
-                bank[name] = torch.empty(weight.shape, dtype=weight.dtype, pin_memory=True)
+                bank[name] = torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.is_cuda)
             bank[name].copy_(weight, non_blocking=True)
         torch.cuda.synchronize()
         return bank

@@ -1,0 +1,212 @@
+"""The engine's own code with NeMo RL's workers faked on a CPU: turns, alignment, training, checkpoints, failures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from transformers import AutoModelForCausalLM
+
+from nemo_aopsd.config import TeacherConfig
+from nemo_aopsd.config_files import load_config
+from nemo_aopsd.data import load_problems
+from nemo_aopsd.engines import nemo_rl
+from nemo_aopsd.engines.local import loading
+from nemo_aopsd.engines.local.engine import LocalEngine
+from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_journal
+from nemo_aopsd.step import collect
+from nemo_aopsd.trainer import train
+from nemo_aopsd.types import Branch
+from tests.nemo_rl import fake_cluster
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def one_process(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    problems = (REPO / "nemo_aopsd/embedded/data/train.jsonl").read_text().splitlines()[:8]
+    (tmp_path / "problems.jsonl").write_text("\n".join(problems))
+    overrides = [
+        f"data.train.data_path={tmp_path}/problems.jsonl",
+        f"logger.log_dir={tmp_path}/run",
+        *("aopsd.num_prompts_per_step=4", "aopsd.evaluation.data_path=null", "aopsd.probes.threshold=0.5"),
+        *("aopsd.curriculum.num_initial_attempts=1", "policy.generation.max_new_tokens=48", "aopsd.max_num_steps=2"),
+    ]
+    return load_config(REPO / "examples/configs/aopsd_tiny_h100.yaml", overrides)
+
+
+@pytest.fixture
+def problems(config):
+    return load_problems(config.data["train"]["data_path"])
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    return fake_cluster.install(monkeypatch)
+
+
+@pytest.fixture
+def engine(config, turns):
+    return nemo_rl.build(config)
+
+
+def local_engine(config):
+    folder = Path(config.policy["model_name"])
+    settings = Settings(folder, folder, OptimizerSettings(lr=0.0), TeacherConfig(), 384)
+    model = loading.load_model(settings)
+    return LocalEngine(model, loading.wrap_tokenizer(loading.load_tokenizer(settings), model), settings)
+
+
+def test_no_worker_starts_before_the_first_use(engine, turns):
+    assert turns == {}
+    assert engine.tokenizer.render([{"role": "user", "content": "a"}], None)
+    assert turns == {}
+
+
+def test_a_collection_equals_the_local_engine_s_on_the_same_rollouts(engine, config, problems):
+    rollouts = collect(problems[:4], engine, config, donors={}, seed=1, seconds={})
+    local = local_engine(config)
+    prompts = [rollout.student_prompt for rollout in rollouts]
+    teacher_prompts = [rollout.teacher_prompt for rollout in rollouts]
+    responses = [rollout.output.tokens for rollout in rollouts]
+    for role, rows in (("student", prompts), ("teacher", teacher_prompts)):
+        found = [getattr(rollout, f"{role}_logprobs") for rollout in rollouts]
+        torch.testing.assert_close(found, getattr(local, role).logprobs(rows, responses), atol=1e-4, rtol=1e-4)
+    for rollout in rollouts:  # vLLM's own, here the same weights in the same precision
+        torch.testing.assert_close(rollout.output.logprobs, rollout.student_logprobs, atol=1e-4, rtol=1e-4)
+    probes = [probe for rollout in rollouts for probe in rollout.probes]
+    assert probes
+    starts = [
+        [Branch(p.position, [r.output.tokens[p.position]] if p.gap > 0 else []) for p in r.probes] for r in rollouts
+    ]
+    branches = local.teacher.continue_greedily(teacher_prompts, responses, starts, config.aopsd.probes.length)
+    assert [[Branch(p.position, [p.anchor, *p.suffix]) for p in r.probes] for r in rollouts] == branches
+    scores = local.student.branch_logprobs(prompts, responses, branches)
+    wanted = [-row[1:].mean().item() for rows in scores for row in rows if len(row) > 1]
+    assert [p.nll for p in probes if p.nll is not None] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_after_an_update_the_sampler_has_the_new_student_and_the_old_teacher(engine, config, problems, turns):
+    teacher = engine.teacher_checksum()
+    assert engine.student_checksum() == teacher
+    before = {name: w.clone() for name, w in engine.cluster.policy.worker.model.named_parameters()}
+    train(config, problems, None, engine, Path(config.logger["log_dir"]), resume=False)
+    assert engine.teacher_checksum() == teacher != engine.student_checksum()
+
+    engine.student.generate([[4, 5]], config.rollout, 0)
+    sampler = dict(engine.cluster.generation.llm.model.named_parameters())
+    trained = dict(engine.cluster.policy.worker.model.named_parameters())
+    assert all(torch.equal(sampler[name], trained[name]) for name in trained)
+    assert any(not torch.equal(before[name], trained[name]) for name in trained)
+    engine.teacher.generate([[4, 5]], config.rollout, 0)
+    assert turns["shown"] == "teacher"
+    assert all(torch.equal(sampler[name], before[name]) for name in before)
+    engine.student.generate([[4, 5]], config.rollout, 0)
+    assert all(torch.equal(sampler[name], trained[name]) for name in trained)
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped(engine, config, problems):
+    whole = replace(config, aopsd=replace(config.aopsd, max_num_steps=3))
+    run = Path(config.logger["log_dir"])
+    train(config, problems, None, engine, run, resume=False)
+    optimizer = engine.cluster.policy.worker.optimizer.state_dict()
+    student = engine.student_checksum()
+
+    again = nemo_rl.build(config)
+    again.load(run / "checkpoints/step_000002")
+    assert again.student_checksum() == student
+    for key, value in again.cluster.policy.worker.optimizer.state_dict()["state"].items():
+        torch.testing.assert_close(value, optimizer["state"][key])
+
+    again = nemo_rl.build(whole)
+    state = json.loads((run / "checkpoints/step_000002/state.json").read_text())
+    train(whole, problems, None, again, run, resume=True)
+    assert [line["step"] for line in read_journal(run / "metrics.jsonl", "step")] == [1, 2, 3]
+    assert again.teacher_checksum() == state["teacher_checksum"] != student
+
+
+def test_a_checkpoint_of_another_model_is_refused(engine, config, problems):
+    train(config, problems, None, engine, Path(config.logger["log_dir"]), resume=False)
+    folder = Path(config.logger["log_dir"]) / "checkpoints/step_000002"
+    saved = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(saved | {"hidden_size": 2560}))
+    with pytest.raises(UserError, match=r"hidden_size 2560, now 128.*policy\.model_name"):
+        nemo_rl.build(config).load(folder)
+
+
+def test_an_export_is_the_student_as_a_hugging_face_model(engine, config, problems, tmp_path):
+    train(config, problems, None, engine, Path(config.logger["log_dir"]), resume=False)
+    engine.export(tmp_path / "hf")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").state_dict()
+    for name, weight in engine.cluster.policy.worker.model.state_dict().items():
+        assert torch.equal(exported[name], weight)
+    assert (tmp_path / "hf/tokenizer_config.json").is_file()
+
+
+def test_a_failure_under_teacher_weights_leaves_the_student_in_place(engine):
+    worker = engine.cluster.policy.worker
+    with torch.no_grad():
+        next(worker.model.parameters()).add_(1.0)
+    student = {name: w.clone() for name, w in worker.model.named_parameters()}
+    with pytest.raises(MemoryError), worker.use_reference_model():
+        assert not all(torch.equal(student[name], w) for name, w in worker.model.named_parameters())
+        raise MemoryError
+    assert all(torch.equal(student[name], w) for name, w in worker.model.named_parameters())
+
+
+def test_a_lost_row_stops_the_step(engine, config, problems):
+    engine.cluster.generation.llm.lose_rows = 1
+    with pytest.raises(RuntimeError, match="vLLM returned"):
+        collect(problems[:4], engine, config, donors={}, seed=1, seconds={})
+
+
+def test_a_batch_without_a_counted_token_is_skipped(engine, config, problems):
+    config = replace(config, aopsd=replace(config.aopsd, mask_truncated=True, max_num_steps=1))
+    short = replace(config, policy=config.policy | {"generation": config.policy["generation"] | {"max_new_tokens": 1}})
+    train(short, problems, None, engine, Path(config.logger["log_dir"]), resume=False)
+    (line,) = read_journal(Path(config.logger["log_dir"]) / "metrics.jsonl", "step")
+    assert line["train/skipped"] == 1.0
+
+
+def test_masked_rows_fill_the_batch_to_its_configured_size(engine, config, problems):
+    config = replace(config, aopsd=replace(config.aopsd, max_num_steps=1))
+    train(config, problems[:3] + problems[3:4], None, engine, Path(config.logger["log_dir"]), resume=False)
+    (batch,) = engine.cluster.policy.batches
+    assert batch.size == 4 and batch["sample_mask"].sum() <= 4
+
+
+@pytest.mark.parametrize("call", ["sample", "score", "train"])
+def test_a_worker_that_dies_is_one_clear_error(engine, config, problems, monkeypatch, call):
+    def die(*args, **kwargs):
+        raise ray.exceptions.ActorDiedError()
+
+    cluster = engine.cluster
+    owner, name = {
+        "sample": (cluster.generation, "run_all_workers_sharded_data"),
+        "score": (cluster.policy, "get_logprobs"),
+        "train": (cluster.policy, "train"),
+    }[call]
+    monkeypatch.setattr(owner, name, die)
+    with pytest.raises(UserError, match=r"a worker died.*--resume"):
+        train(config, problems, None, engine, Path(config.logger["log_dir"]), resume=False)
+    assert not list(Path(config.logger["log_dir"]).glob("checkpoints/*"))
+
+
+def test_vllm_that_does_not_wake_is_an_error(engine, monkeypatch):
+    monkeypatch.setattr(engine.cluster.generation, "finish_generation", lambda: False)
+    with pytest.raises(UserError, match="could not put vLLM to sleep"):
+        engine.student.generate([[4, 5]], engine.config.rollout, 0)
