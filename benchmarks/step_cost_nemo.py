@@ -294,13 +294,14 @@ def write_model(folder: Path, layers: int, hidden: int) -> Path:
         num_key_value_heads=hidden // 320,
         head_dim=128,
         max_position_embeddings=40960,
-        initializer_range=0.02,
         tie_word_embeddings=True,
         eos_token_id=None,
     )
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
+    for weight in model.parameters():  # not every version of transformers does
+        torch.nn.init.normal_(weight, std=0.02) if weight.dim() > 1 else torch.nn.init.ones_(weight)
     unfinished = target.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)

@@ -76,8 +76,12 @@ def test_the_model_has_no_end_token_and_the_wanted_shape(model):
     with safe_open(model / "model.safetensors", "pt") as weights:
         assert "lm_head.weight" not in weights.keys()  # noqa: SIM118
         queries = weights.get_tensor("model.layers.0.self_attn.q_proj.weight")
+        words = weights.get_tensor("model.embed_tokens.weight")
+        norms = weights.get_tensor("model.norm.weight")
     assert queries.dtype == torch.bfloat16 and queries.shape == (4 * 128, 320)
     assert queries.float().std().item() == pytest.approx(0.02, rel=0.01)
+    assert words.float().std().item() == pytest.approx(0.02, rel=0.01)
+    assert (norms == 1).all()
 
 
 def test_the_model_is_written_once(model):
