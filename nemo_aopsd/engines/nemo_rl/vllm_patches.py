@@ -28,11 +28,9 @@ def limit_prefix_hits() -> None:
         first = _first_row(request.sampling_params)
         if first is None or num_tokens <= first:
             return blocks, num_tokens
-        if len(blocks.blocks) != 1:  # groups of layers with caches of different kinds are cut at places of their own
-            return self.empty_kv_cache_blocks, 0
-        block_size = num_tokens // len(blocks.blocks[0])
-        num_kept = first // block_size
-        return self.create_kv_cache_blocks((blocks.blocks[0][:num_kept],)), num_kept * block_size
+        # Asked again, not cut: layers with a sliding window or a state have another set of blocks at each length.
+        shorter, num_tokens = self.coordinator.find_longest_cache_hit(request.block_hashes, first)
+        return self.create_kv_cache_blocks(shorter), num_tokens
 
     get_computed_blocks.is_limited = True
     KVCacheManager.get_computed_blocks = get_computed_blocks
@@ -53,7 +51,8 @@ def keep_prompt_tails() -> None:
             first = _first_row(self.requests[request_id].sampling_params)
             if first is not None and rows is not None:
                 columns = (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks)
-                found[request_id] = LogprobsTensors(*(column[first:] for column in columns))
+                # Cloned, since a view pickles the whole tensor on its way from a worker process.
+                found[request_id] = LogprobsTensors(*(column[first:].clone() for column in columns))
         return found
 
     _get_prompt_logprobs_dict.keeps_tails = True

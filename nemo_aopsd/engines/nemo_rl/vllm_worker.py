@@ -136,8 +136,8 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
 def _tail(output: Any, first: int, length: int) -> Tensor:
     """The last `length` prompt log-probs of a request that wanted rows from `first` on."""
     values = output.prompt_logprobs.logprobs
-    num_cached = output.num_cached_tokens or 0
-    if num_cached > first or len(values) != length:
+    num_cached = output.num_cached_tokens
+    if num_cached is None or num_cached > first or len(values) != length:
         raise RuntimeError(
             f"vLLM returned {len(values)} prompt log-probs for {length} tokens, with {num_cached} cached tokens "
             f"where at most {first} may be: the patches of vllm_patches.py do not fit this version of vLLM"

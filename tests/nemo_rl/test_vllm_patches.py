@@ -1,0 +1,421 @@
+"""The patches on vLLM's own KV cache, model runner and front end; vLLM's kernels are not needed for any of it."""
+
+import pickle
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.engines.nemo_rl.vllm_patches import FIRST_ROW
+from tests.nemo_rl import toy_vllm as toy
+from tests.nemo_rl.toy_vllm import BLOCK, ROW, VOCAB, GPUModelRunner, KVCacheManager, Request, SamplingParams
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+PROMPT, RESPONSE = 37, 100  # 136 tokens are computed: the last one was sampled and never read. 8 blocks are full
+STOCK_HITS = KVCacheManager.get_computed_blocks
+STOCK_TAILS = GPUModelRunner._get_prompt_logprobs_dict
+
+
+@pytest.fixture(autouse=True)
+def patches(monkeypatch):
+    toy.install(monkeypatch)
+
+
+def draw(length, seed):
+    return torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+ROLLOUT = draw(PROMPT + RESPONSE, seed=1)
+
+
+def scoring(first, **settings):
+    fixed = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0, "flat_logprobs": True, "detokenize": False}
+    return SamplingParams(**fixed | {"skip_reading_prefix_cache": False, "extra_args": {FIRST_ROW: first}} | settings)
+
+
+def make_request(tokens, params=None, salt="student", request_id="probe"):
+    params = params or SamplingParams(temperature=0.0, max_tokens=1)
+    return Request(request_id, list(tokens), params, None, cache_salt=salt, block_hasher=toy.hash_blocks)
+
+
+def make_manager(*specs, **settings):
+    sizes = {"max_model_len": ROW, "hash_block_size": BLOCK, "enable_caching": True}
+    return KVCacheManager(toy.kv_config(256, *specs), **sizes | settings)
+
+
+def compute(manager, request):
+    """Prefill `request` as the scheduler does. Returns the length of the hit."""
+    blocks, hit = manager.get_computed_blocks(request)
+    assert manager.allocate_slots(request, request.num_tokens - hit, hit, blocks) is not None
+    request.num_computed_tokens = request.num_tokens
+    return hit
+
+
+def roll_out(manager, tokens, prompt_length=PROMPT, salt="student"):
+    """Prefill and decode `tokens`, then free them. Returns the block ids of each group, by place."""
+    request = make_request(tokens[:prompt_length], salt=salt, request_id="rollout")
+    compute(manager, request)
+    seen = [{} for _ in manager.get_block_ids("rollout")]
+    for token in tokens[prompt_length:]:
+        for ids, places in zip(manager.get_block_ids("rollout"), seen, strict=True):
+            for place, block in enumerate(ids):
+                places.setdefault(place, block)  # a sliding window swaps blocks behind it for the null block
+        request.append_output_token_ids(token)
+        if request.num_tokens < len(tokens):
+            assert manager.allocate_slots(request, 1) is not None
+            request.num_computed_tokens += 1
+    manager.free(request)
+    return seen
+
+
+def branch(position, kind):
+    """Prompt, response up to `position`, anchor and seven more tokens."""
+    start = PROMPT + position
+    if kind == "along the rollout":
+        return ROLLOUT[: start + 8]
+    tokens = ROLLOUT[:start] + [(ROLLOUT[start] + (kind != "leaves after the anchor")) % VOCAB]
+    return tokens + [(token + 1) % VOCAB for token in (ROLLOUT + ROLLOUT)[start + 1 : start + 8]]
+
+
+def shared(tokens, others):
+    """The length of the longest prefix of `tokens` that one of `others` has as well."""
+    prefixes = [next((i for i, (a, b) in enumerate(zip(tokens, o, strict=False)) if a != b), len(o)) for o in others]
+    return min(len(tokens), max(prefixes))
+
+
+KINDS = ["along the rollout", "leaves after the anchor", "leaves at the anchor", "seen before"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hits_end_before_the_first_row_and_no_block_earlier(kind):
+    lost = 0
+    for position in range(RESPONSE):
+        manager = make_manager()
+        (blocks,) = roll_out(manager, ROLLOUT)
+        tokens, cached = branch(position, kind), [ROLLOUT[: (PROMPT + RESPONSE - 1) // BLOCK * BLOCK]]
+        first = PROMPT + position - 1  # its row predicts the anchor
+        if kind == "seen before":
+            earlier = make_request(tokens, request_id="earlier")
+            compute(manager, earlier)
+            manager.free(earlier)
+            cached.append(tokens[: len(tokens) // BLOCK * BLOCK])
+        request = make_request(tokens, scoring(first))
+        longest = min(shared(tokens, cached), len(tokens) - 1) // BLOCK * BLOCK
+        assert STOCK_HITS(manager, request)[1] == longest
+        hit_blocks, hit = manager.get_computed_blocks(request)
+        assert hit == min(longest, first // BLOCK * BLOCK)
+        assert hit_blocks.get_block_ids()[0] == [blocks[place] for place in range(hit // BLOCK)]
+        lost += longest > first
+    assert (
+        lost > 0
+    )  # without the cap: one alignment of 16, that of a full last block, and more where the branch is cached
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_capped_blocks_are_allocated_counted_and_freed(kind):
+    for position in range(0, RESPONSE, 7):  # every alignment
+        manager = make_manager()
+        roll_out(manager, ROLLOUT)
+        pool = manager.block_pool
+        num_free = pool.get_num_free_blocks()
+        probes = [make_request(branch(position, kind), scoring(PROMPT + position - 1), request_id=i) for i in "ab"]
+        hits = [compute(manager, probe) for probe in probes]
+        assert hits[0] == hits[1] == (PROMPT + position - 1) // BLOCK * BLOCK
+        (ids_a,), (ids_b,) = (manager.get_block_ids(probe.request_id) for probe in probes)
+        num_shared = hits[0] // BLOCK
+        assert len(ids_a) == len(ids_b) == -(-probes[0].num_tokens // BLOCK)
+        assert ids_a[:num_shared] == ids_b[:num_shared]
+        assert not set(ids_a[num_shared:]) & set(ids_b[num_shared:])
+        assert [pool.blocks[block].ref_cnt for block in ids_a] == [2] * num_shared + [1] * (len(ids_a) - num_shared)
+        for probe in probes:
+            manager.free(probe)
+        assert all(pool.blocks[block].ref_cnt == 0 for block in ids_a + ids_b)
+        assert pool.get_num_free_blocks() == num_free
+        assert manager.reset_prefix_cache()  # refused while anything is held
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_first_row_of_any_prompt(data):
+    manager = make_manager()
+    tokens = data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=120))
+    roll_out(manager, tokens, prompt_length=1)
+    length = data.draw(st.integers(1, len(tokens)))
+    more = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=20))
+    probe = tokens[:length] + more
+    first = data.draw(st.integers(0, len(probe) - 1))
+    _, hit = manager.get_computed_blocks(make_request(probe, scoring(first)))
+    computed = tokens[: (len(tokens) - 1) // BLOCK * BLOCK]
+    assert hit == min(shared(probe, [computed]), len(probe) - 1, first) // BLOCK * BLOCK
+
+
+def test_other_requests_are_as_before():
+    manager = make_manager(log_stats=True)
+    roll_out(manager, ROLLOUT)
+    tokens = ROLLOUT[:120]
+    greedy = {"temperature": 0.0, "max_tokens": 4}
+    hits = {
+        "no extra arguments": (SamplingParams(**greedy), 112),
+        "extra arguments of others": (SamplingParams(**greedy, extra_args={"other": 1}), 112),
+        "prompt log-probs as vLLM has them": (SamplingParams(**greedy, prompt_logprobs=0), 0),
+        "a first row, and no leave to read": (scoring(64, skip_reading_prefix_cache=None), 0),
+        "a first row behind the hit": (scoring(119), 112),
+        "a first row": (scoring(64), 64),
+    }
+    for name, (params, expected) in hits.items():
+        assert manager.get_computed_blocks(make_request(tokens, params))[1] == expected, name
+    pooled = make_request(tokens)
+    pooled.sampling_params = None
+    assert manager.get_computed_blocks(pooled)[1] == 112
+    assert make_manager(enable_caching=False).get_computed_blocks(make_request(tokens, scoring(64)))[1] == 0
+
+
+def test_the_other_salt_hits_nothing():
+    manager = make_manager()
+    roll_out(manager, ROLLOUT, salt="teacher")
+    assert manager.get_computed_blocks(make_request(ROLLOUT[:120], scoring(100)))[1] == 0
+    assert manager.get_computed_blocks(make_request(ROLLOUT[:120], scoring(100), salt="teacher"))[1] == 96
+
+
+@pytest.mark.parametrize("windows", [(32,), (None, 32), (None, 48, 32)])
+def test_layers_with_a_window_keep_the_blocks_that_the_first_row_reads(windows):
+    """Blocks before a window are not looked up: a hit cut short afterwards would have none in the shorter window."""
+    for position in range(0, RESPONSE, 7):
+        manager = make_manager(*(toy.attention(sliding_window=window) for window in windows))
+        rollout = roll_out(manager, ROLLOUT)
+        first = PROMPT + position - 1
+        request = make_request(branch(position, "along the rollout"), scoring(first))
+        blocks, hit = manager.get_computed_blocks(request)
+        assert hit == first // BLOCK * BLOCK
+        for window, ids, places in zip(windows, blocks.get_block_ids(), rollout, strict=True):
+            assert len(ids) == hit // BLOCK
+            oldest = 0 if window is None else max(0, hit - window + 1) // BLOCK  # the next token reads from here on
+            assert ids[oldest:] == [places[place] for place in range(oldest, hit // BLOCK)]
+        num_free = manager.block_pool.get_num_free_blocks()
+        compute(manager, request)
+        manager.free(request)
+        assert manager.block_pool.get_num_free_blocks() == num_free
+
+
+@pytest.mark.parametrize(("mode", "num_stateless"), [("all", 0), ("align", 2)])
+def test_layers_with_a_state_start_from_the_state_at_the_hit(mode, num_stateless):
+    """One block is one state there; mode "align" keeps none inside a prefill, here of two full blocks and a bit."""
+    state = MambaSpec(block_size=BLOCK, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode=mode)
+    for position in range(0, RESPONSE, 7):
+        manager = make_manager(toy.attention(), state)
+        attended, states = roll_out(manager, ROLLOUT)
+        first = PROMPT + position - 1
+        blocks, hit = manager.get_computed_blocks(make_request(branch(position, KINDS[0]), scoring(first)))
+        num_hit = first // BLOCK if first // BLOCK > num_stateless else 0
+        assert hit == num_hit * BLOCK
+        ids, state_ids = blocks.get_block_ids()
+        assert ids == [attended[place] for place in range(num_hit)]
+        assert state_ids == [0] * (num_hit - 1) + [states[place] for place in range(num_hit)][-1:]
+
+
+def test_installed_once():
+    hits, tails = KVCacheManager.get_computed_blocks, GPUModelRunner._get_prompt_logprobs_dict
+    vllm_patches.limit_prefix_hits()
+    vllm_patches.keep_prompt_tails()
+    assert KVCacheManager.get_computed_blocks is hits is not STOCK_HITS
+    assert GPUModelRunner._get_prompt_logprobs_dict is tails is not STOCK_TAILS
+
+
+def score_in_chunks(runner, request_id, tokens, sizes, start=0):
+    """Prompt log-probs as the chunks of `sizes` leave the runner, None where a step returned none."""
+    request = runner.requests[request_id]
+    request.num_computed_tokens = start
+    for size in sizes:
+        end = request.num_computed_tokens + size
+        states = runner.model.states(torch.tensor(tokens[:end]), request.num_computed_tokens)
+        runner.place({request_id: size})
+        with torch.compiler.set_stance("force_eager"):
+            yield runner._get_prompt_logprobs_dict(states, {request_id: size}).get(request_id)
+        request.num_computed_tokens = end
+
+
+def expected_rows(tokens, start=0):
+    """Log-probs of `tokens[start + 1 :]`, the row before each token."""
+    logprobs = toy.ToyModel().logprobs(tokens[:-1], weights=0)
+    return logprobs.gather(1, torch.tensor(tokens[1:])[:, None]).flatten()[start:]
+
+
+@pytest.mark.parametrize("sizes", [[29], [1] * 29, [16, 13], [28, 1], [27, 2], [10, 10, 9]])
+@pytest.mark.parametrize("hit", [0, 16])
+def test_tails_are_the_wanted_rows_whatever_the_chunks(sizes, hit):
+    tokens = draw(hit + 29, seed=2)
+    for first in range(hit, len(tokens) - 1):
+        runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
+        runner.add("probe", tokens, scoring(first))
+        *before, rows = score_in_chunks(runner, "probe", tokens, sizes, start=hit)
+        assert before == [None] * (len(sizes) - 1)
+        length = len(tokens) - 1 - first
+        assert [column.shape for column in rows[:3]] == [(length, 1), (length, 1), (length,)]
+        assert rows.logprob_token_ids.flatten().tolist() == tokens[first + 1 :]
+        torch.testing.assert_close(rows.logprobs.flatten().double(), expected_rows(tokens, first), atol=1e-5, rtol=0)
+        assert runner.num_synced == 1  # the rows are copied before they are cut
+        assert not runner.num_prompt_logprobs
+
+
+def test_tails_travel_without_the_rest_of_the_prompt():
+    tokens = draw(400, seed=3)
+    runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
+    runner.add("probe", tokens, scoring(391))
+    (rows,) = score_in_chunks(runner, "probe", tokens, [400])
+    assert all(column.untyped_storage().nbytes() == 8 * 4 for column in rows[:3])
+    assert len(pickle.dumps(rows.logprobs)) < len(pickle.dumps(torch.zeros(400)))
+
+
+def test_requests_beside_a_probe_get_all_their_rows():
+    runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
+    lengths = {"stock": 21, "probe": 18, "other": 13, "half": 20, "plain": 9}
+    prompts = {request_id: draw(length, seed=length) for request_id, length in lengths.items()}
+    params = {
+        "stock": scoring(0, extra_args=None),
+        "probe": scoring(12),
+        "other": scoring(0, extra_args={"other": 1}, prompt_logprobs=2),
+        "half": scoring(12),
+        "plain": SamplingParams(temperature=0.0),
+    }
+    for request_id, tokens in prompts.items():
+        runner.add(request_id, tokens, params[request_id])
+    counts = {request_id: len(tokens) for request_id, tokens in prompts.items()} | {"half": 15}
+    runner.place(counts)
+    states = [runner.model.states(torch.tensor(prompts[i][:count]), 0) for i, count in counts.items()]
+    with torch.compiler.set_stance("force_eager"):
+        found = runner._get_prompt_logprobs_dict(torch.cat(states), counts)
+    assert set(found) == {"stock", "probe", "other"}
+    assert [len(found[i].logprobs) for i in ("stock", "probe", "other")] == [20, 5, 12]
+    for request_id, rows in found.items():
+        first = 12 if request_id == "probe" else 0
+        expected = expected_rows(prompts[request_id], first)
+        torch.testing.assert_close(rows.logprobs[:, 0].double(), expected, atol=1e-5, rtol=0)
+    assert found["other"].logprobs.shape == (12, 3)
+
+
+def test_without_prompt_logprobs_nothing_is_returned():
+    runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
+    runner.add("plain", [1, 2, 3], SamplingParams(temperature=0.0))
+    assert list(score_in_chunks(runner, "plain", [1, 2, 3], [3])) == [None]
+
+
+def make_llm(folder, *, is_async, budget, num_blocks=256):
+    scheduler = toy.make_scheduler(folder, num_blocks=num_blocks, budget=budget, is_async=is_async)
+    return toy.ToyLLM(scheduler, toy.ToyModel())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("model")
+
+
+ENGINES = [(is_async, budget) for is_async in (False, True) for budget in (11, 64, 4096)]
+
+
+def run_probes(llm, positions):
+    """Roll out, then score a branch at each of `positions` along the response and one that leaves it, all in a call."""
+    rollout = SamplingParams(temperature=1.0, max_tokens=RESPONSE, detokenize=False)
+    (output,) = llm.generate([{"prompt_token_ids": ROLLOUT[:PROMPT], "cache_salt": "s"}], [rollout], use_tqdm=False)
+    row = ROLLOUT[:PROMPT] + output.outputs[0].token_ids
+    leave = [(token + 1) % VOCAB for token in row]
+    wholes = [row[: PROMPT + t] + (row[PROMPT + t :] + leave)[:8] for t in positions]
+    wholes += [row[: PROMPT + t] + leave[PROMPT + t : PROMPT + t + 8] for t in positions if t < RESPONSE - 8]
+    firsts = [*(PROMPT + t - 1 for t in positions), *(PROMPT + t - 1 for t in positions if t < RESPONSE - 8)]
+    llm.num_tokens.clear()
+    requests = [{"prompt_token_ids": whole, "cache_salt": "s"} for whole in wholes]
+    outputs = llm.generate(requests, [scoring(first) for first in firsts], use_tqdm=False)
+    return wholes, firsts, outputs
+
+
+@pytest.mark.parametrize(("is_async", "budget"), ENGINES)
+def test_no_row_is_lost_in_the_scheduler(folder, is_async, budget):
+    llm = make_llm(folder, is_async=is_async, budget=budget)
+    wholes, firsts, outputs = run_probes(llm, range(RESPONSE))
+    for whole, first, output in zip(wholes, firsts, outputs, strict=True):
+        assert output.num_cached_tokens == first // BLOCK * BLOCK
+        assert output.prompt_logprobs.token_ids == whole[first + 1 :]
+        values = torch.tensor(output.prompt_logprobs.logprobs, dtype=torch.float64)
+        torch.testing.assert_close(values, expected_rows(whole, first), atol=1e-5, rtol=0)
+    assert sum(llm.num_tokens) == sum(len(w) - f // BLOCK * BLOCK for w, f in zip(wholes, firsts, strict=True))
+    assert llm.scheduler.kv_cache_manager.usage == 0
+
+
+def test_rows_survive_eviction(folder):
+    llm = make_llm(folder, is_async=True, budget=64, num_blocks=12)
+    wholes, firsts, outputs = run_probes(llm, [37 * t % RESPONSE for t in range(RESPONSE)])
+    for whole, first, output in zip(wholes, firsts, outputs, strict=True):
+        assert output.num_cached_tokens <= first
+        values = torch.tensor(output.prompt_logprobs.logprobs, dtype=torch.float64)
+        torch.testing.assert_close(values, expected_rows(whole, first), atol=1e-5, rtol=0)
+    assert any(o.num_cached_tokens < first // BLOCK * BLOCK for o, first in zip(outputs, firsts, strict=True))
+    assert llm.scheduler.kv_cache_manager.usage == 0
+
+
+def test_a_probe_that_starts_again_reads_no_further(folder):
+    """Preempted in mid-prefill it finds its own blocks, those behind its first row among them."""
+    llm = make_llm(folder, is_async=False, budget=40)
+    tokens, first = draw(100, seed=9), 20
+    request = make_request(tokens, scoring(first))
+    scheduler = llm.scheduler
+    scheduler.add_request(request)
+    scheduler.update_from_output(step := scheduler.schedule(), execute(llm, step))
+    scheduler.update_from_output(step := scheduler.schedule(), execute(llm, step))
+    assert request.num_computed_tokens == 80
+    scheduler.running.remove(request)
+    scheduler._preempt_request(request, 0.0)
+    scheduler.prev_step_scheduled_req_ids.clear()  # a step of other requests has gone by
+    assert STOCK_HITS(scheduler.kv_cache_manager, request)[1] == 80
+    step = scheduler.schedule()
+    assert step.scheduled_cached_reqs.num_computed_tokens == [BLOCK]
+    outputs = [scheduler.update_from_output(step, execute(llm, step))]
+    while scheduler.has_unfinished_requests():
+        outputs.append(scheduler.update_from_output(step := scheduler.schedule(), execute(llm, step)))
+    ((output,),) = (each.outputs for each in outputs[-1].values())
+    values = output.new_prompt_logprobs_tensors.logprobs.flatten().double()
+    torch.testing.assert_close(values, expected_rows(tokens, first), atol=1e-5, rtol=0)
+
+
+def execute(llm, step):
+    with torch.compiler.set_stance("force_eager"):
+        return llm.runner.execute(step)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_stock_vllm_loses_rows_here(folder, is_async, monkeypatch):
+    """The trap is real in this test bed: without the cap some hits pass the first row."""
+    monkeypatch.setattr(KVCacheManager, "get_computed_blocks", STOCK_HITS)
+    _, firsts, outputs = run_probes(make_llm(folder, is_async=is_async, budget=4096), range(RESPONSE))
+    assert any(o.num_cached_tokens > first for o, first in zip(outputs, firsts, strict=True))
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("length", [0, 1, 8])
+def test_the_front_end_keeps_a_tail_as_it_is(flat, length):
+    """Its first entry stands for a first token without a row: flat it adds no value, as a list it does."""
+    tokens = draw(30, seed=10)
+    first = len(tokens) - 1 - length
+    runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
+    params = scoring(first, flat_logprobs=flat)
+    runner.add("probe", tokens, params)
+    (rows,) = score_in_chunks(runner, "probe", tokens, [30])
+    request = EngineCoreRequest("probe", tokens, None, params, None, 0.0, None, None, None)
+    processor = LogprobsProcessor.from_new_request(None, request)
+    processor.update_from_output(EngineCoreOutput("probe", [5], new_prompt_logprobs_tensors=rows))
+    found = processor.prompt_logprobs
+    expected = expected_rows(tokens, first).tolist()
+    assert len(found) == 1 + length
+    if flat:
+        assert found.token_ids == tokens[first + 1 :]
+        assert found.logprobs == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found[0] is None
+        values = [entry[token].logprob for entry, token in zip(found[1:], tokens[first + 1 :], strict=True)]
+        assert values == pytest.approx(expected, abs=1e-5)
