@@ -50,6 +50,8 @@ def config(overrides):
 
 @pytest.fixture(scope="session")
 def engine(config):
+    import megatron.core  # noqa: F401  Transformer Engine must find its cuDNN before the local engine loads torch's
+
     from nemo_aopsd.engines import nemo_rl
 
     nemo_rl.check(config)

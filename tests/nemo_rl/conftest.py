@@ -7,5 +7,5 @@ import importlib.util
 from pathlib import Path
 
 if importlib.util.find_spec("nemo_rl") is None:
-    names = {path.name for path in Path(__file__).parent.glob("test_*.py")}
-    collect_ignore = sorted(names - {"test_needs_nemo_rl.py"})
+    names = {path.name for path in Path(__file__).parent.glob("*.py")}
+    collect_ignore = sorted(names - {"test_needs_nemo_rl.py", "conftest.py", "__init__.py"})

@@ -207,10 +207,12 @@ class FakePolicy:
         logprobs = logits.log_softmax(-1).gather(-1, data["input_ids"][:, 1:, None])[..., 0]
         mask = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
         loss, metrics = loss_fn(logprobs, data, data["sample_mask"].sum(), mask.sum())
-        self.worker.optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.worker.model.parameters(), 1.0)
-        self.worker.optimizer.step()
+        norm = torch.zeros(())
+        if not eval_mode:
+            self.worker.optimizer.zero_grad()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(self.worker.model.parameters(), 1.0)
+            self.worker.optimizer.step()
         metrics |= {"lr": 1e-3, "wd": 0.0, "global_valid_seqs": 1.0, "global_valid_toks": float(mask.sum())}
         return {
             "loss": loss.detach()[None],
