@@ -14,10 +14,11 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write
 
 _NAME = re.compile(r"step_(\d+)")
+_HASHED = 1 << 30  # bytes; of larger files, an optimizer's of a whole cluster say, only the size is kept
 
 
 def save(folder: Path, step: int, engine: Engine, state: dict[str, Any], keep: int) -> None:
-    """Write `folder/step_000012`, with the SHA-256 of each file of the engine, and drop all but the newest `keep`."""
+    """Write `folder/step_000012` with a checksum of each file of the engine, and drop all but the newest `keep`."""
     with atomic_directory(folder / f"step_{step:06d}") as partial:
         engine.save(partial)
         atomic_write(partial / "state.json", json.dumps({**state, "files": _checksums(partial)}, indent=1))
@@ -67,9 +68,16 @@ def _checksums(checkpoint: Path) -> dict[str, str]:
     checksums = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path.name != "state.json":
-            with path.open("rb") as file:
-                checksums[str(path.relative_to(checkpoint))] = hashlib.file_digest(file, "sha256").hexdigest()
+            checksums[str(path.relative_to(checkpoint))] = _checksum(path)
     return checksums
+
+
+def _checksum(path: Path) -> str:
+    size = path.stat().st_size
+    if size > _HASHED:
+        return f"{size} bytes"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _complete(folder: Path) -> list[Path]:

@@ -53,7 +53,7 @@ _UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The run that a config file and `key=value` overrides describe. Raises UserError naming file, line and key."""
-    _register_resolvers()
+    register_resolvers()
     path = Path(path)
     layers = list(_file_layers(path, ()))
     for layer in layers:
@@ -261,7 +261,7 @@ def _build(raw: dict[str, Any], origins: Origins, path: Path) -> Config:
     )
 
 
-def _register_resolvers() -> None:
+def register_resolvers() -> None:
     """NeMo RL's arithmetic, such as `${mul:${policy.x}, 2}`, and `${package:PATH}` for a file of this package."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # OmegaConf 2.4 renames the function; 2.3, in NeMo RL, has this name only

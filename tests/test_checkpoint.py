@@ -45,3 +45,14 @@ def test_a_missing_file_of_the_engine_is_named(folder):
 
 def test_no_checkpoint_is_none(tmp_path):
     assert checkpoint.load_latest(tmp_path, make_engine()) is None
+
+
+def test_of_a_very_large_file_the_size_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_HASHED", 10)
+    engine = make_engine()
+    checkpoint.save(tmp_path, 1, engine, {"step": 1, "teacher_checksum": engine.teacher_checksum()}, keep=1)
+    target = tmp_path / "step_000001" / "student.pt"
+    assert checkpoint.load_latest(tmp_path, make_engine())["step"] == 1
+    target.write_bytes(target.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"student.pt: damaged or missing"):
+        checkpoint.load_latest(tmp_path, make_engine())
