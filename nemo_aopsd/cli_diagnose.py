@@ -1,0 +1,49 @@
+"""`aopsd diagnose ...`: the paper's diagnostics on run folders. Everything that draws is imported inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nemo_aopsd.diagnostics.output import Result
+
+diagnose_app = typer.Typer(
+    help="The paper's diagnostics from the files of a run; figures and tables go to RUN/diagnostics.",
+    no_args_is_help=True,
+)
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")]
+FirstStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave out earlier steps.")]
+LastStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave out later steps.")]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    app.add_typer(diagnose_app, name="diagnose")
+
+
+@diagnose_app.command(epilog="Example: aopsd diagnose gaps runs/demo --last-step 12")
+def gaps(
+    run: RunPath,
+    threshold: Annotated[
+        list[float] | None, typer.Option(metavar="NATS", help="Repeat for several; default 0.5, 1, 2, 4.")
+    ] = None,
+    first_step: FirstStep = None,
+    last_step: LastStep = None,
+) -> None:
+    """Share of tokens against share of |gap|, by threshold and sign (Figure 1b)."""
+    from nemo_aopsd.diagnostics.gaps import THRESHOLDS, diagnose_gaps
+    from nemo_aopsd.diagnostics.records_of import Steps
+
+    _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
+
+
+def _write(run: Path, result: Result) -> None:
+    from nemo_aopsd.diagnostics.output import markdown, write
+
+    page, *others = write(run / "diagnostics", result)
+    typer.echo(markdown(result))
+    typer.echo(f"{page}, {', '.join(path.name for path in others)}")

@@ -1,0 +1,89 @@
+"""Estimates with 95 % intervals in which the problem is the independent unit.
+
+Tokens of a rollout, and rollouts of a problem, depend on each other, so whole problems are resampled. Every statistic
+here is a function of sums over problems, which makes a resample one row of a matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nemo_aopsd.stats import wilson_interval
+
+NUM_RESAMPLES = 4000
+METHOD = (
+    f"Intervals: 95 %, percentile bootstrap over problems ({NUM_RESAMPLES} resamples). A share of exactly 0 or 1, "
+    "where a bootstrap collapses, has the Wilson interval with problems as trials, which is wide on purpose. "
+    "With a single problem there is no interval."
+)
+_COUNTS_AT_ONCE = 1 << 21  # bounds the memory of a bootstrap
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % interval; None where it is not defined, which is never the same as 0."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    is_share: bool = True
+
+
+def estimate(sums: Mapping[str, Sequence[float]], statistic: Statistic, *, is_share: bool = True) -> list[Estimate]:
+    """Estimates of every entry of `statistic`, which maps totals [R, M] to values [R, N], NaN where undefined.
+
+    `sums` holds M sums a problem. Resamples in which an entry is undefined are left out of its interval. `is_share`:
+    the entries are shares, so the interval at exactly 0 or 1 is Wilson's. Raises ValueError without a problem.
+    """
+    if not sums:
+        raise ValueError("no problem to estimate from")
+    table = np.array(list(sums.values()), dtype=np.float64)
+    values = statistic(table.sum(axis=0, keepdims=True))[0]
+    draws = statistic(_resampled_totals(table)) if len(table) > 1 else None
+    return [
+        _with_interval(float(value), None if draws is None else draws[:, column], len(table), is_share)
+        for column, value in enumerate(values)
+    ]
+
+
+def share(events: Mapping[str, float], trials: Mapping[str, float]) -> Estimate:
+    """Events of all problems over trials of all problems; both by problem, a problem without an event may be absent.
+
+    >>> share({"a": 1}, {"a": 2}).value
+    0.5
+    """
+    sums = {problem: (events.get(problem, 0), count) for problem, count in trials.items()}
+    return estimate(sums, lambda totals: ratio(totals[:, :1], totals[:, 1:]))[0]
+
+
+def ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
+    """Element by element, NaN where the denominator is 0."""
+    numerators, denominators = np.broadcast_arrays(numerators, denominators)
+    undefined = np.full(numerators.shape, np.nan)
+    return np.divide(numerators, denominators, out=undefined, where=denominators != 0)
+
+
+def _resampled_totals(table: np.ndarray) -> np.ndarray:
+    """Sums [R, M] of `table` [P, M] over problems drawn with replacement."""
+    generator = np.random.default_rng(0)
+    num_problems = len(table)
+    rows = max(1, _COUNTS_AT_ONCE // num_problems)
+    sizes = [min(rows, NUM_RESAMPLES - start) for start in range(0, NUM_RESAMPLES, rows)]
+    even = np.full(num_problems, 1 / num_problems)
+    return np.concatenate([generator.multinomial(num_problems, even, size=size) @ table for size in sizes])
+
+
+def _with_interval(value: float, draws: np.ndarray | None, num_problems: int, is_share: bool) -> Estimate:
+    if np.isnan(value):
+        return Estimate(None, is_share=is_share)
+    if draws is None:
+        return Estimate(value, is_share=is_share)
+    if is_share and value in (0.0, 1.0):
+        return Estimate(value, *wilson_interval(round(value) * num_problems, num_problems), is_share=True)
+    low, high = np.quantile(draws[~np.isnan(draws)], [0.025, 0.975])
+    return Estimate(value, float(low), float(high), is_share)
