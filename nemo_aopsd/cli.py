@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd import cli_data, cli_diagnose, run_folder
+from nemo_aopsd import cli_audit, cli_data, cli_diagnose, run_folder
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem, fingerprint, load_problems
@@ -38,6 +38,7 @@ dag_app = typer.Typer(help="Check and draw the reasoning DAGs of a problems file
 app.add_typer(dag_app, name="dag")
 cli_data.mount(app, dag_app)
 cli_diagnose.mount(app)
+cli_audit.mount(app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
 Overrides = Annotated[

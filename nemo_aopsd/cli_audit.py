@@ -1,0 +1,118 @@
+"""Commands of the NLL-blind audit: `aopsd audit sample|label|judge|report`.
+
+The command line mounts them with `mount`. Whatever needs a network client or matplotlib is imported inside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd.cli_data import BaseUrl, Concurrency, KeyVariable, Model
+from nemo_aopsd.errors import UserError
+
+audit_app = typer.Typer(
+    help="Is what the teacher writes at high-gap tokens useful, redundant or leakage? Labels that do not see the NLL.",
+    no_args_is_help=True,
+)
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with continuation probes.")]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    app.add_typer(audit_app, name="audit")
+
+
+@audit_app.command(epilog="Example: aopsd audit sample runs/mine --count 300 --seed 0 --by-bin")
+def sample(
+    run: RunPath,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="Events to draw.")],
+    seed: Annotated[int, typer.Option(metavar="S", help="Of the draw.")] = 0,
+    by_bin: Annotated[
+        bool, typer.Option("--by-bin", help="As many of each NLL bin, so that rare high ones are seen.")
+    ] = False,
+    edges: Annotated[
+        str, typer.Option(metavar="L1,L2,...", help="Bounds between the NLL bins, nats a token.")
+    ] = "0.5,1,2,3,4",
+) -> None:
+    """Draw probe events of RUN into RUN/audit/events.jsonl, which says nothing of their NLL, gap or weight."""
+    from nemo_aopsd.audit import sampling
+
+    record = sampling.sample(run, count=count, seed=seed, by_bin=by_bin, edges=_numbers(edges))
+    for line in sampling.summary_lines(record):
+        typer.echo(line)
+    typer.echo(run / "audit" / "events.jsonl")
+
+
+@audit_app.command(epilog="Example: aopsd audit label runs/mine --name ada")
+def label(
+    run: RunPath,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Who labels; a second labeller takes another name.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free one.")] = 0,
+) -> None:
+    """Serve a page on this machine to label by hand: keys 1, 2, 3, u for undo. Stop it with Ctrl-C, go on any time."""
+    from nemo_aopsd.audit.labels import LabelBook, labels_path, load_events
+    from nemo_aopsd.audit.web import LabelServer
+
+    path, events = labels_path(run, name), load_events(run)
+    with LabelBook(path, {"kind": "hand"}) as book, LabelServer(events, book, name, port) as server:
+        typer.echo(f"open {server.url} in a browser of this machine; Ctrl-C ends")
+        sys.stdout.flush()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo(f"\n{server.state()['done']} of {len(events)} labelled in {path}")
+
+
+@audit_app.command(
+    epilog="Example: aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B"
+)
+def judge(
+    run: RunPath,
+    base_url: BaseUrl,
+    model: Model,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the labeller; default: from --model.")] = None,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    concurrency: Concurrency = 32,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one answer.")] = 2048,
+) -> None:
+    """Label by a language model. Killed or stopped, start it again: what was answered is kept."""
+    from nemo_aopsd.audit.judge import judge as label_all
+    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+
+    name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
+    endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
+    try:
+        done = label_all(run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens, watch=_watch)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted. What was answered is kept; start the same command to go on.", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"{done.labelled} labelled as {name}, {done.before} before; {done.unread} answers named no label")
+
+
+@audit_app.command(epilog="Example: aopsd audit report runs/mine")
+def report(run: RunPath) -> None:
+    """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
+    from nemo_aopsd.audit.report import summary_lines, write_report
+
+    for line in summary_lines(write_report(run)):
+        typer.echo(line)
+    typer.echo(run / "audit" / "report.md")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--edges {text}: expected numbers with commas between. Give 0.5,1,2,3,4, say.") from error
+
+
+def _watch(done: int, total: int) -> None:
+    if done % 100 == 0 or done == total:
+        typer.echo(f"{done} of {total} events answered", err=True)
