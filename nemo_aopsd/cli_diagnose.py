@@ -41,6 +41,35 @@ def gaps(
     _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
 
 
+@diagnose_app.command(epilog="Example: aopsd diagnose continuations runs/demo --patterns german.yaml")
+def continuations(
+    run: RunPath,
+    patterns: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="More patterns, YAML as in prompts/*/continuations.yaml.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(metavar="NATS", help="Least |gap| of an event; default: the run's own.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where the run's tokenizer is, if not where it was.")
+    ] = None,
+    first_step: FirstStep = None,
+    last_step: LastStep = None,
+) -> None:
+    """Correction cues and references to the private context in the teacher's continuations, by k (Table 1)."""
+    from nemo_aopsd.diagnostics.continuations import diagnose_continuations, load_decoder
+    from nemo_aopsd.diagnostics.records_of import Steps, open_run
+
+    result = diagnose_continuations(
+        run,
+        decode=load_decoder(open_run(run), tokenizer) if tokenizer else None,
+        patterns=patterns or (),
+        threshold=threshold,
+        steps=Steps(first_step, last_step),
+    )
+    _write(run, result)
+
+
 def _write(run: Path, result: Result) -> None:
     from nemo_aopsd.diagnostics.output import markdown, write
 

@@ -1,0 +1,92 @@
+"""Patterns of correction cues and of references to the private context: data files, by kind and language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemo_aopsd import prompts
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.leaks import leak_patterns
+
+KINDS = ("correction", "reference")
+_FORM = (
+    "Expected `correction:` and `reference:`, each with languages, each of these with a list of regular expressions."
+)
+
+Compiled = list[re.Pattern[str]]
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Compiled patterns by kind, and the files that they come from."""
+
+    by_kind: Mapping[str, Compiled]
+    files: Sequence[str]
+
+
+def load_patterns(family: str, extra: Sequence[Path] = ()) -> Patterns:
+    """continuations.yaml of a prompt family (or else the default family's), its leaks.txt, and the user's own files.
+
+    Raises UserError on a missing file, another form, or a pattern that does not compile or matches the empty text.
+    """
+    files = [_family_file(family), *extra]
+    found: dict[str, Compiled] = {kind: [] for kind in KINDS}
+    for file in files:
+        for kind, patterns in _read(file).items():
+            found[kind] += patterns
+    found["reference"] += leak_patterns(family)
+    return Patterns(found, [*(str(file) for file in files), f"leaks.txt of {family}"])
+
+
+def first_end(text: str, patterns: Compiled) -> int | None:
+    """Where the match that ends first ends; None without a match."""
+    return min((match.end() for pattern in patterns for match in pattern.finditer(text)), default=None)
+
+
+def _family_file(family: str) -> Path:
+    built_in = Path(prompts.__file__).parent
+    own = (built_in / family if (built_in / family).is_dir() else Path(family)) / "continuations.yaml"
+    return own if own.is_file() else built_in / "default/continuations.yaml"
+
+
+def _read(file: Path) -> dict[str, Compiled]:
+    if not file.is_file():
+        raise UserError(f"{file}: no such file of patterns (looked from {Path.cwd()}). Check the path.")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: not readable as YAML: {error}. {_FORM}") from error
+    if not isinstance(content, dict) or not content or not set(content) <= set(KINDS):
+        raise UserError(f"{file}: found {_shown(content)}. {_FORM}")
+    return {kind: _of_languages(languages, f"{file}: `{kind}`") for kind, languages in content.items()}
+
+
+def _of_languages(languages: Any, where: str) -> Compiled:
+    if not isinstance(languages, dict):
+        raise UserError(f"{where}: found {_shown(languages)}. {_FORM}")
+    compiled = []
+    for language, lines in languages.items():
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise UserError(f"{where}, `{language}`: found {_shown(lines)}. {_FORM}")
+        compiled += [_compile(line, f"{where}, `{language}`") for line in lines]
+    return compiled
+
+
+def _compile(line: str, where: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(line, re.IGNORECASE)
+    except re.error as error:
+        raise UserError(f"{where}: {error} in {line!r}. Mend it.") from error
+    if pattern.search(""):
+        raise UserError(f"{where}: {line!r} matches the empty text, so everything. Mend it.")
+    return pattern
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {str(value)[:60]!r}"
