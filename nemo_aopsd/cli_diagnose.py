@@ -70,6 +70,30 @@ def continuations(
     _write(run, result)
 
 
+@diagnose_app.command(epilog="Example: aopsd diagnose progress runs/demo --problems problems.jsonl")
+def progress(
+    run: RunPath,
+    problems: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The run's problems, if their file is not where it was.")
+    ] = None,
+    first_step: FirstStep = None,
+    last_step: LastStep = None,
+) -> None:
+    """Progress r against the final answer, and how often the judge's verdict could not be read."""
+    from nemo_aopsd.diagnostics.progress import diagnose_progress
+    from nemo_aopsd.diagnostics.records_of import Steps
+
+    _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)))
+
+
+@diagnose_app.command(epilog="Example: aopsd diagnose leaks runs/demo")
+def leaks(run: RunPath) -> None:
+    """Outputs to the bare question that mention the private context, by checkpoint."""
+    from nemo_aopsd.diagnostics.leak_rates import diagnose_leaks
+
+    _write(run, diagnose_leaks(run))
+
+
 def _write(run: Path, result: Result) -> None:
     from nemo_aopsd.diagnostics.output import markdown, write
 
