@@ -6,6 +6,7 @@ rate of independent events use `wilson_interval`, which does not.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from statistics import NormalDist
@@ -42,15 +43,29 @@ def bootstrap_interval(
     values: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of `values`, one a problem. Raises ValueError if there is none."""
-    if not len(values):
+    return macro_bootstrap_interval([values], level=level, num_resamples=num_resamples, seed=seed)
+
+
+def macro_bootstrap_interval(
+    groups: Sequence[Sequence[float]], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the unweighted mean of the groups' means, each group resampled by itself.
+
+    A group is a benchmark, its values are one a problem. Raises ValueError on no group or an empty one.
+    """
+    if not groups or not all(len(group) for group in groups):
         raise ValueError("no value to resample")
-    samples = np.asarray(values, dtype=np.float64)
     generator = np.random.default_rng(seed)
+    means = [_resampled_means(np.asarray(group, dtype=np.float64), num_resamples, generator) for group in groups]
+    low, high = np.quantile(sum(means) / len(means), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _resampled_means(samples: np.ndarray, num_resamples: int, generator: np.random.Generator) -> np.ndarray:
     rows = max(1, _INDEXES_AT_ONCE // len(samples))
     sizes = [min(rows, num_resamples - start) for start in range(0, num_resamples, rows)]
     draws = [samples[generator.integers(len(samples), size=(size, len(samples)))].mean(axis=1) for size in sizes]
-    low, high = np.quantile(np.concatenate(draws), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return np.concatenate(draws)
 
 
 def paired_bootstrap_interval(
@@ -70,3 +85,40 @@ def wilson_interval(num_events: int, num_trials: int, level: float = 0.95) -> tu
     centre = (rate + z * z / (2 * num_trials)) / shrink
     half = z / shrink * math.sqrt(rate * (1 - rate) / num_trials + z * z / (4 * num_trials**2))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def sign_flip_p_value(
+    groups: Sequence[Sequence[float]], *, num_flips: int = 10_000, seed: int = 0, exact_up_to: int = 12
+) -> float:
+    """Two-sided p-value of a paired permutation test: is the mean of the groups' mean differences zero?
+
+    Under the null hypothesis a problem's difference is as likely as its negative. All sign patterns are enumerated for
+    up to `exact_up_to` nonzero differences, else `num_flips` are drawn and the observed one counts as one of them.
+    Raises ValueError on no group or an empty one.
+    """
+    if not groups or not all(len(group) for group in groups):
+        raise ValueError("no difference to test")
+    shares = np.concatenate([np.asarray(group, dtype=np.float64) / len(group) for group in groups])
+    shares = shares[shares != 0]
+    observed = abs(shares.sum()) - 1e-12 * np.abs(shares).sum()  # sums of equal terms differ in their last bits
+    if len(shares) <= exact_up_to:
+        patterns = np.array(list(itertools.product([-1.0, 1.0], repeat=len(shares))))
+        return float(np.mean(np.abs(patterns @ shares) >= observed))
+    generator = np.random.default_rng(seed)
+    rows = max(1, _INDEXES_AT_ONCE // len(shares))
+    extreme = 0
+    for start in range(0, num_flips, rows):
+        signs = generator.choice([-1.0, 1.0], size=(min(rows, num_flips - start), len(shares)))
+        extreme += int(np.sum(np.abs(signs @ shares) >= observed))
+    return (extreme + 1) / (num_flips + 1)
+
+
+def mcnemar_p_value(only_first: int, only_second: int) -> float:
+    """Two-sided exact McNemar test: of the problems that just one of two solved, is either side's share one half?
+
+    >>> mcnemar_p_value(0, 5), mcnemar_p_value(3, 3)
+    (0.0625, 1.0)
+    """
+    total = only_first + only_second
+    tail = sum(math.comb(total, count) for count in range(min(only_first, only_second) + 1))
+    return min(1.0, 2 * tail / 2**total)

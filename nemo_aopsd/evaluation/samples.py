@@ -1,0 +1,201 @@
+"""Sampled and graded responses in a file that survives any kill.
+
+A row is one sample of one problem; its line is written once and never made again. Rows are numbered problem by
+problem, sample by sample, and a complete file lists them in this order, so an interrupted evaluation ends in the bytes
+of an uninterrupted one wherever the engine repeats a row exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from nemo_aopsd.data import Problem, read_jsonl
+from nemo_aopsd.engine import LanguageModel, Tokenizer
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write, derive_seed, naming, write_jsonl
+from nemo_aopsd.grading import grade
+from nemo_aopsd.leaks import mentions_context
+from nemo_aopsd.types import Generation, Sampling, Tokens
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One response as an engine gave it; `seed` is what it was drawn with."""
+
+    row: int
+    generation: Generation
+    seed: int
+
+
+class Sampler(Protocol):
+    """How rows become responses: some rows at a time, in any order, each row of `missing` once at least."""
+
+    def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
+        """`prompts` of all rows; `missing` are the indices of those that have no line yet."""
+
+
+class SeededModel(Protocol):
+    """A model that draws each row from a seed of its own and hands a response out as soon as it is complete."""
+
+    def stream(self, prompts: list[Tokens], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Generation]]:
+        """(index in `prompts`, response), in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSampler:
+    """Fixed blocks of rows, one seed a block: a row is drawn in the same company each time, so to the last bit."""
+
+    model: LanguageModel
+    sampling: Sampling
+    seed: int
+    block_size: int
+
+    def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
+        for block in sorted({row // self.block_size for row in missing}):
+            rows = range(block * self.block_size, min((block + 1) * self.block_size, len(prompts)))
+            seed = derive_seed(self.seed, "evaluation", block)
+            generations = self.model.generate([prompts[row] for row in rows], self.sampling, seed)
+            pairs = zip(rows, generations, strict=True)
+            yield [Sampled(row, generation, seed) for row, generation in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSampler:
+    """One seed a row, for engines that batch as they like."""
+
+    model: SeededModel
+    sampling: Sampling
+    seed: int
+
+    def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
+        seeds = [derive_seed(self.seed, "evaluation", "row", row) for row in missing]
+        for index, generation in self.model.stream([prompts[row] for row in missing], self.sampling, seeds):
+            yield [Sampled(missing[index], generation, seeds[index])]
+
+
+def collect(
+    path: Path,
+    problems: Sequence[Problem],
+    prompts: Sequence[Tokens],
+    num_samples: int,
+    sampler: Sampler,
+    tokenizer: Tokenizer,
+    patterns: Sequence[re.Pattern[str]],
+    title: str = "evaluate",
+) -> list[Line]:
+    """A line a row of `path`, those that it lacks sampled and graded now: `num_samples` a problem, in order of rows.
+
+    `prompts` has one entry a problem, `patterns` are those of the leak meter. Raises UserError on a line of `path`
+    that is broken or belongs to no row.
+    """
+    rows = [(problem, sample) for problem in range(len(problems)) for sample in range(num_samples)]
+    found = _read(path, {(problems[index].id, sample): row for row, (index, sample) in enumerate(rows)})
+    missing = [row for row in range(len(rows)) if row not in found]
+    with path.open("ab") as file, progress(title, len(rows), len(found)) as advance:
+        for batch in sampler([prompts[index] for index, _ in rows], missing) if missing else ():
+            new = {sampled.row: sampled for sampled in batch if sampled.row not in found}
+            for row, sampled in new.items():
+                index, sample = rows[row]
+                found[row] = _line(problems[index], sample, sampled, tokenizer, patterns)
+            _append(file, [found[row] for row in new])
+            advance(len(new))
+    if len(found) != len(rows):
+        raise RuntimeError(f"{path}: {len(found)} verdicts for {len(rows)} responses; the sampler left rows out")
+    lines = [found[row] for row in range(len(rows))]
+    if list(found) != sorted(found):
+        write_jsonl(path, lines)
+    return lines
+
+
+def check_settings(path: Path, samples_path: Path, settings: dict[str, Any]) -> None:
+    """Store what samples are made with, or refuse to go on under other settings than the stored ones.
+
+    Raises UserError naming each setting that differs, or if there are samples without stored settings.
+    """
+    if not path.exists():
+        if samples_path.exists():
+            raise UserError(f"{samples_path}: samples without {path.name}, so of unknown origin. Move them away.")
+        atomic_write(path, json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
+        return
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    changed = [key for key in {**stored, **settings} if stored.get(key) != settings.get(key)]
+    if changed:
+        listed = ", ".join(f"{key} {stored.get(key)!r} -> {settings.get(key)!r}" for key in changed)
+        raise UserError(
+            f"{samples_path}: made with other settings ({listed}). "
+            f"Restore them, choose another folder, or delete {path.with_suffix('').stem}.* there to start over."
+        )
+
+
+def _line(
+    problem: Problem, sample: int, sampled: Sampled, tokenizer: Tokenizer, patterns: Sequence[re.Pattern[str]]
+) -> Line:
+    text = tokenizer.decode(sampled.generation.tokens)
+    graded = grade(text, problem.answer)
+    return {
+        "problem_id": problem.id,
+        "sample": sample,
+        "seed": sampled.seed,  # of the whole block, or of this row alone: `block_size` in the settings tells
+        "response_text": text,
+        "num_tokens": len(sampled.generation.tokens),
+        "finished": sampled.generation.finished,
+        "correct": graded.correct,
+        "reason": graded.reason,
+        "leak": mentions_context(text, patterns),
+    }
+
+
+def _read(path: Path, row_of: dict[tuple[str, int], int]) -> dict[int, Line]:
+    """The complete lines of the file by row; a last line that a kill cut short is cut off."""
+    if not path.exists():
+        return {}
+    complete = path.read_bytes().rfind(b"\n") + 1
+    os.truncate(path, complete)
+    found: dict[int, Line] = {}
+    for where, line in read_jsonl(path):
+        row = row_of.get((line.get("problem_id"), line.get("sample")))
+        if row is None or row in found:
+            kind = "belongs to no row" if row is None else "repeats a row"
+            raise UserError(f"{where}: {kind} of this evaluation. Delete the line, or the file to start over.")
+        found[row] = line
+    return found
+
+
+def _append(file: Any, lines: Sequence[Line]) -> None:
+    with naming(Path(file.name)):
+        file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def progress(title: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+    """A bar with its rate on a terminal, nothing elsewhere; yields a function that takes a number of new rows."""
+    if not sys.stdout.isatty():
+        yield lambda count: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    started, new = time.monotonic(), 0
+    with Progress(*columns) as bar:
+        task = bar.add_task(title, total=total, completed=done)
+
+        def advance(count: int) -> None:
+            nonlocal new
+            new += count
+            rate = new / (time.monotonic() - started)
+            bar.update(task, advance=count, description=f"{title} {rate:.1f} samples/s")
+
+        yield advance

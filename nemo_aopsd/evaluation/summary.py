@@ -1,0 +1,131 @@
+"""From graded lines to numbers: one benchmark, and the unweighted mean over several.
+
+Intervals are 95 %. Problems are the independent units: bootstrap intervals resample problems, never single responses,
+and Wilson intervals are given for the one plain rate, problems solved by any of their N samples (pass@N).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nemo_aopsd.evaluation.majority import Vote, vote
+from nemo_aopsd.stats import bootstrap_interval, macro_bootstrap_interval, mean_pass_at_k, pass_at_k, wilson_interval
+
+Summary = dict[str, Any]
+RATES = ("truncation_rate", "leak_rate")
+
+
+def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
+    """Counts, rates and intervals of the lines of one benchmark, `num_samples` a problem.
+
+    pass@k for every k up to `num_samples`; pass@1 is avg@N. Raises ValueError if a problem has another number of lines.
+    """
+    by_problem: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        by_problem.setdefault(line["problem_id"], []).append(line)
+    wrong_size = {len(group) for group in by_problem.values()} - {num_samples}
+    if wrong_size or not by_problem:
+        raise ValueError(f"expected {num_samples} lines for each of some problems, got {sorted(wrong_size)}")
+    correct = {problem: sum(line["correct"] for line in group) for problem, group in by_problem.items()}
+    solved = sum(count > 0 for count in correct.values())
+    ks = range(1, num_samples + 1)
+    return {
+        "num_problems": len(correct),
+        "num_samples": num_samples,
+        "num_responses": len(lines),
+        "num_correct": sum(correct.values()),
+        "pass_at_k": {str(k): mean_pass_at_k(correct.values(), num_samples, k) for k in ks},
+        "pass_at_k_interval": {
+            str(k): _interval([pass_at_k(num_samples, count, k) for count in correct.values()]) for k in ks
+        },
+        "num_solved": solved,
+        "solved_wilson_interval": _ends(wilson_interval(solved, len(correct))),
+        "majority": _majority([vote(group) for group in by_problem.values()]),
+        "correct_per_problem": correct,
+        **_rate("leak", by_problem, lambda line: line["leak"]),
+        **_rate("truncation", by_problem, lambda line: not line["finished"]),
+        "mean_tokens": _mean([line["num_tokens"] for line in lines]),
+        "no_answer": sum(line["reason"] == "no_answer" for line in lines),
+        "ungradable": sum(line["reason"] == "ungradable" for line in lines),
+    }
+
+
+def macro_average(summaries: Sequence[Summary]) -> Summary:
+    """The unweighted mean over benchmarks (the paper's "Avg."), and counts summed over them.
+
+    Intervals resample the problems within each benchmark. pass@k needs the same N everywhere: ValueError if not.
+    """
+    sizes = {summary["num_samples"] for summary in summaries}
+    if len(sizes) != 1:
+        raise ValueError(f"no mean over benchmarks of different numbers of samples: {sorted(sizes)}")
+    (num_samples,) = sizes
+    ks = range(1, num_samples + 1)
+    return {
+        "num_benchmarks": len(summaries),
+        "num_samples": num_samples,
+        **{key: sum(summary[key] for summary in summaries) for key in _COUNTS},
+        "pass_at_k": {str(k): _mean([summary["pass_at_k"][str(k)] for summary in summaries]) for k in ks},
+        "pass_at_k_interval": {str(k): _ends(macro_bootstrap_interval(per_problem(summaries, k))) for k in ks},
+        "majority": _macro_majority([summary["majority"] for summary in summaries]),
+        **{key: _mean([summary[key] for summary in summaries]) for key in (*RATES, "mean_tokens")},
+    }
+
+
+_COUNTS = ("num_problems", "num_responses", "num_correct", "num_solved", "no_answer", "ungradable")
+
+
+def per_problem(summaries: Sequence[Summary], k: int) -> list[list[float]]:
+    """pass@k of each problem of each benchmark."""
+    return [
+        [pass_at_k(summary["num_samples"], count, k) for count in summary["correct_per_problem"].values()]
+        for summary in summaries
+    ]
+
+
+def _majority(votes: Sequence[Vote]) -> Summary:
+    credits = [found.credit for found in votes]
+    return {
+        "rate": _mean(credits),
+        "count": math.fsum(credits),
+        "interval": _interval(credits),
+        "ties": sum(found.tied for found in votes),
+        "without_answer": sum(found.voters == 0 for found in votes),
+        "credit_per_problem": credits,
+    }
+
+
+def _macro_majority(parts: Sequence[Summary]) -> Summary:
+    return {
+        "rate": _mean([part["rate"] for part in parts]),
+        "count": math.fsum(part["count"] for part in parts),
+        "interval": _ends(macro_bootstrap_interval([part["credit_per_problem"] for part in parts])),
+        "ties": sum(part["ties"] for part in parts),
+        "without_answer": sum(part["without_answer"] for part in parts),
+    }
+
+
+def _rate(
+    name: str, by_problem: Mapping[str, Sequence[Mapping[str, Any]]], event: Callable[[Mapping[str, Any]], bool]
+) -> Summary:
+    """A rate over responses, its count, and its interval over problems; all problems have as many responses."""
+    counts = [sum(map(event, group)) for group in by_problem.values()]
+    sizes = [len(group) for group in by_problem.values()]
+    return {
+        f"{name}_rate": sum(counts) / sum(sizes),
+        f"{name}_count": sum(counts),
+        f"{name}_interval": _interval([count / size for count, size in zip(counts, sizes, strict=True)]),
+    }
+
+
+def _interval(values: Sequence[float]) -> dict[str, float]:
+    return _ends(bootstrap_interval(values))
+
+
+def _ends(interval: tuple[float, float]) -> dict[str, float]:
+    return {"low": interval[0], "high": interval[1]}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
