@@ -113,7 +113,12 @@ class LabelBook:
         return event
 
     def _append(self, event: str, label: str | None, details: Record) -> None:
-        append_jsonl(self.path, {"event": event, "label": label, "origin": self.origin, **details})
+        size = os.fstat(self._file).st_size
+        try:
+            append_jsonl(self.path, {"event": event, "label": label, "origin": self.origin, **details})
+        except OSError:
+            os.ftruncate(self._file, size)  # half a line would spoil the next one
+            raise
 
     def _lock(self) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,7 +57,7 @@ class LabelServer(ThreadingHTTPServer):
         """Keep a label for the event that is next; False for any other, from an outdated page say."""
         with self.changing:
             current = self.state()["event"]
-            if label not in LABELS or current is None or event != current["id"]:
+            if label not in list(LABELS) or current is None or event != current["id"]:
                 return False
             self.book.add(event, label)
             return True
@@ -85,13 +86,20 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         if isinstance(body, HTTPStatus):
             self._refuse(body)
-        elif self.path == "/label":
-            kept = self.server.label(body.get("event"), body.get("label"))
-            self._send_state(HTTPStatus.OK if kept else HTTPStatus.CONFLICT)
-        elif self.path == "/undo":
-            self._send_state(HTTPStatus.OK if self.server.undo() else HTTPStatus.CONFLICT)
-        else:
+        elif self.path not in ("/label", "/undo"):
             self._refuse(HTTPStatus.NOT_FOUND)
+        else:
+            self._change(body)
+
+    def _change(self, body: Record) -> None:
+        server = self.server
+        try:
+            kept = server.undo() if self.path == "/undo" else server.label(body.get("event"), body.get("label"))
+        except OSError as error:  # a full disk, say; the page must not go on as if the label were kept
+            print(f"{server.book.path}: {error.strerror or error}. Not saved.", file=sys.stderr)
+            self._refuse(HTTPStatus.INSUFFICIENT_STORAGE)
+        else:
+            self._send_state(HTTPStatus.OK if kept else HTTPStatus.CONFLICT)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """The labeller's terminal stays quiet."""
