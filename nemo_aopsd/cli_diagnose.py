@@ -94,9 +94,53 @@ def leaks(run: RunPath) -> None:
     _write(run, diagnose_leaks(run))
 
 
+@diagnose_app.command(epilog="Example: aopsd diagnose teacher runs/demo --samples 8")
+def teacher(
+    run: RunPath,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Problems with contexts; default: aopsd.evaluation.data_path.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Responses a problem; default: aopsd.evaluation.num_samples.")
+    ] = None,
+) -> None:
+    """Let the teacher answer alone and with its context, for `utility`. Needs the run's model; can be interrupted."""
+    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.diagnostics.records_of import open_run
+    from nemo_aopsd.diagnostics.teacher import evaluate_teacher, plan_teacher
+
+    config = open_run(run)
+    plan = plan_teacher(run, config, data, samples)
+    engine = engine_module(config).build(config)
+    for kind in dict.fromkeys(("none", config.aopsd.context.kind)):
+        summary = evaluate_teacher(plan, kind, config, engine)
+        correct, total = sum(summary["correct_per_problem"].values()), summary["num_problems"] * plan.num_samples
+        typer.echo(f"context {kind}: {correct} of {total} right, {summary['num_problems']} problems")
+    typer.echo(f"{plan.num_left_out} problems left out for want of a context; samples in {plan.folder}")
+
+
+@diagnose_app.command(epilog="Example: aopsd diagnose utility runs/solution runs/plan runs/frontier --k 8")
+def utility(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, one a context.")],
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Of pass@k; default: the most that all allow.")] = None,
+    teacher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which of diagnostics/teacher, if there are several.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: diagnostics of the first run.")] = None,
+) -> None:
+    """Conditional pass@k of the teacher against the transfer to its student, by run (Figure 1a)."""
+    from nemo_aopsd.diagnostics.utility import diagnose_utility
+
+    _write_into(out or runs[0] / "diagnostics", diagnose_utility(runs, k, teacher))
+
+
 def _write(run: Path, result: Result) -> None:
+    _write_into(run / "diagnostics", result)
+
+
+def _write_into(folder: Path, result: Result) -> None:
     from nemo_aopsd.diagnostics.output import markdown, write
 
-    page, *others = write(run / "diagnostics", result)
+    page, *others = write(folder, result)
     typer.echo(markdown(result))
     typer.echo(f"{page}, {', '.join(path.name for path in others)}")

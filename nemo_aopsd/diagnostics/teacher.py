@@ -1,0 +1,186 @@
+"""Conditional utility: the frozen teacher answers with its context in its prompt, and without (Figure 1a, amber).
+
+    FOLDER/CONTEXT.jsonl           a line a sample, as an evaluation writes it; resumable
+    FOLDER/CONTEXT.settings.json   what the samples were made with
+    FOLDER/CONTEXT.json            the summary, last
+
+FOLDER is `RUN/diagnostics/teacher/DATA_FINGERPRINT_xN`; CONTEXT is a name of `aopsd.context.kind`. The weights are
+those of the run's first step. Under `dag_frontier` every sample has a context of its own, as in training: the student
+attempts the bare question, the judge says what that establishes, and the teacher sees this and the frontier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.context import assign_donors, check_problems, student_messages, teacher_messages
+from nemo_aopsd.dag import largest_closed_subset
+from nemo_aopsd.data import Problem, fingerprint, load_problems
+from nemo_aopsd.engine import Engine
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
+from nemo_aopsd.files import atomic_write, derive_seed
+from nemo_aopsd.leaks import leak_patterns
+from nemo_aopsd.step import judge_rollouts
+from nemo_aopsd.types import Sampling, Tokens
+
+BLOCK_SIZE = 256  # rows a call; a part of the meaning of a seed, so not a setting
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a teacher is asked: problems that have what the context shows, and how many there were."""
+
+    problems: list[Problem]
+    num_left_out: int
+    data: str
+    folder: Path
+    num_samples: int
+
+
+def plan_teacher(run: Path, config: Config, data: Path | None, num_samples: int | None) -> Plan:
+    """The problems of `data` (the run's held-out file if None) that the run's context can show.
+
+    Raises UserError if there is no file, or no such problem in it.
+    """
+    file = data or config.aopsd.evaluation.data_path
+    if file is None:
+        raise UserError(f"{run}: the run has no aopsd.evaluation.data_path. Name problems: --data FILE.")
+    problems = load_problems(file)
+    kind = config.aopsd.context.kind
+    usable = [problem for problem in problems if _has_context(problem, kind)]
+    if not usable:
+        raise UserError(f"{file}: none of {len(problems)} problems has what context {kind} shows. Name others: --data.")
+    count = num_samples or config.aopsd.evaluation.num_samples
+    folder = run / "diagnostics/teacher" / f"{Path(file).stem}_{fingerprint(usable)[:8]}_x{count}"
+    return Plan(usable, len(problems) - len(usable), str(file), folder, count)
+
+
+def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> dict[str, Any]:
+    """Sample and grade the teacher under context `kind`; returns the summary. An interrupted call is taken up again."""
+    aopsd, stem = config.aopsd, plan.folder / kind
+    prompts = _fixed_prompts(plan.problems, kind, config, engine)
+    check_settings(
+        stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), _settings(plan, kind, config, prompts)
+    )
+    summary_path = stem.with_suffix(".json")
+    if summary_path.exists():
+        return json.loads(summary_path.read_text(encoding="utf-8"))
+    seed = derive_seed(aopsd.seed, "teacher", kind)
+    sampler: Any = BlockSampler(engine.teacher, _sampling(config), seed, BLOCK_SIZE)
+    if kind == "dag_frontier":
+        sampler = _FrontierSampler(plan, config, engine, seed)
+    patterns = leak_patterns(aopsd.prompts)
+    lines = collect(
+        stem.with_suffix(".jsonl"),
+        plan.problems,
+        prompts,
+        plan.num_samples,
+        sampler,
+        engine.tokenizer,
+        patterns,
+        f"teacher, {kind}",
+    )
+    correct: dict[str, int] = {}
+    for line in lines:
+        correct[line["problem_id"]] = correct.get(line["problem_id"], 0) + line["correct"]
+    summary = {
+        "context": kind,
+        "data": plan.data,
+        "num_problems": len(correct),
+        "num_left_out": plan.num_left_out,
+        "num_samples": plan.num_samples,
+        "ungradable": sum(line["reason"] not in ("correct", "wrong", "no_answer") for line in lines),
+        "truncated": sum(not line["finished"] for line in lines),
+        "correct_per_problem": correct,
+    }
+    atomic_write(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+    return summary
+
+
+@dataclass(frozen=True)
+class _FrontierSampler:
+    """A fresh attempt, its verdict and the context P(y) for every row (eq:local-disclosure), in fixed blocks."""
+
+    plan: Plan
+    config: Config
+    engine: Engine
+    seed: int
+
+    def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
+        """`prompts` are the bare questions of all rows."""
+        for block in sorted({row // BLOCK_SIZE for row in missing}):
+            rows = list(range(block * BLOCK_SIZE, min((block + 1) * BLOCK_SIZE, len(prompts))))
+            seed = derive_seed(self.seed, block)
+            teacher_prompts = self._disclose(rows, [prompts[row] for row in rows], seed)
+            answers = self.engine.teacher.generate(
+                teacher_prompts, _sampling(self.config), derive_seed(seed, "teacher")
+            )
+            yield [Sampled(row, answer, seed) for row, answer in zip(rows, answers, strict=True)]
+
+    def _disclose(self, rows: Sequence[int], prompts: list[Tokens], seed: int) -> list[Tokens]:
+        aopsd, engine = self.config.aopsd, self.engine
+        problems = [self.plan.problems[row // self.plan.num_samples] for row in rows]
+        attempts = engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
+        verdicts = judge_rollouts(problems, [attempt.tokens for attempt in attempts], engine, self.config, seed)
+        return [
+            engine.tokenizer.render(
+                teacher_messages(
+                    problem,
+                    "dag_frontier",
+                    aopsd.prompts,
+                    reached=largest_closed_subset(problem.dag, verdict.judged),
+                    mark_frontier=aopsd.context.mark_frontier,
+                ),
+                aopsd.thinking.teacher,
+            )
+            for problem, verdict in zip(problems, verdicts, strict=True)
+        ]
+
+
+def _fixed_prompts(problems: Sequence[Problem], kind: str, config: Config, engine: Engine) -> list[Tokens]:
+    """One prompt a problem: the teacher's, or the bare question where nothing is shown or each sample has its own."""
+    aopsd, render = config.aopsd, engine.tokenizer.render
+    if kind in ("none", "dag_frontier"):
+        return [render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems]
+    donors = assign_donors(problems, aopsd.seed) if kind == "other_problem" else {}
+    return [
+        render(teacher_messages(problem, kind, aopsd.prompts, donor=donors.get(problem.id)), aopsd.thinking.teacher)
+        for problem in problems
+    ]
+
+
+def _has_context(problem: Problem, kind: str) -> bool:
+    try:
+        check_problems([problem, problem], kind, "shuffle")  # twice, for another problem's solution needs two
+    except UserError:
+        return False
+    return True
+
+
+def _sampling(config: Config) -> Sampling:
+    chosen = config.aopsd.evaluation
+    return Sampling(
+        max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k
+    )
+
+
+def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:
+    content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(plan.problems, prompts, strict=True)]
+    return {
+        **asdict(_sampling(config)),
+        "num_samples": plan.num_samples,
+        "context": kind,
+        "mark_frontier": config.aopsd.context.mark_frontier,
+        "seed": config.aopsd.seed,
+        "block_size": BLOCK_SIZE,
+        "model": str(config.policy["model_name"]),
+        "problems": fingerprint(plan.problems),
+        "prompts_and_answers": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+    }
