@@ -97,6 +97,7 @@ class LabelBook:
         if label not in LABELS:
             raise ValueError(f"no label {label!r}")
         self._append(event, label, details)
+        self.labels.pop(event, None)  # so that it is the newest
         self.labels[event] = label
 
     def add_unread(self, event: str, **details: Any) -> None:
