@@ -31,16 +31,24 @@ def load_latest(folder: Path, engine: Engine) -> dict[str, Any] | None:
 
     Raises UserError if the checkpoint is damaged or was made with another teacher.
     """
+    path = newest(folder)
+    return None if path is None else load(path, engine)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a folder; None if there is none yet."""
     complete = _complete(folder)
-    if not complete:
-        return None
-    newest = complete[-1]
-    state = _read_state(newest)
-    engine.load(newest)
+    return complete[-1] if complete else None
+
+
+def load(path: Path, engine: Engine) -> dict[str, Any]:
+    """Restore the engine from one checkpoint and return its state. Raises what `load_latest` raises."""
+    state = _read_state(path)
+    engine.load(path)
     checksum = engine.teacher_checksum()
     if checksum != state["teacher_checksum"]:
         raise UserError(
-            f"{newest}: the teacher's weights differ from those that this run was taught by "
+            f"{path}: the teacher's weights differ from those that this run was taught by "
             f"(SHA-256 {checksum[:12]}, expected {state['teacher_checksum'][:12]}). "
             "Point policy.model_name at the model that the run started from."
         )

@@ -12,17 +12,16 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from nemo_aopsd import cli_audit, cli_data, cli_diagnose, run_folder
+from nemo_aopsd import cli_audit, cli_data, cli_diagnose, cli_evaluate, run_folder
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
-from nemo_aopsd.data import Problem, fingerprint, load_problems
+from nemo_aopsd.data import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.preflight import check_inputs, summarize
 
@@ -39,6 +38,7 @@ app.add_typer(dag_app, name="dag")
 cli_data.mount(app, dag_app)
 cli_diagnose.mount(app)
 cli_audit.mount(app)
+cli_evaluate.mount(app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
 Overrides = Annotated[
@@ -83,46 +83,6 @@ def train(
         command = shlex.join(["aopsd", "train", str(config), *overrides])
         _train(settings, problems, held_out, resume=resume is not None, typed=command, again=command)
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(_run(settings)))}")
-
-
-@app.command(epilog="Example: aopsd evaluate runs/demo --data problems.jsonl --samples 8")
-def evaluate(
-    run: RunPath,
-    data: Annotated[Path, typer.Option(metavar="FILE", help="Problems, one JSON object a line.")],
-    samples: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Responses a problem; default: aopsd.evaluation.num_samples.")
-    ] = None,
-) -> None:
-    """pass@k of the run's newest checkpoint on the bare questions of FILE."""
-    config = run_folder.load_run_config(run)
-    problems = load_problems(data)
-    from nemo_aopsd import checkpoint
-    from nemo_aopsd.evaluate import evaluate as evaluate_problems
-
-    engine = engine_module(config).build(config)
-    state = checkpoint.load_latest(_checkpoints(config), engine)
-    if state is None:
-        raise UserError(f"{run}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one.")
-    weights = f"step_{state['step']:06d}"
-    samples = samples or config.aopsd.evaluation.num_samples
-    out = run / "eval" / f"{data.stem}_{fingerprint(problems)[:8]}_{weights}_x{samples}"
-    summary = evaluate_problems(
-        engine.student,
-        engine.tokenizer,
-        problems,
-        replace(config.aopsd.evaluation, num_samples=samples),
-        prompts=config.aopsd.prompts,
-        thinking=config.aopsd.thinking.student,
-        seed=config.aopsd.seed,
-        out=out,
-        epoch=state["curriculum"]["epoch"],
-        weights=weights,
-    )
-    for k in [power for power in (1, 2, 4, 8, 16, 32, 64) if power <= samples]:
-        interval = summary["pass_at_k_interval"][str(k)]
-        rate = summary["pass_at_k"][str(k)]
-        typer.echo(f"pass@{k} {rate:.3f} (95 % {interval['low']:.3f} to {interval['high']:.3f})")
-    typer.echo(f"{summary['num_problems']} problems, {samples} samples each, {weights}; samples in {out}")
 
 
 @app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-351-level6")
@@ -244,6 +204,13 @@ def engine_module(config: Config) -> ModuleType:
     else:
         from nemo_aopsd.engines import nemo_rl as chosen
     return chosen
+
+
+def vllm_module() -> ModuleType:
+    """Bare vLLM on all GPUs of one machine, for evaluation."""
+    from nemo_aopsd.engines import vllm_only
+
+    return vllm_only
 
 
 def _run(config: Config) -> Path:

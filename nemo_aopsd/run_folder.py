@@ -44,7 +44,7 @@ def check_free(run: Path, checkpoints: Path) -> None:
 
 
 @contextmanager
-def lock(run: Path) -> Iterator[None]:
+def lock(run: Path, elsewhere: str = "another logger.log_dir") -> Iterator[None]:
     """Keep a second process out of the folder; the system lifts the lock however this one ends."""
     run.mkdir(parents=True, exist_ok=True)
     with (run / ".lock").open("a+") as file:
@@ -54,7 +54,7 @@ def lock(run: Path) -> Iterator[None]:
             file.seek(0)
             raise UserError(
                 f"{run}: process {file.read().strip() or 'unknown'} is writing a run there. "
-                "Wait for it, or choose another logger.log_dir."
+                f"Wait for it, or choose {elsewhere}."
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

@@ -1,6 +1,7 @@
 """Who may import whom, proved on the source; and how light and quick the commands are that need no model."""
 
 import ast
+import itertools
 import resource
 import subprocess
 import sys
@@ -50,12 +51,13 @@ def breaches(module, imported):
 
     for name in sorted(imported):
         top = name.split(".")[0]
-        if top in CLUSTER and not within(module, f"{ENGINES}.nemo_rl"):
+        of_vllm = top == "vllm" and within(module, f"{ENGINES}.vllm_only")
+        if top in CLUSTER and not (of_vllm or within(module, f"{ENGINES}.nemo_rl")):
             yield module, name
         command = module.startswith("nemo_aopsd.cli")  # cli, and the cli_* modules that it mounts
         if within(name, ENGINES) and not within(module, ENGINES) and module != "nemo_aopsd.cli":
             yield module, name
-        for one, other in (("local", "nemo_rl"), ("nemo_rl", "local")):
+        for one, other in itertools.permutations(("local", "nemo_rl", "vllm_only"), 2):
             if within(module, f"{ENGINES}.{one}") and within(name, f"{ENGINES}.{other}"):
                 yield module, name
         if name.startswith("nemo_aopsd.cli") and not command:
@@ -91,6 +93,9 @@ def test_imports_go_downward_only():
         ("nemo_aopsd.step", "from nemo_aopsd import cli"),
         ("nemo_aopsd.step", "from nemo_aopsd.cli_data import mount"),
         ("nemo_aopsd.cli_data", "from nemo_aopsd.engines import local"),
+        ("nemo_aopsd.cli_evaluate", "from nemo_aopsd.engines import vllm_only"),
+        ("nemo_aopsd.engines.vllm_only.worker", "import ray"),
+        ("nemo_aopsd.engines.vllm_only.worker", "from nemo_aopsd.engines.local import build"),
     ],
 )
 def test_the_rules_catch_a_breach(module, line):
@@ -102,6 +107,7 @@ def test_the_rules_catch_a_breach(module, line):
     [
         ("nemo_aopsd.cli", "from nemo_aopsd.engines import local"),
         ("nemo_aopsd.engines.nemo_rl.policy", "import ray, nemo_rl.models"),
+        ("nemo_aopsd.engines.vllm_only.worker", "from vllm import LLM"),
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.local.kv import Cache"),
         ("nemo_aopsd.step", "from nemo_aopsd.engine import Engine"),
     ],

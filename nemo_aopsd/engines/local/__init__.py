@@ -12,6 +12,8 @@ from nemo_aopsd.engines.local.settings import read_settings
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.local.engine import LocalEngine
+    from nemo_aopsd.engines.local.model import LocalModel
+    from nemo_aopsd.hf_tokenizer import HFTokenizer
 
 
 def check(config: Config) -> None:
@@ -29,3 +31,15 @@ def build(config: Config) -> LocalEngine:
     tokenizer = load_tokenizer(settings)
     causal_lm = load_model(settings)
     return LocalEngine(causal_lm, wrap_tokenizer(tokenizer, causal_lm), settings)
+
+
+def open_model(config: Config) -> tuple[LocalModel, HFTokenizer]:
+    """Model and tokenizer to sample from, without a teacher or an optimizer. Raises what `build` raises."""
+    settings = read_settings(config)
+
+    from nemo_aopsd.engines.local.loading import load_model, load_tokenizer, wrap_tokenizer
+    from nemo_aopsd.engines.local.model import LocalModel
+
+    causal_lm = load_model(settings)
+    tokenizer = wrap_tokenizer(load_tokenizer(settings), causal_lm)
+    return LocalModel(causal_lm, settings, tokenizer.end_ids), tokenizer

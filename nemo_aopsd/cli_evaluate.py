@@ -1,0 +1,170 @@
+"""Commands that measure models: `aopsd evaluate` and `aopsd compare`.
+
+The command line mounts them with `mount`; whatever loads numpy, torch or matplotlib is imported inside.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nemo_aopsd.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nemo_aopsd.config import EvaluationConfig
+    from nemo_aopsd.engine import Tokenizer
+    from nemo_aopsd.evaluation.samples import Sampler
+    from nemo_aopsd.evaluation.target import Target
+    from nemo_aopsd.types import Sampling
+
+_EVALUATE_EXAMPLE = "aopsd evaluate models/Qwen3-4B --data aime25 --data mine.jsonl --samples 8 --engine vllm"
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    app.command("evaluate", epilog=f"Example: {_EVALUATE_EXAMPLE}")(evaluate)
+    app.command("compare", epilog="Example: aopsd compare evaluations/before evaluations/after")(compare)
+
+
+def evaluate(
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint), a checkpoint or a model directory.")
+    ],
+    data: Annotated[
+        list[str], typer.Option(metavar="FILE|ID", help="JSONL, or aime24, aime25, hmmt_feb25, brumo25; repeatable.")
+    ],
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Responses a problem.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, metavar="T", help="0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="P", help="1 is off.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, metavar="K", help="0 is off.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Longest response.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same samples.")] = None,
+    prompts: Annotated[str | None, typer.Option(metavar="NAME", help="Family of prompts, or a folder of one.")] = None,
+    thinking: Annotated[
+        bool | None, typer.Option("--thinking/--no-thinking", help="`enable_thinking` of the chat template.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="YAML", help="Config of a checkpoint outside its run.")] = None,
+    engine: Annotated[str, typer.Option(metavar="local|vllm", help="vllm: a model directory, on all GPUs.")] = "local",
+    batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Responses sampled at a time, and at most lost by a kill.")
+    ] = 64,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where results go; the same goes on.")] = None,
+) -> None:
+    """pass@k, avg@N and majority@N on the bare questions; killed or stopped, start it again to go on.
+
+    Sampling defaults are those of `aopsd.evaluation`: 8 samples at temperature 0.6, top-p 0.95, top-k 20, at most
+    12,288 tokens; for a run or a checkpoint, those of its own config.
+    """
+    from nemo_aopsd import run_folder
+    from nemo_aopsd.evaluation.benchmarks import load_benchmarks
+    from nemo_aopsd.evaluation.report import summary_lines
+    from nemo_aopsd.evaluation.target import find_target, with_prompts
+
+    if engine not in ("local", "vllm"):
+        raise UserError(f"--engine {engine}: expected local or vllm.")
+    found = with_prompts(find_target(target, config), prompts, thinking)
+    benchmarks = load_benchmarks(data)
+    options = {
+        "num_samples": samples,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "max_new_tokens": max_new_tokens,
+    }
+    chosen = replace(
+        found.config.aopsd.evaluation, **{key: value for key, value in options.items() if value is not None}
+    )
+    if chosen.top_p == 0:
+        raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
+    out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{chosen.num_samples}"
+    with run_folder.lock(out, "another --out"):
+        try:
+            session = _session(found, chosen, engine, batch_size, found.config.aopsd.seed if seed is None else seed)
+            results = session.run(benchmarks, out)
+        except KeyboardInterrupt:
+            typer.echo("\ninterrupted. What is sampled is kept; start the same command to go on.", err=True)
+            raise typer.Exit(130) from None
+    for line in summary_lines(results):
+        typer.echo(line)
+    typer.echo(f"{found.weights}, {chosen.num_samples} samples a problem; {shlex.quote(str(out / 'results.md'))}")
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="Folder of `aopsd evaluate`, or an epoch's JSON.")],
+    others: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Each is compared with FIRST.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the numbers.")] = None,
+) -> None:
+    """Differences of pass@k on the same problems: paired intervals and tests, and who solved what."""
+    import json
+
+    from nemo_aopsd.evaluation import compare as paired
+    from nemo_aopsd.files import atomic_write
+
+    base = paired.load_evaluation(first)
+    comparisons = [paired.compare(base, paired.load_evaluation(other)) for other in others]
+    for comparison in comparisons:
+        typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
+        typer.echo("\n".join(paired.lines_of(comparison)) + "\n")
+    if out:
+        atomic_write(out, json.dumps(comparisons, ensure_ascii=False, indent=1) + "\n")
+        typer.echo(out)
+
+
+def _session(target: Target, config: EvaluationConfig, engine: str, batch_size: int, seed: int) -> Any:
+    from nemo_aopsd.evaluate import sampling_of
+    from nemo_aopsd.evaluation.session import Session
+
+    sampling, made_with = sampling_of(config), {"weights": target.weights}
+    if engine == "vllm":
+        tokenizer, new_sampler = _vllm(target, sampling)
+        made_with |= {"engine": "vllm"}
+    else:
+        tokenizer, new_sampler = _engine(target, sampling, batch_size)
+        made_with |= {"engine": target.config.aopsd.engine, "block_size": batch_size}
+    made_with |= {"longest_row": target.config.max_row_tokens}
+    aopsd = target.config.aopsd
+    return Session(
+        name=target.name,
+        tokenizer=tokenizer,
+        new_sampler=new_sampler,
+        config=config,
+        prompts=aopsd.prompts,
+        thinking=aopsd.thinking.student,
+        seed=seed,
+        made_with=made_with,
+    )
+
+
+def _engine(target: Target, sampling: Sampling, batch_size: int) -> tuple[Tokenizer, Callable[[int], Sampler]]:
+    """The run's own engine with a checkpoint, or the local engine on a bare model."""
+    from nemo_aopsd import checkpoint
+    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.evaluation.samples import BlockSampler
+
+    module = engine_module(target.config)
+    if target.checkpoint is None:
+        model, tokenizer = module.open_model(target.config)
+    else:
+        engine = module.build(target.config)
+        checkpoint.load(target.checkpoint, engine)
+        model, tokenizer = engine.student, engine.tokenizer
+    return tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size)
+
+
+def _vllm(target: Target, sampling: Sampling) -> tuple[Tokenizer, Callable[[int], Sampler]]:
+    from nemo_aopsd.cli import vllm_module
+    from nemo_aopsd.evaluation.samples import RowSampler
+
+    if target.checkpoint is not None:
+        raise UserError(
+            f"--engine vllm: {target.checkpoint} is a checkpoint, but vLLM takes a model directory. "
+            "Convert it to one, or leave --engine out."
+        )
+    model, tokenizer = vllm_module().open_model(target.config)
+    return tokenizer, lambda seed: RowSampler(model, sampling, seed)

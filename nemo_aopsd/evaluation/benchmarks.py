@@ -1,0 +1,71 @@
+"""Problems to evaluate on, by path or by name: the four benchmarks of the paper come from the Hugging Face hub.
+
+No problem text is shipped: HMMT and BRUMO are licensed CC BY-NC-SA, and AIME's text is its organiser's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_aopsd.data import Problem, answer_text, load_problems, parse_problem
+from nemo_aopsd.data_source import read_source
+from nemo_aopsd.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class HubSet:
+    """A data set of the hub with columns `problem` and `answer`, and how many problems it must have."""
+
+    hub_id: str
+    split: str
+    num_problems: int = 30
+
+
+HUB_SETS = {
+    "aime24": HubSet("HuggingFaceH4/aime_2024", "train"),
+    "aime25": HubSet("math-ai/aime25", "test"),
+    "hmmt_feb25": HubSet("MathArena/hmmt_feb_2025", "train"),
+    "brumo25": HubSet("MathArena/brumo_2025", "train"),
+}
+
+
+def load_benchmarks(sources: Iterable[str]) -> dict[str, list[Problem]]:
+    """Problems by name of their benchmark: a known id, or else a JSONL file, whose name then is the benchmark's.
+
+    A file with the very name of an id wins over the hub. Raises UserError on what is neither, on two sources of one
+    name, on a bad problem, and on a hub that cannot be reached, naming the file to give instead.
+    """
+    found: dict[str, list[Problem]] = {}
+    for source in sources:
+        is_id = source in HUB_SETS and not Path(source).is_file()
+        name = source if is_id else Path(source).stem.replace(".", "_")
+        if name in found:
+            raise UserError(f"--data {source}: a second benchmark named {name!r}. Rename one of the files.")
+        found[name] = _from_hub(source) if is_id else _from_file(source)
+    return found
+
+
+def _from_file(source: str) -> list[Problem]:
+    path = Path(source)
+    if not path.is_file() and not path.suffix:
+        raise UserError(f"--data {source}: neither a file nor one of {', '.join(HUB_SETS)}. Give a JSONL file.")
+    return load_problems(path)
+
+
+def _from_hub(name: str) -> list[Problem]:
+    hub_set = HUB_SETS[name]
+    instead = f"Or give the problems yourself: --data {name}.jsonl, one object a line with id, problem, answer."
+    try:
+        rows = list(read_source(hub_set.hub_id, split=hub_set.split))
+    except UserError as error:
+        raise UserError(f"--data {name}: {error}\n{instead}") from error
+    if len(rows) != hub_set.num_problems:
+        raise UserError(
+            f"--data {name}: {hub_set.hub_id} has {len(rows)} rows, expected {hub_set.num_problems}. {instead}"
+        )
+    return [
+        parse_problem({"id": f"{name}-{index}", "problem": row.get("problem"), "answer": answer_text(row)}, where)
+        for index, (where, row) in enumerate(rows)
+    ]

@@ -1,0 +1,109 @@
+"""Results as Markdown: a row a benchmark and one for the mean over them, each percentage with its count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Summary = Mapping[str, Any]
+
+_NOTES = """\
+Intervals are 95 %: bootstrap over problems (10,000 resamples; for the mean over benchmarks, within each), and Wilson
+for problems solved. pass@k is the unbiased estimator 1 - C(n-c, k) / C(n, k), averaged over problems; pass@1 is avg@N.
+The mean over benchmarks is unweighted. In the majority vote a sample without an answer has no voice, and a tie counts
+as the chance that a fair draw among its answers is right.
+"""
+
+
+def markdown(results: Summary) -> str:
+    """The content of `results.json` as a page; it shows `results.svg` beside it."""
+    num_samples = results["settings"]["num_samples"]
+    parts = [
+        f"# {results['model']}: pass@k",
+        _settings_line(results["settings"]),
+        _table(_main_header(num_samples), [_main_row(*row, num_samples) for row in _rows(results)]),
+        _table(_RESPONSES_HEADER, [_responses_row(*row) for row in _rows(results)]),
+        "## pass@k for every k",
+        _table(["k", *(name for name, _ in _rows(results))], _every_k(results, num_samples)),
+        "![pass@k by k](results.svg)",
+        _NOTES,
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def summary_lines(results: Summary) -> list[str]:
+    """A line a benchmark for a terminal, the mean last."""
+    n = results["settings"]["num_samples"]
+    lines = []
+    for name, part in _rows(results):
+        rates = "  ".join(f"pass@{k} {_rate_and_interval(part, k)}" for k in dict.fromkeys((1, n)))
+        solved = f"{part['num_solved']} of {part['num_problems']} solved"
+        lines.append(f"{name}: {rates}  {solved}  truncated {_percent(part['truncation_rate'])}")
+    return lines
+
+
+def _rows(results: Summary) -> list[tuple[str, Summary]]:
+    rows = list(results["benchmarks"].items())
+    return [*rows, ("mean", results["macro"])] if len(rows) > 1 else rows
+
+
+def _main_header(n: int) -> list[str]:
+    few = ["benchmark", "pass@1 = avg@N", "correct responses"]
+    return [*few, *([f"pass@{n}"] if n > 1 else []), "problems solved (Wilson)", f"majority@{n}", "ties"]
+
+
+def _main_row(name: str, part: Summary, n: int) -> list[str]:
+    solved = f"{part['num_solved']} of {part['num_problems']}"
+    wilson, vote = part.get("solved_wilson_interval"), part["majority"]
+    return [
+        name,
+        _rate_and_interval(part, 1),
+        f"{part['num_correct']} of {part['num_responses']}",
+        *([_rate_and_interval(part, n)] if n > 1 else []),
+        f"{solved} {_interval(wilson)}" if wilson else solved,
+        f"{_percent(vote['rate'])} {_interval(vote['interval'])}, {vote['count']:.4g} of {part['num_problems']}",
+        str(vote["ties"]),
+    ]
+
+
+_RESPONSES_HEADER = ["benchmark", "truncated", "mean tokens", "mention private context", "no answer", "ungradable"]
+
+
+def _responses_row(name: str, part: Summary) -> list[str]:
+    def rate(key: str) -> str:
+        counted = f" ({part[f'{key}_count']} of {part['num_responses']})" if f"{key}_count" in part else ""
+        return f"{_percent(part[f'{key}_rate'])}{counted}"
+
+    return [
+        name,
+        rate("truncation"),
+        f"{part['mean_tokens']:.0f}",
+        rate("leak"),
+        str(part["no_answer"]),
+        str(part["ungradable"]),
+    ]
+
+
+def _every_k(results: Summary, n: int) -> list[list[str]]:
+    return [[str(k), *(_rate_and_interval(part, k) for _, part in _rows(results))] for k in range(1, n + 1)]
+
+
+def _settings_line(settings: Summary) -> str:
+    return "Made with " + ", ".join(f"{key} `{value}`" for key, value in settings.items()) + "."
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _rate_and_interval(part: Summary, k: int) -> str:
+    return f"{_percent(part['pass_at_k'][str(k)])} {_interval(part['pass_at_k_interval'][str(k)])}"
+
+
+def _interval(ends: Summary) -> str:
+    return f"[{100 * ends['low']:.1f}, {100 * ends['high']:.1f}]"
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.1f} %"

@@ -1,0 +1,92 @@
+"""One call of `aopsd evaluate`: several benchmarks, one after the other, then their results.
+
+The folder holds, for each benchmark, `NAME.jsonl` (a line a sample) and `NAME.settings.json`; then `results.json`,
+`results.md` and `results.svg`, which are the same however often the work was interrupted; and `calls.jsonl`, where
+each call notes what it did and how long it took.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.config import EvaluationConfig
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engine import Tokenizer
+from nemo_aopsd.evaluate import prepare
+from nemo_aopsd.evaluation.report import markdown
+from nemo_aopsd.evaluation.samples import Sampler, collect
+from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
+from nemo_aopsd.files import append_jsonl, atomic_write, derive_seed
+from nemo_aopsd.leaks import leak_patterns
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`made_with`: what changes samples besides `config` and the prompts. `new_sampler` takes a benchmark's seed."""
+
+    name: str
+    tokenizer: Tokenizer
+    new_sampler: Callable[[int], Sampler]
+    config: EvaluationConfig
+    prompts: str
+    thinking: bool | None
+    seed: int
+    made_with: Mapping[str, Any]
+
+    def run(self, benchmarks: Mapping[str, Sequence[Problem]], out: Path) -> Summary:
+        """Sample what is missing, write all files of `out`, and return the content of `results.json`.
+
+        Raises UserError, before anything is sampled, if `out` holds samples made with other settings.
+        """
+        started, out = time.monotonic(), out.absolute()
+        out.mkdir(parents=True, exist_ok=True)
+        patterns = leak_patterns(self.prompts)
+        prepared = {name: self._prepare(out / name, name, problems) for name, problems in benchmarks.items()}
+        summaries: dict[str, Summary] = {}
+        before = {name: _num_lines(out / f"{name}.jsonl") for name in benchmarks}
+        num_samples = self.config.num_samples
+        for name, problems in benchmarks.items():
+            sampler = self.new_sampler(self._seed(name))
+            path = out / f"{name}.jsonl"
+            lines = collect(path, problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
+            summaries[name] = summarize(lines, num_samples)
+            new, seconds = len(lines) - before[name], time.monotonic() - started
+            append_jsonl(out / "calls.jsonl", {"benchmark": name, "new_samples": new, "seconds_so_far": seconds})
+        results = self._results(summaries)
+        write_results(results, out)
+        return results
+
+    def _prepare(self, stem: Path, name: str, problems: Sequence[Problem]) -> list[list[int]]:
+        made_with = {**self.made_with, "seed": self._seed(name)}
+        return prepare(stem, problems, self.config, self.tokenizer, self.prompts, self.thinking, made_with)
+
+    def _seed(self, name: str) -> int:
+        return derive_seed(self.seed, "benchmark", name)
+
+    def _results(self, summaries: Mapping[str, Summary]) -> Summary:
+        sampling = {key: value for key, value in asdict(self.config).items() if key not in ("data_path", "period")}
+        settings = {**sampling, **self.made_with, "seed": self.seed, "prompts": self.prompts, "thinking": self.thinking}
+        return {
+            "model": self.name,
+            "settings": settings,
+            "benchmarks": dict(summaries),
+            "macro": macro_average(list(summaries.values())),
+        }
+
+
+def write_results(results: Summary, out: Path) -> None:
+    """`results.json`, the same as Markdown, and the figure."""
+    from nemo_aopsd.evaluation.figure import pass_at_k_figure
+
+    atomic_write(out / "results.json", json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+    atomic_write(out / "results.svg", pass_at_k_figure(results))
+    atomic_write(out / "results.md", markdown(results))
+
+
+def _num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
