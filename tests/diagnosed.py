@@ -1,0 +1,70 @@
+"""Small run folders whose every number can be worked out by hand, for the tests of diagnostics."""
+
+import json
+
+LOGPROB = -1.0  # of every token under the student, so that a gap can be chosen freely
+
+
+def write_lines(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def write_config(
+    run, *, weighting="continuation", context="dag_frontier", curriculum="competence", extra="", model="m"
+):
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "config.yaml").write_text(
+        f"""policy: {{model_name: {model}, max_total_sequence_length: 4096, generation: {{max_new_tokens: 16}}}}
+data: {{train: {{data_path: {run.parent}/problems.jsonl}}}}
+logger: {{log_dir: {run}}}
+aopsd:
+  weighting: {weighting}
+  context: {{kind: {context}}}
+  curriculum: {{name: {curriculum}}}
+{extra}"""
+    )
+    return run
+
+
+def write_problems(folder, answers):
+    nodes = {"nodes": [{"id": "a", "statement": "x"}], "edges": []}
+    rows = [{"id": key, "problem": "?", "answer": answer, "dag": nodes} for key, answer in answers.items()]
+    write_lines(folder / "problems.jsonl", rows)
+
+
+def rollout(problem, gaps=(), *, text="", progress=None, failed=None, epoch=0, step=1, probes=(), dropped=False):
+    """A record as records.py writes it; `failed` None means not judged."""
+    return {
+        "epoch": epoch,
+        "step": step,
+        "problem_id": problem,
+        "response": list(range(len(gaps))),
+        "finished": True,
+        "response_text": text,
+        "judge_failed": failed,
+        "judge_cut": None if failed is None else False,
+        "progress": progress,
+        "dropped": dropped,
+        "student_logprobs": None if dropped else [LOGPROB] * len(gaps),
+        "teacher_logprobs": None if dropped else [LOGPROB + gap for gap in gaps],
+        "probes": list(probes),
+    }
+
+
+def write_rollouts(run, records):
+    steps = sorted({record["step"] for record in records})
+    for step in steps:
+        lines = [record for record in records if record["step"] == step]
+        write_lines(run / "rollouts" / f"step_{step:06d}.jsonl", lines)
+
+
+def write_samples(path, outputs, *, finished=True, weights=None):
+    """An evaluation's samples: `(problem, text)` each."""
+    write_lines(
+        path, [{"problem_id": problem, "sample": i, "response_text": t} for i, (problem, t) in enumerate(outputs)]
+    )
+    if finished:
+        path.with_suffix(".json").write_text("{}")
+    if weights:
+        path.with_suffix(".settings.json").write_text(json.dumps({"weights": weights}))

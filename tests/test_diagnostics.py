@@ -1,0 +1,399 @@
+"""Diagnostics of a run folder: numbers by hand, files as promised, and a clear word where something is missing."""
+
+import json
+import math
+import random
+from itertools import product
+from statistics import correlation
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli_diagnose import diagnose_app
+from nemo_aopsd.diagnostics.gaps import diagnose_gaps
+from nemo_aopsd.diagnostics.intervals import Estimate, estimate, ratio, share
+from nemo_aopsd.diagnostics.leak_rates import diagnose_leaks
+from nemo_aopsd.diagnostics.output import Result, Table, markdown, write
+from nemo_aopsd.diagnostics.progress import Judged, agreement, diagnose_progress
+from nemo_aopsd.diagnostics.records_of import Steps
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.stats import wilson_interval
+from tests.diagnosed import rollout, write_config, write_lines, write_problems, write_rollouts, write_samples
+from tests.fake_run import write_run
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(diagnose_app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def near(value):
+    return pytest.approx(value, abs=1e-12)
+
+
+# Intervals
+
+
+def test_a_share_weighs_tokens_and_resamples_problems():
+    """Two problems, 3 of 4 and 0 of 1: the four equally likely resamples are 3/4, 3/5, 3/5 and 0."""
+    found = share({"a": 3}, {"a": 4, "b": 1})
+    assert (found.value, found.low, found.high) == (near(0.6), 0.0, near(0.75))
+
+
+def test_intervals_match_an_enumeration_of_all_resamples():
+    rng = random.Random(1)
+    sums = {f"p{i}": (rng.randint(0, 5), rng.randint(5, 9)) for i in range(5)}
+    rows = list(sums.values())
+    every = [sum(rows[i][0] for i in draw) / sum(rows[i][1] for i in draw) for draw in product(range(5), repeat=5)]
+    (found,) = estimate(sums, lambda totals: ratio(totals[:, :1], totals[:, 1:]))
+    low, high = np.quantile(every, [0.025, 0.975])
+    assert abs(found.low - low) < 0.02 and abs(found.high - high) < 0.02
+
+
+def test_no_event_is_no_proof_of_never():
+    nothing, always = share({}, {"a": 100, "b": 100, "c": 1}), share({"a": 2, "b": 1}, {"a": 2, "b": 1})
+    assert (nothing.value, nothing.low, nothing.high) == (0.0, *wilson_interval(0, 3))
+    assert (always.value, always.low, always.high) == (1.0, *wilson_interval(2, 2))
+
+
+def test_undefined_is_not_zero():
+    assert share({}, {"a": 0, "b": 0}) == Estimate(None)
+    assert share({"a": 1}, {"a": 2}) == Estimate(0.5)  # one problem has no interval
+    with pytest.raises(ValueError, match="no problem"):
+        estimate({}, lambda totals: totals)
+
+
+def test_undefined_resamples_are_left_out():
+    """Half of all resamples hold problem b only or a only; a ratio over b's trials has none in the former."""
+    (found,) = estimate({"a": (1, 0), "b": (1, 2)}, lambda t: ratio(t[:, :1], t[:, 1:]), is_share=False)
+    assert (found.value, found.low, found.high) == (1.0, 0.5, 1.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=2, max_size=12))
+def test_an_interval_stays_inside_the_problems_own_rates(rows):
+    events = {f"p{i}": min(row) for i, row in enumerate(rows)}
+    trials = {f"p{i}": row[1] for i, row in enumerate(rows)}
+    found = share(events, trials)
+    rates = [events[key] / trials[key] for key in trials]
+    if 0 < found.value < 1:
+        assert min(rates) - 1e-9 <= found.low <= found.high <= max(rates) + 1e-9
+    assert found.value == pytest.approx(sum(events.values()) / sum(trials.values()))
+
+
+# Files
+
+
+def test_a_result_is_a_page_a_figure_and_numbers(tmp_path):
+    rows = [{"a|b": "x|y\n\\z", "share": Estimate(0.0308, 0.03, 0.0315), "gone": Estimate(None), "n": 7, "f": 1.0}]
+    result = Result(
+        name="demo",
+        title="Demo",
+        settings={"run": "r"},
+        samples={"tokens": 12345},
+        tables=[Table("T", rows), Table("Empty", [])],
+        figure="<svg/>",
+        notes=["A note."],
+    )
+    paths = write(tmp_path / "diagnostics", result)
+    assert [path.name for path in paths] == ["demo.md", "demo.json", "demo.svg"]
+    page = paths[0].read_text()
+    assert page == markdown(result)
+    assert "| a\\|b | share | gone | n | f |" in page
+    assert "| x\\|y↵\\\\z | 3.08 % (3.00 to 3.15) | undefined | 7 | 1 |" in page
+    assert "tokens: 12,345" in page and "- A note." in page and "(no row)" in page and "bootstrap over problems" in page
+    document = json.loads(paths[1].read_text())
+    assert document["samples"] == {"tokens": 12345} and "bootstrap" in document["intervals"]
+    shown = document["tables"]["T"][0]
+    assert shown["gone"]["value"] is None and shown["share"] == {
+        "value": 0.0308,
+        "low": 0.03,
+        "high": 0.0315,
+        "is_share": True,
+    }
+
+
+# Gaps
+
+
+def test_shares_by_threshold_and_sign(tmp_path):
+    """8 tokens, sum of |gap| 10: at 1 there are 4 tokens with 8.5, at 2 there are 3 with 7.5 (2.5 + 3 below 0)."""
+    run = write_config(tmp_path / "run")
+    records = [
+        rollout("p", [0.5, 2.0, -1.0, 0.0]),
+        rollout("q", [-2.5, 0.25, -3.0, 0.75], step=2),
+        rollout("q", [9.0], dropped=True),
+    ]
+    write_rollouts(run, records)
+    result = diagnose_gaps(run, [2.0, 1.0])
+    assert result.samples == {"rollouts": 3, "of these dropped unscored": 1, "problems": 2, "tokens": 8}
+    shares = {
+        (row["|gap| at least"], row["sign"]): (row["tokens"], row["share of tokens"].value, row["share of |gap|"].value)
+        for row in result.tables[0].rows
+    }
+    assert shares == {
+        (1.0, "any"): (4, near(4 / 8), near(8.5 / 10)),
+        (1.0, "positive"): (1, near(1 / 8), near(2 / 10)),
+        (1.0, "negative"): (3, near(3 / 8), near(6.5 / 10)),
+        (2.0, "any"): (3, near(3 / 8), near(7.5 / 10)),
+        (2.0, "positive"): (1, near(1 / 8), near(2 / 10)),
+        (2.0, "negative"): (2, near(2 / 8), near(5.5 / 10)),
+    }
+    by_paper = [row["paper"] for row in result.tables[0].rows if row["sign"] == "any"]
+    assert by_paper == ["3.08 % / 51.78 %", "1.15 % / 34.07 %"]
+    assert "50.00 % of tokens, 85.00 % of the sum" in result.figure
+    only_second = diagnose_gaps(run, [1.0], Steps(first=2))
+    assert only_second.tables[0].rows[0]["share of |gap|"].value == near(5.5 / 6.5)
+
+
+def test_no_gap_at_all_has_no_share_of_the_sum(tmp_path):
+    run = write_config(tmp_path / "run")
+    write_rollouts(run, [rollout("p", [0.0, 0.0]), rollout("q", [0.0])])
+    result = diagnose_gaps(run)
+    row = result.tables[0].rows[0]
+    assert row["share of |gap|"].value is None and row["share of tokens"].value == 0.0
+    assert any("Every gap is 0" in note for note in result.notes)
+
+
+def test_gaps_agree_with_what_training_noted(tmp_path):
+    """metrics.py computes the same shares of one step in another way."""
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1)
+    rows = diagnose_gaps(run).tables[0].rows
+    records = [json.loads(line) for line in (run / "rollouts/step_000001.jsonl").read_text().splitlines()]
+    gaps = np.concatenate([np.subtract(r["teacher_logprobs"], r["student_logprobs"]) for r in records])
+    for row in rows:
+        chosen = np.abs(gaps) >= row["|gap| at least"]
+        chosen &= {"any": True, "positive": gaps > 0, "negative": gaps < 0}[row["sign"]]
+        assert row["tokens"] == chosen.sum()
+        assert row["share of |gap|"].value == near(np.abs(gaps[chosen]).sum() / np.abs(gaps).sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"teacher_logprobs": [-1.0]}, r"step_000001.jsonl:1: `teacher_logprobs` must hold 2 numbers, .* got 1"),
+        ({"student_logprobs": None}, r"`student_logprobs` must hold 2 numbers, one a token, got None"),
+        ({"teacher_logprobs": [-1.0, "x"]}, "a log-prob is no number"),
+        ({"teacher_logprobs": [-1.0, math.nan]}, "not a finite number"),
+        ({"dropped": True}, "none of 1 rollouts has a scored token"),
+        ({"epoch": "one"}, "`epoch` must be of type int"),
+    ],
+)
+def test_a_broken_rollout_is_named(tmp_path, change, message):
+    run = write_config(tmp_path / "run")
+    write_rollouts(run, [rollout("p", [1.0, 2.0]) | change])
+    with pytest.raises(UserError, match=message):
+        diagnose_gaps(run)
+
+
+def test_a_missing_field_is_named(tmp_path):
+    run = write_config(tmp_path / "run")
+    record = rollout("p", [1.0])
+    del record["dropped"]
+    write_rollouts(run, [record])
+    with pytest.raises(UserError, match="`dropped` must be of type bool, got nothing"):
+        diagnose_gaps(run)
+
+
+@pytest.mark.parametrize("diagnose", [diagnose_gaps, diagnose_progress, diagnose_leaks])
+def test_an_absent_or_empty_run_is_named(tmp_path, diagnose):
+    write_problems(tmp_path, {"p": "1"})
+    with pytest.raises(UserError, match="no such run folder"):
+        diagnose(tmp_path / "gone")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(UserError, match=r"no config\.yaml"):
+        diagnose(tmp_path / "bare")
+    with pytest.raises(UserError, match="Let the run finish its first step"):
+        diagnose(write_config(tmp_path / "run"))
+
+
+def test_steps_and_thresholds_that_match_nothing_are_refused(tmp_path):
+    run = write_config(tmp_path / "run")
+    write_rollouts(run, [rollout("p", [1.0])])
+    with pytest.raises(UserError, match=r"no rollout of steps 2 to end \(there are step_000001 to step_000001\)"):
+        diagnose_gaps(run, steps=Steps(first=2))
+    with pytest.raises(UserError, match="above 0 nats"):
+        diagnose_gaps(run, [0.0])
+
+
+# Progress
+
+
+def judged_run(tmp_path):
+    """r against correctness: 0 wrong, 0.5 wrong, 0.5 right, 1 right, 1 right; one unreadable, one not judged."""
+    run = write_config(tmp_path / "run")
+    write_problems(tmp_path, {"p": "1", "q": "2"})
+    right, wrong = {"p": r"\boxed{1}", "q": r"\boxed{2}"}, r"\boxed{3}"
+    records = [
+        rollout("p", text=wrong, progress=0.0, failed=False),
+        rollout("p", text=wrong, progress=0.5, failed=False),
+        rollout("p", text=right["p"], progress=0.5, failed=False, epoch=1, step=2),
+        rollout("q", text=right["q"], progress=1.0, failed=False, epoch=1, step=2),
+        rollout("q", text=right["q"], progress=1, failed=False, epoch=1, step=2),
+        rollout("q", text="no box", failed=True, epoch=1, step=2),
+        rollout("q", text=wrong, epoch=1, step=2),
+    ]
+    write_rollouts(run, records)
+    return run
+
+
+def test_progress_against_the_answer(tmp_path):
+    """Of the 6 pairs of a right and a wrong response 5 are in order and 1 is tied: AUC 5.5 / 6."""
+    result = diagnose_progress(judged_run(tmp_path))
+    assert result.samples == {
+        "rollouts": 7,
+        "judged": 6,
+        "readable verdicts": 5,
+        "of these correct": 3,
+        "problems": 2,
+        "answers that could not be graded": 0,
+    }
+    agreed, bins, judge = (table.rows for table in result.tables)
+    values = {row["measure"]: row["value"].value for row in agreed}
+    assert values["AUC"] == near(5.5 / 6)
+    assert values["point-biserial correlation"] == near(correlation([0, 0.5, 0.5, 1, 1], [0, 0, 1, 1, 1]))
+    counts = {row["bin"]: (row["responses"], row["correct"], row["mean r"]) for row in bins if row["responses"]}
+    assert counts == {
+        "r = 0": (1, 0, 0.0),
+        "1/4 < r <= 1/2": (2, 1, 0.5),
+        "r = 1": (2, 2, 1.0),
+        "unreadable verdict": (1, 0, None),
+    }
+    assert next(row for row in bins if row["bin"] == "3/4 < r < 1")["share correct"].value is None
+    rates = {row["rollouts of"]: (row["judged"], row["unreadable"], row["share unreadable"].value) for row in judge}
+    assert rates == {"epoch 1": (2, 0, 0.0), "epoch 2": (4, 1, 0.25), "all": (6, 1, near(1 / 6))}
+
+
+@given(st.lists(st.tuples(st.sampled_from("pqr"), st.sampled_from([0, 0.2, 0.5, 1]), st.booleans()), min_size=2))
+def test_both_measures_against_their_definitions(rows):
+    read = [Judged(problem, 0, float(r), correct, False) for problem, r, correct in rows]
+    biserial, auc = (row["value"] for row in agreement(read))
+    right, wrong = [r for _, r, c in rows if c], [r for _, r, c in rows if not c]
+    if not right or not wrong:
+        assert biserial.value is None and auc.value is None
+        return
+    pairs = [(r > w) + (r == w) / 2 for r in right for w in wrong]
+    assert auc.value == pytest.approx(sum(pairs) / len(pairs))
+    if len({r for _, r, _ in rows}) == 1:
+        assert biserial.value is None
+    else:
+        expected = correlation([r for _, r, _ in rows], [float(c) for _, _, c in rows])
+        assert biserial.value == pytest.approx(expected, abs=1e-9)
+
+
+def test_all_verdicts_unreadable_leave_the_measures_undefined(tmp_path):
+    run = write_config(tmp_path / "run")
+    write_problems(tmp_path, {"p": "1"})
+    write_rollouts(run, [rollout("p", text=r"\boxed{1}", failed=True)])
+    result = diagnose_progress(run)
+    assert [row["value"].value for row in result.tables[0].rows] == [None, None]
+    assert result.tables[2].rows[-1]["share unreadable"] == Estimate(1.0)
+
+
+def test_progress_that_cannot_be_judged_is_refused(tmp_path):
+    run = write_config(tmp_path / "run", context="solution", curriculum="shuffle")
+    write_problems(tmp_path, {"p": "1"})
+    write_rollouts(run, [rollout("p", text="x")])
+    with pytest.raises(UserError, match="none of 1 rollouts was judged"):
+        diagnose_progress(run)
+    write_rollouts(run, [rollout("gone", text="x", progress=0.5, failed=False)])
+    with pytest.raises(UserError, match=r"problem 'gone' is not in .* --problems FILE"):
+        diagnose_progress(run)
+    write_rollouts(run, [rollout("p", text="x", progress=0.5, failed=True)])
+    with pytest.raises(UserError, match=r"`progress` 0\.5 with `judge_failed` True"):
+        diagnose_progress(run)
+    with pytest.raises(UserError, match=r"other\.jsonl: no such file"):
+        diagnose_progress(run, tmp_path / "other.jsonl")
+
+
+# Leaks
+
+LEAK = "as the DAG says, the DAG and the given solution agree"
+
+
+def test_leaks_by_checkpoint(tmp_path):
+    run = write_config(tmp_path / "run")
+    records = [
+        rollout("p", text="honest"),
+        rollout("q", text=LEAK),
+        rollout("p", text="honest", step=2),
+        rollout("p", text="honest", epoch=1, step=3),
+        rollout("q", text="the DAG", epoch=1, step=3),
+    ]
+    write_rollouts(run, records)
+    write_samples(run / "eval/epoch_000.jsonl", [("h", "honest"), ("h", "honest")])
+    write_samples(run / "eval/epoch_001.jsonl", [("h", "honest"), ("i", LEAK)])
+    write_samples(run / "eval/other_x2/epoch_001.jsonl", [("j", "the DAG")], weights="step_000003")
+    write_samples(run / "eval/epoch_002.jsonl", [("h", LEAK)], finished=False)
+    result = diagnose_leaks(run)
+    assert result.samples == {"training rollouts": 5, "evaluation samples": 5}
+    rows = {
+        row["outputs"]: (row["steps"], row["number"], row["mention the context"], row["share"].value)
+        for row in result.tables[0].rows
+    }
+    assert rows == {
+        "rollouts of epoch 1": ("1 to 2", 3, 1, near(1 / 3)),
+        "rollouts of epoch 2": ("3", 2, 1, 0.5),
+        "eval/epoch_000": ("0", 2, 0, 0.0),
+        "eval/epoch_001": ("2", 2, 1, 0.5),
+        "eval/other_x2/epoch_001": ("3", 1, 1, 1.0),
+    }
+    said = {row["phrase"]: row["outputs"] for row in result.tables[1].rows}
+    assert said == {"the dag": 4, "the given solution": 2}  # an output counts once a phrase
+    assert [note for note in result.notes if "left out" in note] == [
+        "eval/epoch_002: left out, for the evaluation is not finished."
+    ]
+
+
+def test_leaks_of_a_run_with_evaluations_only(tmp_path):
+    run = write_config(tmp_path / "run")
+    write_samples(run / "eval/epoch_000.jsonl", [("h", "honest")])
+    write_samples(run / "eval/epoch_003.jsonl", [("h", LEAK)])
+    result = diagnose_leaks(run)
+    assert [(row["outputs"], row["steps"]) for row in result.tables[0].rows] == [
+        ("eval/epoch_000", "0"),
+        ("eval/epoch_003", "unknown"),
+    ]
+
+
+def test_rare_phrases_are_counted_together(tmp_path):
+    run = write_config(tmp_path / "run")
+    write_rollouts(run, [rollout("p", text=f"checkpoint [{number}]") for number in range(12)])
+    rows = diagnose_leaks(run).tables[1].rows
+    assert len(rows) == 11 and rows[-1] == {"phrase": "(2 other phrases)", "outputs": 2}
+
+
+def test_broken_settings_of_an_evaluation_are_named(tmp_path):
+    run = write_config(tmp_path / "run")
+    write_samples(run / "eval/epoch_000.jsonl", [("h", "honest")])
+    (run / "eval/epoch_000.settings.json").write_text("{")
+    with pytest.raises(UserError, match=r"epoch_000\.settings\.json: broken JSON"):
+        diagnose_leaks(run)
+    (run / "eval/epoch_000.settings.json").unlink()
+    write_lines(run / "eval/epoch_000.jsonl", [{"problem_id": "h"}])
+    with pytest.raises(UserError, match="`response_text` must be of type str, got nothing"):
+        diagnose_leaks(run)
+
+
+# Commands
+
+
+def test_commands_write_their_files(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=2, steps_per_epoch=3)
+    for name in ("gaps", "progress", "leaks"):
+        said = invoke(name, run)
+        page = (run / f"diagnostics/{name}.md").read_text()
+        assert page in said and f"{name}.md, {name}.json, {name}.svg" in said
+        assert (run / f"diagnostics/{name}.svg").read_text().startswith("<?xml")
+        assert json.loads((run / f"diagnostics/{name}.json").read_text())["samples"]
+    assert "| 3 | any |" in invoke("gaps", run, "--threshold", "3", "--first-step", "2", "--last-step", "3")
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=2)
+    first = write(tmp_path / "a", diagnose_gaps(run))
+    second = write(tmp_path / "b", diagnose_gaps(run))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
