@@ -1,9 +1,6 @@
 """Final answers: which box counts, what is equal, and what happens when nobody can tell."""
 
-import json
-import threading
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +8,6 @@ from hypothesis import strategies as st
 
 from nemo_aopsd import grading
 from nemo_aopsd.grading import Grade, extract_answer, grade, is_correct
-
-SHARED = Path(__file__).parents[2] / "shared/data"
 
 
 @pytest.mark.parametrize(
@@ -63,14 +58,14 @@ def test_a_degenerate_output_takes_linear_time():
 
 
 @pytest.fixture
-def no_math_verify(monkeypatch):
-    def refuse(predicted, answer):
-        raise AssertionError(f"{predicted!r} and {answer!r} should have been decided without math-verify")
+def no_process(monkeypatch):
+    def refuse(operation, predicted, answer, seconds=0.0):
+        raise AssertionError(f"{predicted!r} and {answer!r} should have been decided without the grading process")
 
-    grading._compare.cache_clear()
-    monkeypatch.setattr(grading, "_math_verify", refuse)
+    grading._compare_short.cache_clear()
+    monkeypatch.setattr(grading.POOL, "ask", refuse)
     yield
-    grading._compare.cache_clear()
+    grading._compare_short.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -105,10 +100,34 @@ def no_math_verify(monkeypatch):
         ("9" * 5000, "8", False),
         ("\\frac{1}{2}", "\\frac{1}{2}", True),
         ("\\text{east}", "east", True),
+        ("0.5", "\\frac{1}{2}", True),
+        ("\\dfrac24", "\\frac{1}{2}", True),
+        ("1/576", "\\frac{1}{576}", True),
+        ("0.001736", "\\frac{1}{576}", False),  # math-verify rounds to six places
+        ("149\\tfrac{1}{3}", "\\frac{448}{3}", True),
+        ("-1 1/2", "-1.5", True),
+        ("2\\frac{3}{2}", "\\frac{7}{2}", None),  # no mixed number; math-verify decides
+        ("0,111", "0.111", True),
+        ("50\\%", "0.5", True),
+        ("50\\%", "50", True),
+        ("204\\%", "204", False),
+        ("44.4\\%", "\\frac{4}{9}", False),
+        ("10", "10\\%", True),
+        ("0.333333333333", "\\frac{1}{3}", True),
+        ("0.3333333", "\\frac{1}{3}", False),
+        ("0.333333333334", "\\frac{1}{3}", True),
+        ("0.333333333335", "\\frac{1}{3}", False),
+        ("15", "15\\mbox{ cm}^2", True),
+        ("1320 km", "1320", True),
+        ("\\frac{3}{0}", "\\frac{3}{0}", True),
     ],
 )
-def test_integers_and_identical_strings_need_no_algebra(no_math_verify, boxed, answer, correct):
-    assert grade(f"So \\boxed{{{boxed}}}.", answer) == Grade(correct, "correct" if correct else "wrong")
+def test_numbers_and_identical_strings_need_no_process(no_process, boxed, answer, correct):
+    if correct is None:
+        with pytest.raises(AssertionError, match="without the grading process"):
+            grade(f"\\boxed{{{boxed}}}", answer)
+    else:
+        assert grade(f"So \\boxed{{{boxed}}}.", answer) == Grade(correct, "correct" if correct else "wrong")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +149,7 @@ def test_integers_and_identical_strings_need_no_algebra(no_math_verify, boxed, a
         ("no solution", "7", False),
     ],
 )
-def test_algebra_is_left_to_math_verify(boxed, answer, correct):
+def test_algebra_is_left_to_the_grading_process(boxed, answer, correct):
     assert grade(f"\\boxed{{{boxed}}}", answer) == Grade(correct, "correct" if correct else "wrong")
 
 
@@ -151,71 +170,9 @@ def test_a_blank_answer_is_a_programming_error():
         grade("\\boxed{1}", " ")
 
 
-@pytest.mark.parametrize("failure", [RecursionError("deep"), ValueError("bad"), "timeout"])
-def test_what_math_verify_cannot_do_is_ungradable_and_not_wrong(monkeypatch, failure):
-    import math_verify
-    from math_verify.errors import TimeoutException
-
-    def fail(*args, **options):
-        raise TimeoutException("late") if failure == "timeout" else failure
-
-    grading._compare.cache_clear()
-    monkeypatch.setattr(math_verify, "verify", fail)
-    assert grade("\\boxed{2x}", "x") == Grade(False, "ungradable")
-    grading._compare.cache_clear()
-
-
-def test_a_tower_of_powers_returns_soon():
-    started = time.perf_counter()
-    assert not is_correct("\\boxed{9^{9^{9^{9}}}}", "7")
-    assert time.perf_counter() - started < 15.0
-    assert is_correct("\\boxed{0.5}", "\\frac12")  # and the grader lives
-
-
-def test_off_the_main_thread_integers_work_and_algebra_raises():
-    found = []
-
-    def work():
-        found.append(grade("\\boxed{5}", "5"))
-        try:
-            grade("\\boxed{5y}", "y")
-        except RuntimeError as error:
-            found.append(str(error))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found[0] == Grade(True, "correct")
-    assert "main thread" in found[1]
-    assert grade("\\boxed{5y}", "y") == Grade(False, "wrong")  # the refusal was not remembered
-
-
 def test_integers_cost_microseconds():
     text = "word " * 50 + "\\boxed{0204}"
     started = time.perf_counter()
     for number in range(2000):
         grade(text, str(number))
-    assert (time.perf_counter() - started) / 2000 < 2e-4  # about 1e-5 when idle
-
-
-def test_golds_of_the_evaluation_sets_match_themselves():
-    paths = [SHARED / f"{name}.jsonl" for name in ("aime24", "aime25", "hmmt_feb25", "brumo25")]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"needs the evaluation sets of {SHARED}")
-    for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            answer = str(json.loads(line)["answer"])
-            assert is_correct(f"\\boxed{{{answer}}}", answer) and is_correct(f"\\boxed{{${answer}$.}}", answer)
-            assert not is_correct(f"\\boxed{{{answer} + 1}}", answer)
-
-
-def test_real_outputs_with_one_box_are_graded_as_published():
-    """Five labels call a correct answer wrong for its form: a unit, `\\pm` or `\\text`."""
-    path = SHARED / "grading_cases.jsonl"
-    if not path.exists():
-        pytest.skip(f"needs {path}")
-    cases = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    real = [case for case in cases if case["category"] == "real_output:one_box"]
-    wrong = {case["id"] for case in real if is_correct(case["output"], case["gold"]) != case["expected"]}
-    assert len(real) == 131
-    assert wrong == {"g0512", "g0739", "g0740", "g0741", "g0744"}
+    assert (time.perf_counter() - started) / 2000 < 5e-4  # about 3e-5 when idle

@@ -1,0 +1,124 @@
+"""Is the final answer right? The last box after the thoughts counts, and nothing else does.
+
+Integers, fractions, decimals and identical texts are decided here, in microseconds. All else goes to a process of its
+own (`process`), where shapes, units and `\\pm` are read and math-verify compares values (`algebra`). That process is
+killed after four seconds, so `grade` may be called from any thread; in an event loop `grade_async` blocks nobody.
+What is equal to what, and where this differs from math-verify: docs/grading.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from nemo_aopsd.grading import exact
+from nemo_aopsd.grading.extract import extract_answer, joined_answer, tagged_answer
+from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
+
+__all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grade_async", "is_correct"]
+
+Reason = Literal["correct", "wrong", "no_answer", "ungradable"]
+
+_LONGEST = 4000  # characters of an answer that is still worth algebra
+_NO_ANSWER = "no_answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """`ungradable` is not correct either, but is counted apart; `cause` then says why.
+
+    Causes: `time-out`, `too long`, or the exception.
+    """
+
+    correct: bool
+    reason: Reason
+    cause: str = field(default="", compare=False)
+
+
+def is_correct(text: str, answer: str) -> bool:
+    """True if the last box of `text` equals `answer`. Raises what `grade` raises."""
+    return grade(text, answer).correct
+
+
+def grade(text: str, answer: str) -> Grade:
+    """Compare the last box of a response with the verified answer. Blocks for at most about five seconds.
+
+    Raises ValueError if `answer` is blank.
+
+    >>> grade(r"so \\boxed{0{,}204}, no: \\boxed{\\text{204}.}", "204").reason
+    'correct'
+    """
+    return grade_answer(joined_answer(text), answer)
+
+
+async def grade_async(text: str, answer: str) -> Grade:
+    """`grade` for a coroutine: other tasks of the event loop go on while an answer is compared."""
+    return await asyncio.to_thread(grade, text, answer)
+
+
+def grade_answer(predicted: str | None, answer: str) -> Grade:
+    """Compare an extracted answer, None if there was none."""
+    if not answer.strip():
+        raise ValueError("the verified answer is blank")
+    if predicted is None or not predicted.strip():
+        return Grade(False, _NO_ANSWER)
+    reason, cause = _compare(predicted, answer)
+    return Grade(reason == "correct", reason, cause)
+
+
+def grade_anywhere(text: str, answer: str) -> Grade:
+    """As `grade`, but a text without a box counts by an answer tag, or else by what math-verify finds in it.
+
+    For test suites of other graders only: it pays an answer that a truncated response mentions on its way.
+    """
+    predicted = joined_answer(text)
+    if predicted is None:
+        predicted = tagged_answer(text)
+    if predicted is not None:
+        return grade_answer(predicted, answer)
+    reason, cause = _ask("anywhere", text, answer)
+    return Grade(reason == "correct", reason, cause)
+
+
+def _compare(predicted: str, answer: str) -> tuple[Reason, str]:
+    if predicted.strip() == answer.strip():
+        return "correct", ""
+    if len(predicted) > _LONGEST:
+        return _compare_long(predicted, answer)
+    return _compare_short(predicted, answer)
+
+
+def _compare_long(predicted: str, answer: str) -> tuple[Reason, str]:
+    digits = exact.integer(predicted.strip()), exact.integer(answer.strip())
+    if None in digits:
+        return "ungradable", "too long"
+    return _reason(digits[0] == digits[1]), ""
+
+
+@lru_cache(maxsize=8192)
+def _compare_short(predicted: str, answer: str) -> tuple[Reason, str]:
+    given, wanted = normalize(predicted), normalize(answer)
+    if (given.unit is None or wanted.unit is None or given.unit == wanted.unit) and given.text:
+        if given.text == wanted.text and given.percent == wanted.percent:
+            return "correct", ""
+        equal = exact.same_rational(given, wanted)
+        if equal is not None:
+            return _reason(equal), ""
+    return _ask("same", predicted, answer)
+
+
+def _ask(operation: str, predicted: str, answer: str) -> tuple[Reason, str]:
+    try:
+        equal = POOL.ask(operation, predicted, answer)
+    except GradingTimeout:
+        return "ungradable", "time-out"
+    except GradingCrash as error:
+        return "ungradable", str(error)
+    return (_NO_ANSWER if equal is None else _reason(equal)), ""
+
+
+def _reason(equal: bool) -> Reason:
+    return "correct" if equal else "wrong"

@@ -1,0 +1,84 @@
+"""Which part of a response is its final answer: the last balanced box after the thoughts."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# Order matters: a line break `\\` is no escape of the brace after it, but may stand for `\` before `boxed`.
+_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox|framebox)\s*\{)|\\\\(?!boxed|fbox|framebox)|\\[{}]|(?P<brace>[{}])")
+_SPACE = r"(?:\s|\\quad|\\qquad|\\[,;:! ()\[\]]|\$)*"
+_JOINT = re.compile(rf"{_SPACE}(?:[,;]|or|\\text\{{\s*or\s*\}}){_SPACE}|[^.!?\n]*\band\b[^.!?\n]*")
+_LONGEST_JOINT = 32  # characters; more than that is a new thought
+_UNCLOSED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{(.*)", re.DOTALL)
+_TAGGED = re.compile(
+    r"<answer>(.*?)</answer>|#### *([^\n]+)|final answer is:?\s*\$+([^$\n]{1,80})\$|^\s*\$+([^$]+)\$+\s*$", re.DOTALL
+)
+
+
+class _Box(NamedTuple):
+    start: int
+    inner: int
+    end: int
+
+
+def extract_answer(text: str) -> str | None:
+    r"""Content of the last balanced `\boxed{...}` (or fbox, framebox) outside `<think>` blocks; None if none.
+
+    A thought that was never closed hides what follows it, so a truncated thought gives no answer.
+
+    >>> extract_answer("<think>\\boxed{1}</think> \\boxed {\\frac{1}{2}} \\boxed{3")
+    '\\frac{1}{2}'
+    """
+    text = after_thoughts(text)
+    boxes = _boxes(text)
+    return text[boxes[-1].inner : boxes[-1].end - 1] if boxes else None
+
+
+def joined_answer(text: str) -> str | None:
+    r"""As `extract_answer`, but boxes in a row, as one writes several roots, are one list.
+
+    In a row means nothing between them but a comma, `or`, or a few words around `and`.
+
+    >>> joined_answer("$\\boxed{1}$ and $\\boxed{2}$")
+    '1, 2'
+    """
+    text = after_thoughts(text)
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    last = len(boxes) - 1
+    while last > 0 and _joined(text[boxes[last - 1].end : boxes[last].start]):
+        last -= 1
+    return ", ".join(text[box.inner : box.end - 1] for box in boxes[last:])
+
+
+def _joined(between: str) -> bool:
+    return len(between) <= _LONGEST_JOINT and _JOINT.fullmatch(between) is not None
+
+
+def after_thoughts(text: str) -> str:
+    """The part of a response that is meant for the reader."""
+    return text.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def tagged_answer(text: str) -> str | None:
+    """What a text without a box calls its answer: a tag, `####`, "final answer is", an unclosed box; None if none."""
+    if unclosed := _UNCLOSED.search(text, max(text.rfind("\\" + name) for name in ("boxed", "fbox", "framebox"))):
+        return unclosed[1]
+    tagged = ["".join(groups) for groups in _TAGGED.findall(text)]
+    return tagged[-1] if tagged else None
+
+
+def _boxes(text: str) -> list[_Box]:
+    """Balanced boxes in the order in which they start, a box inside a box in place of the outer one."""
+    opened: list[tuple[int, int] | None] = []  # (start of the box, start of its content); None for a plain brace
+    found: list[_Box] = []
+    for match in _BRACES.finditer(text):
+        if match["box"]:
+            opened.append((match.start(), match.end()))
+        elif match["brace"] == "{":
+            opened.append(None)
+        elif match["brace"] == "}" and opened and (box := opened.pop()) and not (found and found[-1].start > box[0]):
+            found.append(_Box(*box, match.end()))
+    return found

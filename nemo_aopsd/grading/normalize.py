@@ -1,0 +1,168 @@
+"""One spelling for the many ways to write the same answer: spaces, wrappers, glyphs, units, names before `=`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nemo_aopsd.grading.extract import extract_answer
+
+_GLYPHS = {
+    "\u2212": "-",
+    "\u2013": "-",
+    "\u00d7": "\\times ",
+    "\u00b7": "\\cdot ",
+    "\u22c5": "\\cdot ",
+    "\u00f7": "/",
+    "\u03c0": "\\pi ",
+    "\u221e": "\\infty ",
+    "\u2264": "\\le ",
+    "\u2265": "\\ge ",
+    "\u2260": "\\ne ",
+    "\u222a": "\\cup ",
+    "\u2229": "\\cap ",
+    "\u2208": "\\in ",
+    "\u2248": "\\approx ",
+    "\u00b1": "\\pm ",
+    "\u00b0": "^\\circ",
+    "\u00b2": "^2",
+    "\u00b3": "^3",
+    "\u00bd": "\\frac{1}{2}",
+    "\u00bc": "\\frac{1}{4}",
+    "\u00be": "\\frac{3}{4}",
+    "\u00a0": " ",
+    "\u2009": " ",
+    "\u202f": " ",
+    "\uff0c": ",",
+}
+_GLYPH = re.compile("|".join(map(re.escape, _GLYPHS)))
+_ROOT_GLYPH = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
+_WRAPPED = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|emph)\s*\{([^{}]*)\}"
+)
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
+_DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\bdegrees?\b)")
+_PERCENT = re.compile(r"\\%|\b(?:percentage|percent|pct)\b|\s%")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\\[,!; ]|\s?\{,\s?\}|\\,\\!|,\\!)\s*(?=[0-9]{3}(?![0-9]))")
+_SPACING = re.compile(r"(?<!\\)\\[!,;: ]|~|\\(?:left|right|displaystyle|limits|[bB]ig+[lr]?)(?![A-Za-z])")
+_ANSWER_IS = re.compile(
+    r"^(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:correct\s+|final\s+)?answer\s*(?:is|:|=)\s*:?\s*",
+    re.IGNORECASE,
+)
+_UNIT_WORDS = {
+    "m": "m meter meters metre metres",
+    "cm": "cm centimeter centimeters centimetre centimetres",
+    "mm": "mm millimeter millimeters millimetre millimetres",
+    "km": "km kilometer kilometers kilometre kilometres",
+    "in": "in inch inches",
+    "ft": "ft foot feet",
+    "yd": "yd yard yards",
+    "mi": "mile miles",
+    "s": "s sec secs second seconds",
+    "min": "min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "day": "day days",
+    "week": "week weeks",
+    "month": "month months",
+    "year": "year years",
+    "g": "g gram grams",
+    "kg": "kg kilogram kilograms",
+    "lb": "lb lbs pound pounds",
+    "L": "L liter liters litre litres",
+    "mph": "mph",
+    "cent": "cent cents",
+    "dollar": "dollar dollars USD",
+    "euro": "euro euros EUR",
+    "unit": "unit units",
+}
+_UNITS = {word: name for name, words in _UNIT_WORDS.items() for word in words.split()}
+_POWER = r"(?:\s*\^\s*\{?([23])\}?)?"
+_PLAIN_UNIT = re.compile(
+    r"(?<=[0-9})])\s*(?:(square|sq\.?|cubic)\s+)?"
+    rf"({'|'.join(sorted((word for word in _UNITS if len(word) > 1), key=len, reverse=True))}){_POWER}\.?$"
+)
+_WRAPPED_UNIT = re.compile(
+    r"(?<=[0-9})$ ])\s*\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{\s*(?:(square|sq\.?|cubic)\s+)?"
+    rf"([A-Za-z][A-Za-z ./-]*?)\.?{_POWER}\s*\}}{_POWER}\.?$"
+)
+
+
+class Answer(NamedTuple):
+    """`text` in one spelling; `unit` is what was cut off its end, None if nothing; `percent` likewise."""
+
+    text: str
+    unit: str | None = None
+    percent: bool = False
+
+
+def normalize(answer: str) -> Answer:
+    r"""One spelling of an answer.
+
+    >>> normalize("$\\dfrac12\\text{ cm}^2$.").text, normalize("7.5 inches").unit, normalize("50\\%").percent
+    ('\\frac{1}{2}', 'in', True)
+    """
+    text = _outer(_glyphs(answer))
+    text = _ANSWER_IS.sub("", _DEGREES.sub("", text)).strip()
+    text, unit = _cut_unit(text)
+    text = _outer(_unwrapped(text))
+    text = _outer(_ANSWER_IS.sub("", _DEGREES.sub("", text)).strip())
+    if unit is None:
+        text, unit = _cut_unit(text)
+    without = _PERCENT.sub("", text).removesuffix("%").strip()
+    return Answer(_arguments(without), unit, without != text)
+
+
+def _glyphs(text: str) -> str:
+    text = _ROOT_GLYPH.sub(lambda match: f"\\sqrt{{{match[1] or match[2] or match[3]}}}", text)
+    text = _GLYPH.sub(lambda match: _GLYPHS[match[0]], text)
+    if "\\begin" not in text:  # escaped once too often; in a matrix it is a line break
+        text = re.sub(r"\\\\(?=[A-Za-z{])", r"\\", text)
+    text = _THOUSANDS.sub("", text.replace("{,}", ",").replace("{, }", ","))
+    return _SPACING.sub("", re.sub(r"\\q?quad(?![A-Za-z])", " ", text))
+
+
+def _outer(text: str) -> str:
+    """Without a box, dollars, math brackets, currency signs, blanks and full stops around it."""
+    while True:
+        before = text
+        text = text.strip(" \t\r\n")
+        if _BOX.match(text):
+            text = extract_answer(text) or text
+        text = text.removeprefix("\\$").removeprefix("\u20ac").removeprefix("\u00a3").strip("$ \n")
+        for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("**", "**")):
+            if text.startswith(opening) and text.endswith(closing) and len(text) >= 4:
+                text = text[2:-2]
+        if text.endswith((".", ",", ":")) and not text.endswith("..."):
+            text = text[:-1]
+        if text == before:
+            return text
+
+
+def _unwrapped(text: str) -> str:
+    while text != (text := _WRAPPED.sub(r"\1", text)):
+        pass
+    return text.replace("$", "")
+
+
+def _cut_unit(text: str) -> tuple[str, str | None]:
+    match = _WRAPPED_UNIT.search(text) or _PLAIN_UNIT.search(text)
+    if match is None or re.search(r"\b(?:and|or|to|if|for|when|percent|pct|percentage)\b", match[2]):
+        return text, None
+    name = _UNITS.get(match[2].strip(), match[2].strip().lower())
+    power = next((group for group in match.groups()[2:] if group), None)
+    power = power or {"s": "2", "c": "3"}.get((match[1] or " ")[0], "1")
+    return text[: match.start()].strip(" ~$"), f"{name}^{power}" if power != "1" else name
+
+
+def _arguments(text: str) -> str:
+    r"""`\dfrac12` as `\frac{1}{2}`, `\sqrt3` as `\sqrt{3}`, `x_{1}` as `x_1`."""
+    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
+    text = re.sub(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\frac\s*([0-9A-Za-z])\s*\{", r"\\frac{\1}{", text)
+    text = re.sub(r"(\\frac\s*\{[^{}]*\})\s*([0-9A-Za-z])", r"\1{\2}", text)
+    text = re.sub(r"\\sqrt\s*([0-9A-Za-z])", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\(frac|sqrt)\s+(?=[\[{])", r"\\\1", text)
+    text = re.sub(r"_\{([0-9A-Za-z])\}", r"_\1", text)
+    text = re.sub(r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le ", text)
+    text = re.sub(r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge ", text)
+    return re.sub(r"\s+", " ", text).strip()
