@@ -60,7 +60,8 @@ def _from_hub(name: str) -> list[Problem]:
     try:
         rows = list(read_source(hub_set.hub_id, split=hub_set.split))
     except UserError as error:
-        raise UserError(f"--data {name}: {error}\n{instead}") from error
+        cause = str(error).split(". ")[0]  # what follows is about another command
+        raise UserError(f"--data {name}: {cause}. {instead}") from error
     if len(rows) != hub_set.num_problems:
         raise UserError(
             f"--data {name}: {hub_set.hub_id} has {len(rows)} rows, expected {hub_set.num_problems}. {instead}"

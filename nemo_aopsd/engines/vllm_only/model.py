@@ -9,14 +9,14 @@ import importlib.util
 import multiprocessing
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
 from nemo_aopsd.config_schema import first_line
-from nemo_aopsd.engines.vllm_only.worker import Failure, Request, Response, work
+from nemo_aopsd.engines.vllm_only.worker import Failure, Request, Response, Task, work
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.types import Generation, Sampling, Tokens
@@ -25,15 +25,25 @@ _STEP = 2048  # tokens by which the longest row of the processes grows, so that 
 _PATIENCE = 5.0  # seconds between looks at whether the processes live
 
 
-@dataclass(slots=True)
-class VLLMModel:
-    """`longest_row`: tokens of prompt and response that the model was made for."""
+@dataclass(frozen=True, slots=True)
+class Worker:
+    process: Any  # multiprocessing.Process
+    inbox: Any  # its queue of tasks
 
-    path: Path
-    gpus: Sequence[str]
-    longest_row: int
-    end_ids: list[int]
-    target: Any = work  # what a process runs; tests put another one here
+
+class VLLMModel:
+    """Processes start with the first responses asked for, and again only if longer rows come."""
+
+    def __init__(
+        self, path: Path, gpus: Sequence[str], longest_row: int, end_ids: list[int], target: Callable[..., None] = work
+    ):
+        """`longest_row`: tokens of prompt and response that the model was made for; `target` is what a process runs."""
+        self.path, self.gpus, self.longest_row, self.end_ids = path, gpus, longest_row, end_ids
+        self.target = target
+        self.workers: list[Worker] = []
+        self.length = 0  # tokens of the longest row that the workers take
+        self.context = multiprocessing.get_context("spawn")
+        self.results: Any = None
 
     def stream(self, prompts: list[Tokens], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Generation]]:
         """(index, response) as they end; row i goes to GPU i modulo their number.
@@ -47,52 +57,57 @@ class VLLMModel:
             for index, (prompt, tokens, seed) in enumerate(zip(prompts, room, seeds, strict=True))
             if tokens > 0
         ]
-        if requests:
-            yield from self._run(requests, sampling)
-
-    def _run(self, requests: list[Request], sampling: Sampling) -> Iterator[tuple[int, Generation]]:
-        needed = max(len(request.prompt) + request.max_new_tokens for request in requests)
-        length = min(self.longest_row, -(-needed // _STEP) * _STEP)
-        context = multiprocessing.get_context("spawn")
-        results = context.Queue()
-        shares = [share for start in range(len(self.gpus)) if (share := requests[start :: len(self.gpus)])]
-        processes = [
-            context.Process(  # no daemon, for vLLM starts a process of its own
-                target=self.target,
-                args=(gpu, str(self.path), length, self.end_ids, sampling, share, results),
-                name=f"vllm on GPU {gpu}",
-            )
-            for gpu, share in zip(self.gpus, shares, strict=False)  # fewer requests than GPUs
-        ]
         try:
-            for process in processes:
-                process.start()
-            for _ in requests:
-                response = _next(results, processes)
-                yield response.index, Generation(response.tokens, response.finished)
-        finally:
-            for process in processes:
-                if process.pid is not None:
-                    process.terminate()
-                    process.join()
+            if requests:
+                yield from self._answers(requests, sampling)
+        except BaseException:  # also a consumer that stops early: what the workers still do is for nobody
+            self.close()
+            raise
 
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self.workers:
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join()
+        self.workers, self.length = [], 0
 
-def _next(results: Any, processes: Sequence[Any]) -> Response:
-    while True:
-        failed = [process for process in processes if process.exitcode not in (None, 0)]
-        try:
-            found = results.get(timeout=_PATIENCE)
-        except Empty:
-            if failed or all(process.exitcode == 0 for process in processes):
-                codes = ", ".join(f"{process.name}: exit code {process.exitcode}" for process in processes)
-                raise UserError(
-                    f"vLLM stopped before all responses were there ({codes}); its own messages are above. What is "
-                    "sampled is kept; start the same command to go on."
-                ) from None
-            continue
-        if isinstance(found, Failure):
-            raise UserError(f"vLLM on GPU {found.gpu}: {found.message} Its own messages are above.")
-        return found
+    def _answers(self, requests: list[Request], sampling: Sampling) -> Iterator[tuple[int, Generation]]:
+        self._start(max(len(request.prompt) + request.max_new_tokens for request in requests))
+        for start, worker in enumerate(self.workers):
+            worker.inbox.put(Task(sampling, requests[start :: len(self.workers)]))
+        for _ in requests:
+            response = self._next()
+            yield response.index, Generation(response.tokens, response.finished)
+
+    def _start(self, needed: int) -> None:
+        if needed <= self.length:
+            return
+        self.close()
+        self.length = min(self.longest_row, -(-needed // _STEP) * _STEP)
+        self.results = self.context.Queue()
+        for gpu in self.gpus:
+            inbox = self.context.Queue()
+            arguments = (gpu, str(self.path), self.length, self.end_ids, inbox, self.results)
+            process = self.context.Process(target=self.target, args=arguments, name=f"vllm on GPU {gpu}", daemon=True)
+            process.start()
+            self.workers.append(Worker(process, inbox))
+
+    def _next(self) -> Response:
+        while True:
+            dead = [worker.process for worker in self.workers if not worker.process.is_alive()]
+            try:
+                found = self.results.get(timeout=_PATIENCE)
+            except Empty:
+                if dead:  # before the wait, so whatever it had put into the queue would have come
+                    raise UserError(
+                        f"{dead[0].name} ended with exit code {dead[0].exitcode} before all responses were there; its "
+                        "own messages are above. What is sampled is kept; start the same command to go on."
+                    ) from None
+                continue
+            if isinstance(found, Failure):
+                raise UserError(f"vLLM on GPU {found.gpu}: {found.message} Its own messages are above.")
+            return found
 
 
 def check_installed() -> None:

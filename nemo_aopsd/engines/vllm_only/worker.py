@@ -5,12 +5,16 @@ Written against vLLM 0.20.0: `LLMEngine.from_engine_args`, `add_request`, `step`
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from dataclasses import dataclass
+from queue import Empty
 from typing import Any
 
 from nemo_aopsd.config_schema import first_line
 from nemo_aopsd.types import Sampling, Tokens
+
+_PATIENCE = 5.0  # seconds between looks at whether the parent lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,14 @@ class Request:
     prompt: Tokens
     max_new_tokens: int
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Requests that share a way of decoding; `max_new_tokens` is each request's own."""
+
+    sampling: Sampling
+    requests: list[Request]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +48,27 @@ class Failure:
     message: str
 
 
-def work(
-    gpu: str, path: str, max_model_len: int, end_ids: list[int], sampling: Sampling, requests: list[Request], out: Any
-) -> None:
-    """Answer `requests` on `gpu` and put a Response each, or one Failure, into the queue `out`."""
+def work(gpu: str, path: str, max_model_len: int, end_ids: list[int], inbox: Any, out: Any) -> None:
+    """Answer each Task of the queue `inbox`: a Response for each request, or one Failure, into the queue `out`."""
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before vLLM looks for devices
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # no process of vLLM's own, which could outlive this one
     try:
         engine = open_engine(path, max_model_len)
-        answer(engine, end_ids, sampling, requests, out)
+        while (task := next_task(inbox)) is not None:
+            answer(engine, end_ids, task, out)
     except Exception as error:  # whatever it is, the parent must hear of it; the traceback is printed below
         out.put(Failure(gpu, f"{type(error).__name__}: {first_line(error)}"))
         raise
+
+
+def next_task(inbox: Any) -> Task | None:
+    """The next task, whenever it comes; None once the parent is gone, killed say."""
+    while _parent_lives():
+        try:
+            return inbox.get(timeout=_PATIENCE)
+        except Empty:
+            continue
+    return None
 
 
 def open_engine(path: str, max_model_len: int) -> Any:
@@ -64,12 +86,12 @@ def open_engine(path: str, max_model_len: int) -> Any:
     )
 
 
-def answer(engine: Any, end_ids: list[int], sampling: Sampling, requests: list[Request], out: Any) -> None:
-    """Add all requests, then step until none is left."""
-    for request in requests:
-        params = sampling_params(sampling, request, end_ids)
+def answer(engine: Any, end_ids: list[int], task: Task, out: Any) -> None:
+    """Add all requests, then step until none is left or the parent is gone."""
+    for request in task.requests:
+        params = sampling_params(task.sampling, request, end_ids)
         engine.add_request(str(request.index), {"prompt_token_ids": request.prompt}, params)
-    while engine.has_unfinished_requests():
+    while engine.has_unfinished_requests() and _parent_lives():
         for output in engine.step():
             if output.finished:
                 completion = output.outputs[0]
@@ -92,3 +114,8 @@ def sampling_params(sampling: Sampling, request: Request, end_ids: list[int]) ->
         output_kind=RequestOutputKind.FINAL_ONLY,
         **cuts,
     )
+
+
+def _parent_lives() -> bool:
+    parent = multiprocessing.parent_process()
+    return parent is None or parent.is_alive()
