@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from nemo_aopsd.stats import (
     bootstrap_interval,
+    macro_bootstrap_interval,
+    mcnemar_p_value,
     mean_pass_at_k,
     paired_bootstrap_interval,
     pass_at_k,
+    sign_flip_p_value,
     wilson_interval,
 )
 
@@ -122,3 +125,61 @@ def test_wilson_solves_its_equation(drawn):
     for end in wilson_interval(events, trials):
         distance = abs(events / trials - end)
         assert distance == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / trials), abs=1e-6)
+
+
+def test_macro_bootstrap_matches_the_exact_distribution_of_all_pairs_of_resamples():
+    """Two benchmarks, each resampled by itself: 27 x 4 equally likely pairs of resamples."""
+    one, other = [0.0, 0.5, 1.0], [0.25, 1.0]
+    firsts = [sum(draw) / 3 for draw in itertools.product(one, repeat=3)]
+    seconds = [sum(draw) / 2 for draw in itertools.product(other, repeat=2)]
+    means = [(first + second) / 2 for first, second in itertools.product(firsts, seconds)]
+    exact = np.quantile(means, [0.05, 0.95])
+    found = macro_bootstrap_interval([one, other], level=0.9, num_resamples=200_000)
+    assert found == pytest.approx(exact, abs=0.02)
+
+
+def test_macro_mean_weighs_benchmarks_and_not_problems():
+    assert macro_bootstrap_interval([[1.0] * 100, [0.0]]) == (0.5, 0.5)
+    assert macro_bootstrap_interval([[0.0, 1.0, 1.0]], seed=3) == bootstrap_interval([0.0, 1.0, 1.0], seed=3)
+    for groups in ([], [[1.0], []]):
+        with pytest.raises(ValueError, match="no value"):
+            macro_bootstrap_interval(groups)
+
+
+def test_sign_flips_by_hand():
+    assert sign_flip_p_value([[0.5, 0.25, 0.25]]) == 2 / 8  # only all plus and all minus are as extreme
+    assert sign_flip_p_value([[0.5, -0.5]]) == 1.0
+    assert sign_flip_p_value([[0.0, 0.0]]) == 1.0
+    assert sign_flip_p_value([[0.1, 0.1, 0.1, 0.0]]) == 2 / 8  # a problem without a difference tells nothing
+    with pytest.raises(ValueError, match="no difference"):
+        sign_flip_p_value([[]])
+
+
+@given(st.lists(st.lists(st.integers(-8, 8), min_size=1, max_size=4), min_size=1, max_size=3))
+def test_sign_flips_equal_enumeration_in_exact_arithmetic(groups):
+    shares = [Fraction(value, len(group)) for group in groups for value in group]
+    sums = [abs(sum(s * x for s, x in zip(signs, shares, strict=True))) for signs in _signs(len(shares))]
+    expected = Fraction(sum(value >= abs(sum(shares)) for value in sums), len(sums))
+    assert sign_flip_p_value([[value / 8 for value in group] for group in groups]) == pytest.approx(float(expected))
+
+
+def _signs(count):
+    return itertools.product([-1, 1], repeat=count)
+
+
+def test_drawn_sign_flips_come_near_the_exact_value(monkeypatch):
+    monkeypatch.setattr("nemo_aopsd.stats._INDEXES_AT_ONCE", 256)
+    differences = [[0.5, 0.25, -0.125, 0.25, 0.375, -0.25, 0.125, 0.25, 0.5, -0.5]]
+    exact = sign_flip_p_value(differences)
+    drawn = sign_flip_p_value(differences, exact_up_to=5, num_flips=40_001)
+    assert drawn == pytest.approx(exact, abs=0.01)  # four standard errors
+    assert drawn != exact
+    assert sign_flip_p_value([[1.0] * 60]) == 1 / 10_001  # never 0
+
+
+@pytest.mark.parametrize(("one", "other"), [(0, 0), (0, 5), (1, 5), (3, 3), (7, 2)])
+def test_mcnemar_equals_enumeration_of_coin_flips(one, other):
+    total = one + other
+    flips = [sum(draw) for draw in itertools.product([0, 1], repeat=total)]
+    extreme = sum(min(heads, total - heads) <= min(one, other) for heads in flips)
+    assert mcnemar_p_value(one, other) == mcnemar_p_value(other, one) == extreme / len(flips)
