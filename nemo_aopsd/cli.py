@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd import cli_audit, cli_data, cli_diagnose, cli_evaluate, run_folder
+from nemo_aopsd import cli_audit, cli_data, cli_diagnose, cli_evaluate, cli_grade, run_folder
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem, load_problems
@@ -36,6 +36,7 @@ app = typer.Typer(
 dag_app = typer.Typer(help="Check and draw the reasoning DAGs of a problems file.", no_args_is_help=True)
 app.add_typer(dag_app, name="dag")
 cli_data.mount(app, dag_app)
+cli_grade.mount(app)
 cli_diagnose.mount(app)
 cli_audit.mount(app)
 cli_evaluate.mount(app)
@@ -98,13 +99,19 @@ def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None)
     show(chosen, problems, engine_module(settings).build(settings), settings, Console())
 
 
-@app.command(epilog="Example: aopsd report runs/demo")
-def report(run: RunPath) -> None:
+@app.command(epilog="Example: aopsd report runs/aopsd --with runs/opsd --with evaluations/aime24_base_x8")
+def report(
+    run: RunPath,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="FOLDER", help="Also in the tables: a run, or an evaluation of a model."),
+    ] = None,
+) -> None:
     """Write RUN/report.html from the files of a run, finished or not."""
     run_folder.load_run_config(run)
     from nemo_aopsd.report import write_report
 
-    typer.echo(write_report(run))
+    typer.echo(write_report(run, others or []))
 
 
 @dag_app.command("check", epilog="Example: aopsd dag check problems.jsonl")

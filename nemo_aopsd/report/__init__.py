@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,10 +13,11 @@ from nemo_aopsd.report.read_run import read_run
 from nemo_aopsd.report.step_panels import step_panels
 
 
-def write_report(run: Path) -> Path:
+def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
     """Write `run/report.html` and return its path. A run that was cut short gets what it has.
 
-    Raises UserError if the folder holds nothing to report, or a file in it is broken.
+    `others`: more runs, and evaluations of untrained models, for the tables that compare.
+    Raises UserError if a folder holds nothing to report, or a file in it is broken.
     """
     data = read_run(run)
     graph, rollout = page.graph_panel(data)
@@ -37,7 +39,8 @@ def write_report(run: Path) -> Path:
         rollout=rollout,
         examples=page.examples(data),
         no_examples=panels.no_probes(data),
-        commands=page.commands(data),
+        tables=page.tables(run, others),
+        commands=page.commands(data, others),
     )
     path = run / "report.html"
     atomic_write(path, html)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nemo_aopsd import svg
@@ -13,6 +15,8 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import paired_interval
 from nemo_aopsd.report.measures import duration, percent
 from nemo_aopsd.report.panels import Panel, no_evaluation
+from nemo_aopsd.report.paper_sources import read_source
+from nemo_aopsd.report.paper_tables import PaperTable, paper_tables
 from nemo_aopsd.report.read_run import Record, Run
 
 _LABELS = {
@@ -79,7 +83,12 @@ def facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def commands(run: Run) -> list[tuple[str, str]]:
+def tables(run: Path, others: Sequence[Path]) -> list[PaperTable]:
+    """The paper's tables from this run and those to compare it with, each folder once."""
+    return paper_tables([read_source(path) for path in {path.resolve(): path for path in (run, *others)}.values()])
+
+
+def commands(run: Run, others: Sequence[Path] = ()) -> list[tuple[str, str]]:
     """What made the run, and what makes this page."""
     config, folder = (shlex.quote(str(path)) for path in (run.path / "config.yaml", run.path))
     again = f"aopsd train {config} logger.log_dir=NEW checkpointing.checkpoint_dir=NEW/checkpoints"
@@ -87,7 +96,7 @@ def commands(run: Run) -> list[tuple[str, str]]:
     return [
         *made,
         ("From its resolved settings, into a new folder NEW", again),
-        ("This page", f"aopsd report {folder}"),
+        ("This page", " ".join([f"aopsd report {folder}", *(f"--with {shlex.quote(str(path))}" for path in others)])),
     ]
 
 

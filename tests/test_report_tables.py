@@ -1,0 +1,309 @@
+"""The paper's Tables 1 to 3 from runs: every number by hand, every missing cell with its reason."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli import app
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.summary import summarize
+from nemo_aopsd.report.paper_sources import read_source
+from nemo_aopsd.report.paper_tables import paper_tables
+from tests.fake_run import write_run
+
+PAPER_SETS = ("hmmt_feb25", "aime24", "aime25", "brumo25")
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A run without evaluations: 3 epochs of 2 steps."""
+    return write_run(tmp_path / "main", steps_per_epoch=2, batch=2, evaluations=False)
+
+
+def evaluated(solved, *, num_problems=4, num_samples=8):
+    """A benchmark's summary in which the first sample of `solved` problems is right and nothing else."""
+    line = {"num_tokens": 5, "finished": True, "reason": "", "leak": False, "response_text": "\\boxed{1}"}
+    return summarize(
+        [
+            {**line, "problem_id": f"q{q}", "sample": s, "correct": s == 0 and q < solved}
+            for q in range(num_problems)
+            for s in range(num_samples)
+        ],
+        num_samples,
+    )
+
+
+def add_results(folder, model, summaries):
+    """What `aopsd evaluate` writes, as far as the tables read it."""
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"model": model, "settings": {}, "benchmarks": summaries}))
+    return folder
+
+
+def table(number, *paths):
+    return paper_tables([read_source(path) for path in paths])[number - 1]
+
+
+def texts(cells):
+    return [cell.text for cell in cells]
+
+
+def row(found, name, detail=""):
+    [cells] = [cells for cells in found.rows if cells[0].text == name and detail in cells[0].detail]
+    return cells
+
+
+# --- Table 1
+
+
+def continuations(rows, title="gap > 0: the student's token kept, as in the paper"):
+    return json.dumps({"tables": {title: rows}, "samples": {}, "settings": {}})
+
+
+def intent(k, cues, references, first_cue="", first_reference=""):
+    return {
+        "k": k,
+        "events": 50,
+        "correction cues": cues,
+        "references to the private context": references,
+        "first at this k, correction": first_cue,
+        "first at this k, reference": first_reference,
+    }
+
+
+def test_table_1_from_the_diagnostic(bare):
+    (bare / "diagnostics").mkdir()
+    rows = [intent(1, 0, 0), intent(2, 3, 8, "an error"), intent(3, 4, 9, "no,", "the DAG"), intent(4, 7, 70)]
+    (bare / "diagnostics/continuations.json").write_text(continuations(rows))
+    found = table(1, bare)
+    assert [cells[0].text for cells in found.rows] == ["2", "4", "6", "8", "16"]
+    assert texts(found.rows[0]) == ["2", "3", "an error", "8", ""]
+    assert found.rows[0][4].detail == "none new"
+    assert texts(found.rows[1]) == ["4", "7", "no,", "70", "the DAG"]  # whole at 3, so new in the row of 4
+    assert found.rows[1][1].detail == "of 50"
+    for cells in found.rows[2:]:
+        assert all(cell.missing and cell.detail == "probes end at k = 4" for cell in cells[1:])
+    assert "main: n = 50 non-overlapping events" in found.caption
+
+
+def test_table_1_reads_what_the_diagnostic_writes(bare):
+    """The two agree on names: the real command's file, with words for tokens."""
+    from nemo_aopsd.diagnostics.continuations import diagnose_continuations
+    from nemo_aopsd.diagnostics.output import write
+    from tests.fake_run import WORDS
+
+    for file in (bare / "rollouts").iterdir():  # anchors whose text is that of their token
+        rollouts = [json.loads(line) for line in file.read_text().splitlines()]
+        for probe in (probe for rollout in rollouts for probe in rollout["probes"]):
+            probe["anchor_text"] = " " + WORDS[probe["anchor"]]
+        file.write_text("".join(json.dumps(rollout) + "\n" for rollout in rollouts))
+    result = diagnose_continuations(bare, decode=lambda tokens: "".join(" " + WORDS[token] for token in tokens))
+    write(bare / "diagnostics", result)
+    found = table(1, bare)
+    assert not any(cell.missing for cells in found.rows[:4] for cell in cells)
+    assert all(cell.detail == "probes end at k = 8" for cell in found.rows[4][1:])
+
+
+def test_table_1_without_the_diagnostic_is_missing(bare):
+    found = table(1, bare)
+    assert all(cell.missing and cell.detail for cells in found.rows for cell in cells[1:])
+    assert "aopsd diagnose continuations RUN" in found.caption
+
+
+def test_table_1_without_an_event(bare):
+    (bare / "diagnostics").mkdir()
+    (bare / "diagnostics/continuations.json").write_text(continuations([]))
+    assert all(cell.detail == "no event counted" for cells in table(1, bare).rows for cell in cells[1:])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "broken JSON"),
+        ("{}", "`tables` must be"),
+        (continuations([], "All"), "no table of events with gap > 0"),
+        (continuations([{"k": 2}]), "`events` must be"),
+        (continuations([intent(2, None, 1)]), "`correction cues` must be"),
+    ],
+)
+def test_broken_diagnostics_are_named(bare, content, message):
+    (bare / "diagnostics").mkdir()
+    (bare / "diagnostics/continuations.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        table(1, bare)
+
+
+# --- Table 2
+
+
+def test_table_2_by_benchmark_and_epoch(bare):
+    """Two steps an epoch: step 2 ends epoch 1, step 4 epoch 2, step 6 epoch 3; step 5 is in the middle of one."""
+    for step, solved in ((2, (1, 2, 3, 4)), (4, (1, 1, 1, 1)), (5, (4, 4, 4, 4)), (6, (0, 2, 3, 3))):
+        summaries = {name: evaluated(count) for name, count in zip(PAPER_SETS, solved, strict=True)}
+        add_results(bare / "eval" / f"all_step_{step}", f"step_{step:06d}", summaries)
+    found = table(2, bare)
+    assert found.header == ("Method", "HMMT25", "AIME24", "AIME25", "BRUMo25", "Avg. E1", "Avg. E2", "Avg. E3")
+    cells = row(found, "AOPSD")
+    assert texts(cells[1:]) == ["0.0", "50.0", "75.0", "75.0", "62.5", "25.0", "50.0"]
+    assert [cell.detail for cell in cells[1:]] == ["0/4", "2/4", "3/4", "3/4", "10/16", "4/16", "8/16"]
+    assert cells[0].detail == "main, step 6, objective pg"
+    assert texts(cells[0] for cells in found.rows) == ["Base", "SFT", "GRPO", "OPSD", "OP²SD", "DASH", "AOPSD"]
+    for name in ("SFT", "GRPO", "OPSD", "OP²SD", "DASH"):
+        assert all(cell.missing and cell.detail == "no run" for cell in row(found, name)[1:])
+    assert all(cell.missing for cell in row(found, "Base")[1:])
+
+
+def test_average_is_of_benchmarks_and_not_of_problems(bare):
+    summaries = {name: evaluated(1, num_problems=2) for name in PAPER_SETS[:3]}
+    add_results(bare / "eval/x", "step_000006", summaries | {"brumo25": evaluated(6, num_problems=6)})
+    cell = row(table(2, bare), "AOPSD")[-1]
+    assert (cell.text, cell.detail) == ("62.5", "9/12")  # (50 + 50 + 50 + 100) / 4, where 9 of 12 would be 75
+
+
+def test_what_is_not_there_is_missing_with_its_reason(bare):
+    summaries = {"aime24": evaluated(2), "aime25": evaluated(2, num_samples=4), "mine": evaluated(3)}
+    add_results(bare / "eval/x", "step_000006", summaries)
+    found = table(2, bare)
+    hmmt, aime24, aime25, _, mine, first, _, third = row(found, "AOPSD")[1:]
+    assert found.header[5] == "mine" and (mine.text, mine.detail) == ("75.0", "3/4")
+    assert aime24.text == "50.0"
+    assert (hmmt.missing, hmmt.detail) == (True, "not evaluated")
+    assert (aime25.missing, aime25.detail) == (True, "4 samples, 8 needed")
+    assert (first.missing, first.detail) == (True, "0 of 4 sets")
+    assert (third.missing, third.detail) == (True, "1 of 4 sets")
+
+
+def test_more_samples_give_the_unbiased_estimate(bare):
+    """One right of 16: pass@8 = 1 - C(15, 8) / C(16, 8) = 1/2 for a solved problem. Plain counts win if there are."""
+    add_results(bare / "eval/x16", "step_000006", {"aime24": evaluated(4, num_samples=16)})
+    assert [(cell.text, cell.detail) for cell in row(table(2, bare), "AOPSD")[2:3]] == [
+        ("50.0", "4 problems × 16 samples")
+    ]
+    add_results(bare / "eval/x8", "step_000006", {"aime24": evaluated(1)})
+    assert row(table(2, bare), "AOPSD")[2].detail == "1/4"
+
+
+def test_training_s_own_evaluations_count(tmp_path):
+    """The held-out file of the run is called problems.jsonl; called aime24.jsonl it fills that column."""
+    run = write_run(tmp_path / "main", steps_per_epoch=2, batch=2, num_held_out=10)
+    found = table(2, run)
+    assert found.header[5] == "problems"
+    last = json.loads((run / "eval/epoch_003.json").read_text())
+    solved = sum(count > 0 for count in last["correct_per_problem"].values())
+    assert row(found, "AOPSD")[5].detail == f"{solved}/10"
+    first = json.loads((run / "eval/epoch_000.json").read_text())
+    assert row(found, "Base")[5].text == f"{100 * first['pass_at_k']['8']:.1f}"
+    config = run / "config.yaml"
+    config.write_text(
+        re.sub(r"evaluation: \{data_path: [^,]+,", "evaluation: {data_path: aime24.jsonl,", config.read_text())
+    )
+    assert row(table(2, run), "AOPSD")[2].detail == f"{solved}/10"
+
+
+def test_methods_are_told_apart_by_their_settings(tmp_path):
+    def made(name, **settings):
+        return write_run(tmp_path / name, num_epochs=1, steps_per_epoch=1, batch=2, evaluations=False, **settings)
+
+    paths = [
+        made("a"),
+        made("b", context="solution", weighting="uniform", curriculum="shuffle"),
+        made("c", context="other_problem", weighting="uniform", curriculum="shuffle"),
+        made("d", context="solution", curriculum="shuffle"),
+        made("e"),
+    ]
+    found = table(2, *paths)
+    assert [(cells[0].text, cells[0].detail[:1]) for cells in found.rows[3:]] == [
+        ("OPSD", "b"),
+        ("OP²SD", "c"),
+        ("DASH", ""),
+        ("AOPSD", "a"),
+        ("AOPSD", "e"),
+        ("pg · solution · continuation · shuffle", "d"),
+    ]
+    assert row(found, "AOPSD", "a, ")[0].detail == "a, no evaluation, objective pg"
+
+
+def test_base_from_an_evaluation_of_the_model(bare, tmp_path):
+    base = add_results(tmp_path / "base", "Qwen3", {name: evaluated(2) for name in PAPER_SETS})
+    cells = row(table(2, bare, base), "Base")
+    assert texts(cells[1:]) == ["50.0"] * 7
+    assert cells[5].detail == "8/16"
+
+
+def test_base_is_not_taken_from_a_run_of_another_model(bare, tmp_path):
+    other = write_run(tmp_path / "other", steps_per_epoch=2, batch=2)
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("tiny-qwen3", "another"))
+    found = table(2, bare, other)
+    assert all(cell.missing for cell in row(found, "Base")[1:])
+    assert "Models: another, tiny-qwen3." in found.caption
+
+
+# --- Table 3
+
+
+def with_times(run, seconds):
+    """Give the steps of a run these `time/step`."""
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for record, value in zip(rows, seconds, strict=True):
+        record["time/step"] = value
+    file.write_text("".join(json.dumps(record) + "\n" for record in rows))
+    return run
+
+
+def test_table_3_minutes_and_relative_time(bare, tmp_path):
+    plain = write_run(tmp_path / "plain", num_epochs=2, steps_per_epoch=2, batch=2, weighting="uniform")
+    with_times(plain, [60, 60, 120, 120])  # 2 and 4 minutes
+    with_times(bare, [60, 120, 60, 120, 240, 480])  # 3, 3 and 12 minutes
+    found = table(3, bare, plain)
+    assert [cells[0].text for cells in found.rows] == [
+        *("Sampled-token PG", "PG + continuation", "Top-16 forward KL", "Top-32 forward KL")
+    ]
+    assert texts(found.rows[0][1:]) == ["3", "1.000×"] and found.rows[0][1].detail == "2 epochs, 4 steps"
+    assert texts(found.rows[1][1:]) == ["6", "2.000×"] and found.rows[1][1].detail == "3 epochs, 6 steps"
+    assert [found.rows[index][1].share for index in (0, 1)] == [0.5, 1.0]
+    assert all(cell.detail == "no run" for cells in found.rows[2:] for cell in cells[1:])
+
+
+def test_an_unfinished_epoch_does_not_count(bare):
+    with_times(bare, [60, 120, 60, 120, 1, 1])
+    history = (bare / "competence.jsonl").read_text().splitlines(keepends=True)
+    (bare / "competence.jsonl").write_text("".join(history[:3]))  # before training, after epochs 1 and 2
+    cells = row(table(3, bare), "PG + continuation")
+    assert (cells[1].text, cells[1].detail) == ("3", "2 epochs, 4 steps")
+    assert (cells[2].missing, cells[2].detail) == (True, "no Sampled-token PG run")
+    (bare / "competence.jsonl").write_text(history[0])
+    assert row(table(3, bare), "PG + continuation")[1].detail == "no epoch finished"
+
+
+# --- the page and the command
+
+
+def test_the_page_has_the_tables(bare, tmp_path):
+    base = add_results(tmp_path / "b a <s> e", "<b>Qwen3</b>", {"aime24": evaluated(2)})
+    result = CliRunner().invoke(app, ["report", str(bare), "--with", str(base), "--with", str(bare)])
+    assert result.exit_code == 0, result.output
+    html = (bare / "report.html").read_text()
+    for title in ("Table 1: what short", "Table 2: overall", "Table 3: training time"):
+        assert html.count(title) == 1
+    assert html.count('class="absent">missing<small>no run</small>') == 5 * 7 + 3 * 2
+    assert "50.0<small>2/4</small>" in html and "<b>Qwen3" not in html
+    assert f"--with &#39;{str(base).replace('<', '&lt;').replace('>', '&gt;')}&#39;" in html
+
+
+def test_folders_that_are_neither_are_refused(bare, tmp_path):
+    with pytest.raises(UserError, match="neither a run"):
+        read_source(tmp_path / "nothing")
+    add_results(bare / "eval/x", "a model", {"aime24": evaluated(2)})
+    with pytest.raises(UserError, match="`model` must be a checkpoint"):
+        read_source(bare)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"model": "m"}', '{"model": "m", "benchmarks": {"a": {}}}', "{"])
+def test_broken_results_are_named(tmp_path, content):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(UserError, match=r"results\.json"):
+        read_source(tmp_path)
