@@ -90,6 +90,7 @@ def test_an_odd_tokenizer_is_kept():
         ([f"{DTENSOR}.enabled=true"], f"{MEGATRON}.enabled", "true", f"Set {MEGATRON}.enabled=true {DTENSOR}.enabled"),
         ([f"{MEGATRON}.enabled=false"], f"{MEGATRON}.enabled", "false", f"Set {MEGATRON}.enabled=true"),
         ([*ON_DTENSOR, f"{DTENSOR}._v2=true"], f"{DTENSOR}._v2", "true", f"Set {DTENSOR}._v2=false, or use Megatron"),
+        ([*ON_DTENSOR, f"{DTENSOR}.cpu_offload=true"], f"{DTENSOR}.cpu_offload", "true", "or use Megatron"),
         # teacher
         (["aopsd.teacher.weights=ema"], "aopsd.teacher.weights", "ema", "Set aopsd.teacher.weights=frozen"),
         (["aopsd.teacher.weights=live"], "aopsd.teacher.weights", "live", "aopsd.engine=local"),

@@ -131,7 +131,7 @@ class FakeGeneration:
         self.turns["sampler"] = "asleep"
         return True
 
-    def shutdown(self):
+    def shutdown(self, force=False):
         return True
 
 
@@ -172,7 +172,10 @@ class FakePolicy:
             model.load_state_dict(torch.load(kwargs["weights_path"]))
             self.worker.optimizer.load_state_dict(torch.load(kwargs["optimizer_path"]))
         turns["trainer"] = "train"
-        self.worker_group = SimpleNamespace(run_all_workers_single_data=self._single)
+        self.worker_group = SimpleNamespace(
+            run_all_workers_single_data=self._single, shutdown=lambda force: self.killed.append(force)
+        )
+        self.killed = []
         self.batches = []
 
     def _single(self, method_name, *args, **kwargs):
@@ -276,7 +279,9 @@ def install(monkeypatch, num_engines=2):
         return FakePolicy(turns, made["generation"].llm.model, **kwargs)
 
     monkeypatch.setattr(cluster, "init_ray", lambda: None)
-    monkeypatch.setattr(cluster, "RayVirtualCluster", lambda **kwargs: SimpleNamespace(**kwargs))
+    monkeypatch.setattr(
+        cluster, "RayVirtualCluster", lambda **kwargs: SimpleNamespace(**kwargs, shutdown=lambda: turns.clear())
+    )
     monkeypatch.setattr(cluster, "VllmGeneration", generation)
     monkeypatch.setattr(cluster, "Policy", policy)
     monkeypatch.setattr(cluster, "refit_policy_generation", fake_refit)

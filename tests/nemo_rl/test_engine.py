@@ -18,6 +18,7 @@ from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.engines.nemo_rl.cluster import Role, cluster_errors
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.step import collect
@@ -206,7 +207,82 @@ def test_a_worker_that_dies_is_one_clear_error(engine, config, problems, monkeyp
     assert not list(Path(config.logger["log_dir"]).glob("checkpoints/*"))
 
 
-def test_vllm_that_does_not_wake_is_an_error(engine, monkeypatch):
+def test_a_dead_worker_is_named_with_what_it_died_of():
+    lines = (
+        "died in its creation task, ray::Worker.__init__()\n  File x.py, line 1\nValueError: no memory for the cache"
+    )
+    told = r"a worker died: died in .*__init__\(\) ValueError: no memory for the cache"
+    with pytest.raises(UserError, match=told), cluster_errors():
+        raise ray.exceptions.RayActorError(error_msg=lines)
+
+
+@pytest.mark.parametrize("turn", ["let_score", "let_train", "let_sample"])
+def test_a_trainer_that_died_meanwhile_is_one_clear_error(engine, monkeypatch, turn):
+    def die():
+        raise ray.exceptions.ActorDiedError()
+
+    cluster = engine.cluster
+    cluster.let_sample(Role.STUDENT)
+    cluster.let_score()
+    for name in ("prepare_for_lp_inference", "prepare_for_training", "offload_after_refit"):
+        monkeypatch.setattr(cluster.policy, name, die)
+    with pytest.raises(UserError, match="a worker died"):
+        cluster.let_sample(Role.STUDENT) if turn == "let_sample" else getattr(cluster, turn)()
+
+
+def test_vllm_that_does_not_sleep_is_an_error(engine, monkeypatch):
     monkeypatch.setattr(engine.cluster.generation, "finish_generation", lambda: False)
     with pytest.raises(UserError, match="could not put vLLM to sleep"):
         engine.student.generate([[4, 5]], engine.config.rollout, 0)
+
+
+@pytest.mark.parametrize("part", ["weights", "kv_cache"])
+def test_vllm_that_does_not_wake_for_a_refit_is_an_error(engine, monkeypatch, part):
+    generation = engine.cluster.generation
+    wake = generation.prepare_for_generation
+    monkeypatch.setattr(generation, "prepare_for_generation", lambda tags=None: tags != [part] and wake(tags))
+    with pytest.raises(UserError, match="could not wake vLLM"):
+        engine.student.generate([[4, 5]], engine.config.rollout, 0)
+
+
+def test_a_checkpoint_goes_to_the_driver_s_folder_wherever_workers_are(engine, tmp_path, monkeypatch):
+    """A worker of a running Ray cluster resolves a relative path against another working directory."""
+    saved = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(engine.cluster.policy, "save_checkpoint", lambda *paths: saved.extend(paths))
+    engine.cluster.save(Path("runs/step"))
+    assert saved == [f"{tmp_path}/runs/step/policy/{kind}" for kind in ("weights", "optimizer", "tokenizer")]
+
+
+def test_a_longer_run_goes_on_with_the_schedule_of_its_start(config, engine):
+    """Megatron compares the planned number of steps, by which weight decay might grow, when it loads a schedule."""
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    def schedule(engine, max_num_steps):
+        block = engine.cluster.policy.cfg["megatron_cfg"]
+        assert block["train_iters"] == max_num_steps
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        # As megatron/bridge/training/config.py and optim.py make it of the block; 4 rows a batch.
+        return OptimizerParamScheduler(
+            optimizer,
+            **{"init_lr": 0.0, "max_lr": 1e-4, "min_lr": 1e-4, "lr_warmup_steps": 0, "lr_decay_style": "constant"},
+            **{"start_wd": 0.0, "end_wd": 0.0, "wd_incr_style": "constant"},
+            lr_decay_steps=4 * block["scheduler"]["lr_decay_iters"],
+            wd_incr_steps=4 * block["train_iters"],
+            use_checkpoint_opt_param_scheduler=block["scheduler"]["use_checkpoint_opt_param_scheduler"],
+            override_opt_param_scheduler=False,
+        )
+
+    saved = schedule(engine, 2)
+    saved.step(increment=8)
+    longer = nemo_rl.build(replace(config, aopsd=replace(config.aopsd, max_num_steps=3)))
+    resumed = schedule(longer, 3)
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.num_steps == 8
+
+
+def test_stopping_ends_workers_that_could_not_be_asked(engine, turns):
+    policy = engine.cluster.policy
+    engine.stop()
+    assert policy.killed == [True]
+    assert turns == {}  # the fake virtual cluster gave its GPUs back

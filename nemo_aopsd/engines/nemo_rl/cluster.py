@@ -6,6 +6,7 @@ has cached of a prefix lasts as long as its turn.
 
 from __future__ import annotations
 
+import atexit
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,33 +57,28 @@ class Cluster:
     def __init__(self, config: Config, settings: Settings, tokenizer: Any, end_ids: list[int], checkpoint: Path | None):
         init_ray()
         policy = copy.deepcopy(config.policy)
-        nodes = RayVirtualCluster(
+        self.nodes = RayVirtualCluster(
             name="aopsd",
             bundle_ct_per_node_list=[settings.gpus_per_node] * settings.num_nodes,
             num_gpus_per_node=settings.gpus_per_node,
             max_colocated_worker_groups=2,
         )
         # vLLM first: it measures free memory when it starts.
-        self.generation = _start_sampler(nodes, policy, tokenizer, end_ids)
+        self.generation = _start_sampler(self.nodes, policy, tokenizer, end_ids)
         self._must(self.generation.finish_generation(), "put vLLM to sleep")
-        self.policy = _start_trainer(nodes, policy, settings, tokenizer, config.aopsd.max_num_steps, checkpoint)
+        self.policy = _start_trainer(self.nodes, policy, settings, tokenizer, config.aopsd.max_num_steps, checkpoint)
         self.generation.prepare_refit_info(self.policy.prepare_refit_info())
         self.sampler_has_turn = False
         self.is_stale = True  # vLLM's student is older than the trainer's
         self.has_teacher = False
         self.shown = Role.STUDENT
+        atexit.register(self._kill)  # runs before Ray's own; NeMo RL's clean-up would come after it, and fail aloud
 
     def let_sample(self, role: Role) -> None:
         """The sampler's turn, with the weights of `role`."""
         if not self.sampler_has_turn:
-            if not self.has_teacher:
-                self._bring_teacher()
-            if self.is_stale:
-                self._refit(self.policy)
-                self.is_stale = False
-            else:
-                self.policy.offload_after_refit()
-                self._must(self.generation.prepare_for_generation(), "wake vLLM")
+            with cluster_errors():
+                self._wake_sampler()
             self.sampler_has_turn = True
         if role is not self.shown:
             self.tell_sampler(f"show_{role.value}")
@@ -91,12 +87,14 @@ class Cluster:
     def let_score(self) -> None:
         """The trainer's turn, forward only."""
         self._end_sampling()
-        self.policy.prepare_for_lp_inference()
+        with cluster_errors():
+            self.policy.prepare_for_lp_inference()
 
     def let_train(self) -> None:
         """The trainer's turn, with optimizer and gradients."""
         self._end_sampling()
-        self.policy.prepare_for_training()
+        with cluster_errors():
+            self.policy.prepare_for_training()
 
     def tell_sampler(self, method: str) -> None:
         """Call `method` of the extension of every vLLM worker."""
@@ -124,14 +122,31 @@ class Cluster:
     def save(self, folder: Path) -> None:
         """Weights, optimizer and tokenizer under `folder/policy`, where NeMo RL's tools look for them."""
         self.let_train()
+        policy = folder.absolute() / "policy"  # workers of a running Ray cluster have another working directory
         with cluster_errors():
-            self.policy.save_checkpoint(
-                *(str(folder / "policy" / kind) for kind in ("weights", "optimizer", "tokenizer"))
-            )
+            self.policy.save_checkpoint(*(str(policy / kind) for kind in ("weights", "optimizer", "tokenizer")))
 
     def stop(self) -> None:
+        """End all workers and give their GPUs back."""
         self.policy.shutdown()
         self.generation.shutdown()
+        self._kill()  # those that the two gave up on, since one of them was dead
+        self.nodes.shutdown()
+        atexit.unregister(self._kill)
+
+    def _kill(self) -> None:
+        for workers in (self.policy, self.generation):
+            workers.worker_group.shutdown(force=True)
+
+    def _wake_sampler(self) -> None:
+        if not self.has_teacher:
+            self._bring_teacher()
+        if self.is_stale:
+            self._refit(self.policy)
+            self.is_stale = False
+        else:
+            self.policy.offload_after_refit()
+            self._must(self.generation.prepare_for_generation(), "wake vLLM")
 
     def _end_sampling(self) -> None:
         if self.sampler_has_turn:
@@ -148,9 +163,8 @@ class Cluster:
         self.has_teacher = True
 
     def _refit(self, source: Any) -> None:
-        with cluster_errors():
-            buffer = self.policy.cfg.get("refit_buffer_size_gb")
-            refit_policy_generation(source, self.generation, True, _refit_buffer_size_gb=buffer)
+        buffer = self.policy.cfg.get("refit_buffer_size_gb")
+        refit_policy_generation(source, _WakingSampler(self), True, _refit_buffer_size_gb=buffer)
 
     def _must(self, succeeded: bool, what: str) -> None:
         """NeMo RL prints such failures and goes on."""
@@ -171,6 +185,19 @@ class _TeacherSource:
         return self._policy.worker_group.run_all_workers_single_data(
             "stream_reference_weights_via_ipc_zmq", buffer_size_bytes=buffer_size_bytes, kv_scales=kv_scales
         )
+
+
+class _WakingSampler:
+    """The sampler for a refit, which NeMo RL would go on with even if vLLM did not wake."""
+
+    def __init__(self, cluster: Cluster):
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster.generation, name)
+
+    def prepare_for_generation(self, **kwargs: Any) -> None:
+        self._cluster._must(self._cluster.generation.prepare_for_generation(**kwargs), "wake vLLM")
 
 
 def _start_sampler(
@@ -195,6 +222,10 @@ def _start_trainer(
 ) -> Policy:
     if settings.backend == "megatron":
         policy["megatron_cfg"].setdefault("train_iters", max_num_steps or _UNBOUNDED)
+        # A resumed run may be longer; the schedule is that of its start. Megatron would refuse the difference.
+        scheduler = policy["megatron_cfg"]["scheduler"]
+        overrides = scheduler.get("override_opt_param_scheduler", False)
+        scheduler.setdefault("use_checkpoint_opt_param_scheduler", not overrides)
     folder = checkpoint / "policy" if checkpoint else None
     with cluster_errors():
         return Policy(
@@ -211,12 +242,13 @@ def _start_trainer(
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Say in one line that a worker died, which Ray says in a hundred. Its own report stays as the cause."""
+    """Say in a line or two that a worker died, which Ray says in a hundred. Its own report stays as the cause."""
     try:
         yield
     except ray.exceptions.RayActorError as error:
-        first = str(error).strip().partition("\n")[0]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what
         raise UserError(
-            f"a worker died: {first or type(error).__name__} Ray keeps its log in /tmp/ray/session_latest/logs. "
+            f"a worker died: {told} Ray keeps its log in /tmp/ray/session_latest/logs. "
             "Nothing of the last checkpoint is lost: go on with --resume."
         ) from error

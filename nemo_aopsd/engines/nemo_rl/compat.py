@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY, USE_SYSTEM_EXECUTABLE
+from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
 from nemo_rl.models.generation.vllm import vllm_generation
 
 
@@ -18,8 +19,12 @@ def register_worker(ours: str, parent: str) -> str:
     """Let Ray start the class named `ours` with the interpreter of `parent`; returns `ours`.
 
     A name of its own would get a virtual environment of its own, several GB built at start. In the container the
-    parent's is there already, in NEMO_RL_VENV_DIR.
+    parent's is there already, in NEMO_RL_VENV_DIR. NEMO_RL_PY_EXECUTABLES_SYSTEM=1 holds for DTensor's worker too,
+    which NeMo RL leaves out.
     """
+    if USE_SYSTEM_EXECUTABLE:
+        ACTOR_ENVIRONMENT_REGISTRY[ours] = PY_EXECUTABLES.SYSTEM
+        return ours
     prebuilt = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"), parent, "bin", "python")
     uses_venv = ACTOR_ENVIRONMENT_REGISTRY[parent].startswith("uv")
     ACTOR_ENVIRONMENT_REGISTRY[ours] = (

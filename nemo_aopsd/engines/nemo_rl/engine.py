@@ -155,6 +155,6 @@ def _finite(results: dict[str, torch.Tensor]) -> dict[str, float]:
     if not (torch.isfinite(results["loss"]).all() and torch.isfinite(results["grad_norm"]).all()):
         raise UserError(
             f"the loss is {loss}, the gradient norm {norm}: training has diverged. "
-            "Go on from the last checkpoint with --resume and a lower learning rate."
+            "Start a new run with a lower learning rate, in another logger.log_dir."
         )
     return {"train/loss": loss, "train/grad_norm": norm}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
@@ -13,7 +14,22 @@ from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin
 
 
 class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
+    def stream_weights_via_ipc_zmq(self, **kwargs: Any) -> None:
+        self.gather_weights()
+        super().stream_weights_via_ipc_zmq(**kwargs)
+
+    def gather_weights(self) -> None:
+        """Let every rank have all of the last update, for whoever reads weights without a forward.
+
+        With overlap_param_gather an update leaves each data-parallel rank its own new share and old weights elsewhere,
+        until the next forward gathers them. NeMo RL v0.7.0 refits vLLM before that (its pull request 4086).
+        """
+        if self._forward_pre_hook_enabled():
+            self.disable_forward_pre_hook()  # it gathers, once and at once
+            self.enable_forward_pre_hook()
+
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        self.gather_weights()
         yield from self.megatron_bridge.export_hf_weights([self.model], show_progress=False)
 
 

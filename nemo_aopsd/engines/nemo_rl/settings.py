@@ -232,6 +232,9 @@ def _backend(tree: _Tree) -> Iterator[Fault]:
             "version 2 takes its reference after loading a checkpoint, so a resumed run's teacher would be its student"
         )
         yield _must_be(tree, f"{_DTENSOR}._v2", False, why, "use Megatron")
+    if tree.uses_dtensor and tree[f"{_DTENSOR}.cpu_offload"]:
+        why = "weights are gathered over NCCL to be hashed and exported, which takes them on the GPU only"
+        yield _must_be(tree, f"{_DTENSOR}.cpu_offload", False, why, "use Megatron")
 
 
 def _teacher(tree: _Tree) -> Iterator[Fault]:

@@ -65,5 +65,5 @@ class TeacherMixin:
 
 def _digest(name: str, weight: Tensor) -> str:
     digest = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
-    digest.update(weight.detach().contiguous().cpu().view(torch.uint8).numpy().data)
+    digest.update(weight.detach().flatten().cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
