@@ -226,8 +226,13 @@ def test_methods_are_told_apart_by_their_settings(tmp_path):
 
 
 def test_base_from_an_evaluation_of_the_model(bare, tmp_path):
-    base = add_results(tmp_path / "base", "Qwen3", {name: evaluated(2) for name in PAPER_SETS})
-    cells = row(table(2, bare, base), "Base")
+    base = add_results(tmp_path / "base", "tiny-qwen3", {name: evaluated(2) for name in PAPER_SETS})
+    other = add_results(tmp_path / "other", "Qwen3", {"aime24": evaluated(3)})
+    config = bare / "config.yaml"
+    config.write_text(config.read_text().replace("tiny-qwen3", "models/tiny-qwen3"))  # the same by its last name
+    found = table(2, bare, other, base)
+    assert texts(row(found, "Base", "Qwen3")[1:4]) == ["missing", "75.0", "missing"]
+    cells = row(found, "Base", "tiny-qwen3")
     assert texts(cells[1:]) == ["50.0"] * 7
     assert cells[5].detail == "8/16"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -66,7 +67,7 @@ def performance_table(sources: Sequence[Source]) -> PaperTable:
     """Table 2: pass@8 of the newest evaluated checkpoint by benchmark, and the mean of the four by epoch."""
     others = sorted({e.benchmark for source in sources for e in source.evaluations} - BENCHMARKS.keys())
     benchmarks = BENCHMARKS | {name: name for name in others}
-    rows = [_base_row(sources, benchmarks)]
+    rows = _base_rows(sources, benchmarks)
     for method, is_it in _METHODS.items():
         runs = [source for source in sources if source.config is not None and is_it(source.config.aopsd)]
         rows += [_run_row(method, source, benchmarks) for source in runs]
@@ -78,7 +79,7 @@ def performance_table(sources: Sequence[Source]) -> PaperTable:
     header = ("Method", *benchmarks.values(), *(f"Avg. E{epoch}" for epoch in EPOCHS))
     models = sorted({source.model for source in sources})
     caption = (
-        f"pass@{K}, %; in brackets problems solved of problems asked. By benchmark: the newest checkpoint that was "
+        f"pass@{K}, %; below it problems solved of problems asked. By benchmark: the newest checkpoint that was "
         "evaluated. Avg.: unweighted mean of the paper's four benchmarks after each epoch, where all four are there. "
         f"Models: {', '.join(models)}. Rows of one run each, so without an interval over seeds."
     )
@@ -144,13 +145,17 @@ def _run_row(method: str, source: Source, benchmarks: Mapping[str, str]) -> list
     ]
 
 
-def _base_row(sources: Sequence[Source], benchmarks: Mapping[str, str]) -> list[Cell]:
-    """The untrained model of the first source, from whichever evaluation of it there is."""
-    model = sources[0].model
-    same = [source for source in sources if source.config is None or source.model == model]
-    before = {name: [summary for source in same for summary in source.at_epoch(name, 0)] for name in benchmarks}
-    average = _average([before[name] for name in BENCHMARKS])
-    return [Cell("Base", model), *map(_rate, before.values()), *[average] * len(EPOCHS)]
+def _base_rows(sources: Sequence[Source], benchmarks: Mapping[str, str]) -> list[list[Cell]]:
+    """The untrained model of the first source, from whichever evaluation of it there is; then other evaluated ones."""
+    names = [Path(source.model).name for source in sources]
+    bare = [name for name, source in zip(names, sources, strict=True) if source.config is None]
+    rows = []
+    for model in dict.fromkeys([names[0], *bare]):
+        same = [source for name, source in zip(names, sources, strict=True) if name == model]
+        before = {name: [summary for source in same for summary in source.at_epoch(name, 0)] for name in benchmarks}
+        average = _average([before[name] for name in BENCHMARKS])
+        rows.append([Cell("Base", model), *map(_rate, before.values()), *[average] * len(EPOCHS)])
+    return rows
 
 
 def _rate(summaries: Sequence[Record]) -> Cell:
