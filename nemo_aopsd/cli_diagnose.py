@@ -103,13 +103,21 @@ def teacher(
     samples: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Responses a problem; default: aopsd.evaluation.num_samples.")
     ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of one answer; default: aopsd.evaluation.max_new_tokens.")
+    ] = None,
 ) -> None:
     """Let the teacher answer alone and with its context, for `utility`. Needs the run's model; can be interrupted."""
+    from dataclasses import replace
+
     from nemo_aopsd.cli import engine_module
     from nemo_aopsd.diagnostics.records_of import open_run
     from nemo_aopsd.diagnostics.teacher import evaluate_teacher, plan_teacher
 
     config = open_run(run)
+    if max_new_tokens:
+        evaluation = replace(config.aopsd.evaluation, max_new_tokens=max_new_tokens)
+        config = replace(config, aopsd=replace(config.aopsd, evaluation=evaluation))
     plan = plan_teacher(run, config, data, samples)
     engine = engine_module(config).build(config)
     for kind in dict.fromkeys(("none", config.aopsd.context.kind)):

@@ -129,31 +129,43 @@ class _FrontierSampler:
         problems = [self.plan.problems[row // self.plan.num_samples] for row in rows]
         attempts = engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
         verdicts = judge_rollouts(problems, [attempt.tokens for attempt in attempts], engine, self.config, seed)
-        return [
-            engine.tokenizer.render(
-                teacher_messages(
-                    problem,
-                    "dag_frontier",
-                    aopsd.prompts,
-                    reached=largest_closed_subset(problem.dag, verdict.judged),
-                    mark_frontier=aopsd.context.mark_frontier,
-                ),
-                aopsd.thinking.teacher,
+        shown = [
+            teacher_messages(
+                problem,
+                "dag_frontier",
+                aopsd.prompts,
+                reached=largest_closed_subset(problem.dag, verdict.judged),
+                mark_frontier=aopsd.context.mark_frontier,
             )
             for problem, verdict in zip(problems, verdicts, strict=True)
         ]
+        rendered = [engine.tokenizer.render(messages, aopsd.thinking.teacher) for messages in shown]
+        _check_room(problems, rendered, self.config)
+        return rendered
 
 
 def _fixed_prompts(problems: Sequence[Problem], kind: str, config: Config, engine: Engine) -> list[Tokens]:
     """One prompt a problem: the teacher's, or the bare question where nothing is shown or each sample has its own."""
     aopsd, render = config.aopsd, engine.tokenizer.render
     if kind in ("none", "dag_frontier"):
-        return [render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems]
-    donors = assign_donors(problems, aopsd.seed) if kind == "other_problem" else {}
-    return [
-        render(teacher_messages(problem, kind, aopsd.prompts, donor=donors.get(problem.id)), aopsd.thinking.teacher)
-        for problem in problems
-    ]
+        prompts = [render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems]
+    else:
+        donors = assign_donors(problems, aopsd.seed) if kind == "other_problem" else {}
+        shown = [teacher_messages(item, kind, aopsd.prompts, donor=donors.get(item.id)) for item in problems]
+        prompts = [render(messages, aopsd.thinking.teacher) for messages in shown]
+    _check_room(problems, prompts, config)
+    return prompts
+
+
+def _check_room(problems: Sequence[Problem], prompts: Sequence[Tokens], config: Config) -> None:
+    """A teacher that is cut short by its longer prompt would look like one that its context does not help."""
+    answer, limit = config.aopsd.evaluation.max_new_tokens, config.max_row_tokens
+    for problem, prompt in zip(problems, prompts, strict=True):
+        if len(prompt) + answer > limit:
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r}: prompt {len(prompt)} + answer {answer} tokens exceed "
+                f"policy.max_total_sequence_length={limit}. Lower the answer: --max-new-tokens N."
+            )
 
 
 def _has_context(problem: Problem, kind: str) -> bool:
