@@ -1,0 +1,98 @@
+"""Paired comparisons by hand: differences, tests, counts, and what cannot be compared."""
+
+import json
+
+import pytest
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.compare import Evaluation, compare, lines_of, load_evaluation
+from nemo_aopsd.stats import pass_at_k
+
+ONE = Evaluation("one", 2, {"a": {"p": 0, "q": 1, "r": 2}, "b": {"s": 0}})
+TWO = Evaluation("two", 2, {"a": {"r": 1, "q": 1, "p": 1}, "b": {"s": 2}})
+
+
+def test_differences_by_hand():
+    parts = compare(ONE, TWO)["parts"]
+    assert list(parts) == ["a", "b", "mean"]
+    first = parts["a"]["pass_at_k"]["1"]  # pass@1: 0, 1/2, 1 and 1/2, 1/2, 1/2
+    assert (first["first"], first["second"], first["difference"]) == (0.5, 0.5, 0.0)
+    assert (first["low"], first["high"], first["p_value"]) == (-0.5, 0.5, 1.0)
+    second = parts["a"]["pass_at_k"]["2"]  # 0, 1, 1 and 1, 1, 1: one sign either way
+    assert second["difference"] == pytest.approx(1 / 3) and second["p_value"] == 1.0
+    mean = parts["mean"]["pass_at_k"]["2"]
+    assert mean["difference"] == pytest.approx((1 / 3 + 1) / 2)
+    assert mean["p_value"] == 0.5  # two problems differ, in the same direction: 2 of 4 sign patterns
+    assert (mean["low"], mean["high"]) == (0.5, 1.0)  # b's one problem always gives 1; a's three give 0 to 1
+
+
+def test_counts_by_hand():
+    parts = compare(ONE, TWO)["parts"]
+    expected = {"both": 2, "only_first": 0, "only_second": 1, "neither": 0, "p_value": 1.0}
+    assert parts["a"]["solved"] == expected
+    assert parts["mean"]["solved"] == {"both": 2, "only_first": 0, "only_second": 2, "neither": 0, "p_value": 0.5}
+    total = parts["mean"]
+    assert (total["correct_first"], total["correct_second"], total["num_problems"]) == (3, 5, 4)
+    assert (total["responses_first"], total["responses_second"]) == (8, 8)
+    reverse = compare(TWO, ONE)["parts"]["mean"]["solved"]
+    assert (reverse["only_first"], reverse["only_second"]) == (2, 0)
+
+
+def test_an_evaluation_does_not_differ_from_itself():
+    for part in compare(ONE, ONE)["parts"].values():
+        for found in part["pass_at_k"].values():
+            assert (found["difference"], found["low"], found["high"], found["p_value"]) == (0, 0, 0, 1)
+        assert part["solved"]["only_first"] == part["solved"]["only_second"] == 0
+
+
+def test_different_numbers_of_samples_meet_at_the_smaller_and_solved_is_left_out():
+    more = Evaluation("more", 4, {"a": {"p": 1, "q": 1, "r": 4}, "b": {"s": 0}})
+    part = compare(ONE, more)["parts"]["a"]
+    assert list(part["pass_at_k"]) == ["1", "2"]
+    assert part["pass_at_k"]["2"]["second"] == pytest.approx(sum(pass_at_k(4, count, 2) for count in (1, 1, 4)) / 3)
+    assert part["solved"] is None and (part["responses_first"], part["responses_second"]) == (6, 12)
+    assert "solved problems are not compared" in "\n".join(lines_of(compare(ONE, more)))
+
+
+def test_what_is_printed():
+    lines = lines_of(compare(ONE, TWO))
+    assert "| b | 2 | 0.0 % | 100.0 % | +100.0 pp | [+100.0, +100.0] | 1 |" in lines
+    assert (
+        "mean: correct samples 3 of 8 and 5 of 8 on 4 problems; both solved 2, only the first 0, only the second 2, "
+        "neither 0 (McNemar p = 0.5)" in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"a": ONE.counts["a"]}, r"one has a, b; other has a\. Compare evaluations of the same benchmarks"),
+        (ONE.counts | {"a": {"p": 0, "q": 1, "z": 2}}, r"a: 2 problems are in one of one and other only, such as 'r'"),
+    ],
+)
+def test_other_problems_are_refused(counts, message):
+    with pytest.raises(UserError, match=message):
+        compare(ONE, Evaluation("other", 2, counts))
+
+
+def test_results_of_training_and_of_the_command_are_read(tmp_path):
+    epoch = {"epoch": 1, "num_samples": 2, "correct_per_problem": {"p": 1}}
+    (tmp_path / "epoch_001.json").write_text(json.dumps(epoch))
+    found = load_evaluation(tmp_path / "epoch_001.json")
+    assert (found.num_samples, found.counts) == (2, {"held_out": {"p": 1}})
+    results = {"settings": {"num_samples": 2}, "benchmarks": {"a": epoch, "b": epoch}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert load_evaluation(tmp_path).counts == {"a": {"p": 1}, "b": {"p": 1}}
+    assert load_evaluation(tmp_path / "results.json").name.endswith("results.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"num_samples": 2, "correct_per_problem": {"p": 3}}', '{"benchmarks": {}, "settings": {}}', "3"],
+)
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(UserError, match=r"results\.json: no results of an evaluation"):
+        load_evaluation(tmp_path)
+    with pytest.raises(UserError, match=r"nowhere: no such file"):
+        load_evaluation(tmp_path / "nowhere")
