@@ -236,6 +236,27 @@ def test_vllm_that_does_not_sleep_is_an_error(engine, monkeypatch):
         engine.student.generate([[4, 5]], engine.config.rollout, 0)
 
 
+@pytest.mark.parametrize("moment", ["sleep", "wake", "refit"])
+def test_a_sampler_that_died_asleep_is_said_to_be_dead(engine, monkeypatch, moment):
+    """NeMo RL tells of it by `False`, or by a trainer that waits in vain."""
+
+    def die(self):
+        raise ray.exceptions.ActorDiedError()
+
+    def wait_in_vain(*args, **kwargs):
+        raise RuntimeError("ZMQ communication timeout")
+
+    cluster = engine.cluster
+    monkeypatch.setattr(type(cluster.generation.workers[0]), "is_alive", die)
+    if moment == "refit":
+        monkeypatch.setattr("nemo_aopsd.engines.nemo_rl.cluster.refit_policy_generation", wait_in_vain)
+    else:
+        name = {"sleep": "finish_generation", "wake": "prepare_for_generation"}[moment]
+        monkeypatch.setattr(cluster.generation, name, lambda tags=None: False)
+    with pytest.raises(UserError, match="a worker died"):
+        engine.student.generate([[4, 5]], engine.config.rollout, 0)
+
+
 @pytest.mark.parametrize("part", ["weights", "kv_cache"])
 def test_vllm_that_does_not_wake_for_a_refit_is_an_error(engine, monkeypatch, part):
     generation = engine.cluster.generation

@@ -98,12 +98,7 @@ class Cluster:
 
     def tell_sampler(self, method: str) -> None:
         """Call `method` of the extension of every vLLM worker."""
-        with cluster_errors():
-            ray.get(
-                self.generation.worker_group.run_all_workers_single_data(
-                    "call_extension", run_rank_0_only_axes=["tensor_parallel", "pipeline_parallel"], method=method
-                )
-            )
+        self._ask_sampler("call_extension", method=method)
 
     def sample_shards(self, method: str, common: dict[str, Any], **shards: list[Any]) -> list[Any]:
         """Call `method` of each vLLM engine with its shard of every argument; results by engine."""
@@ -148,6 +143,15 @@ class Cluster:
             self.policy.offload_after_refit()
             self._must(self.generation.prepare_for_generation(), "wake vLLM")
 
+    def _ask_sampler(self, method: str, /, **kwargs: Any) -> None:
+        """Call `method` of the worker of every vLLM engine."""
+        with cluster_errors():
+            ray.get(
+                self.generation.worker_group.run_all_workers_single_data(
+                    method, run_rank_0_only_axes=["tensor_parallel", "pipeline_parallel"], **kwargs
+                )
+            )
+
     def _end_sampling(self) -> None:
         if self.sampler_has_turn:
             self.let_sample(Role.STUDENT)  # what sleeps is kept, and must be the student
@@ -164,11 +168,16 @@ class Cluster:
 
     def _refit(self, source: Any) -> None:
         buffer = self.policy.cfg.get("refit_buffer_size_gb")
-        refit_policy_generation(source, _WakingSampler(self), True, _refit_buffer_size_gb=buffer)
+        try:
+            refit_policy_generation(source, _WakingSampler(self), True, _refit_buffer_size_gb=buffer)
+        except (RuntimeError, ray.exceptions.RayTaskError):
+            self._ask_sampler("is_alive")  # to the trainer, a dead vLLM is a message that does not come
+            raise
 
     def _must(self, succeeded: bool, what: str) -> None:
-        """NeMo RL prints such failures and goes on."""
+        """NeMo RL prints such failures, a worker's death among them, and goes on."""
         if not succeeded:
+            self._ask_sampler("is_alive")
             raise UserError(f"NeMo RL could not {what}; its own message is above. Go on with --resume once mended.")
 
 
