@@ -126,7 +126,7 @@ def test_an_interrupted_teacher_ends_in_the_same_bytes(tmp_path, monkeypatch, ki
     assert not (cut.folder / f"{kind}.json").exists()
     late = Scripted(answer)
     evaluate_teacher(cut, kind, config, ScriptedEngine(Scripted(attempt), late))
-    assert late.calls == 2  # blocks of 6, 6 | 6, 2
+    assert late.calls == 2 and len(late.prompts) == 8  # blocks of 6, 6 | 6, 2
     for suffix in ("jsonl", "json", "settings.json"):
         assert (cut.folder / f"{kind}.{suffix}").read_bytes() == (whole.folder / f"{kind}.{suffix}").read_bytes()
 
