@@ -328,8 +328,13 @@ def test_leaks_by_checkpoint(tmp_path):
     write_samples(run / "eval/epoch_001.jsonl", [("h", "honest"), ("i", LEAK)])
     write_samples(run / "eval/other_x2/epoch_001.jsonl", [("j", "the DAG")], weights="step_000003")
     write_samples(run / "eval/epoch_002.jsonl", [("h", LEAK)], finished=False)
+    benchmarks = run / "eval/aime_step_000002_x1"  # what `aopsd evaluate` leaves
+    write_samples(benchmarks / "aime.jsonl", [("k", "honest")], finished=False, weights="step_000002 0123456789ab")
+    write_lines(benchmarks / "calls.jsonl", [{"benchmark": "aime"}])
+    (benchmarks / "results.json").write_text("{}")
+    write_samples(run / "eval/cut_x1/aime.jsonl", [("k", LEAK)], finished=False, weights="m 0123456789ab")
     result = diagnose_leaks(run)
-    assert result.samples == {"training rollouts": 5, "evaluation samples": 5}
+    assert result.samples == {"training rollouts": 5, "evaluation samples": 6}
     rows = {
         row["outputs"]: (row["steps"], row["number"], row["mention the context"], row["share"].value)
         for row in result.tables[0].rows
@@ -340,11 +345,13 @@ def test_leaks_by_checkpoint(tmp_path):
         "eval/epoch_000": ("0", 2, 0, 0.0),
         "eval/epoch_001": ("2", 2, 1, 0.5),
         "eval/other_x2/epoch_001": ("3", 1, 1, 1.0),
+        "eval/aime_step_000002_x1/aime": ("2", 1, 0, 0.0),
     }
     said = {row["phrase"]: row["outputs"] for row in result.tables[1].rows}
     assert said == {"the dag": 4, "the given solution": 2}  # an output counts once a phrase
     assert [note for note in result.notes if "left out" in note] == [
-        "eval/epoch_002: left out, for the evaluation is not finished."
+        "eval/cut_x1/aime: left out, for the evaluation is not finished.",
+        "eval/epoch_002: left out, for the evaluation is not finished.",
     ]
 
 
@@ -352,10 +359,12 @@ def test_leaks_of_a_run_with_evaluations_only(tmp_path):
     run = write_config(tmp_path / "run")
     write_samples(run / "eval/epoch_000.jsonl", [("h", "honest")])
     write_samples(run / "eval/epoch_003.jsonl", [("h", LEAK)])
+    write_samples(run / "eval/held.jsonl", [("h", LEAK)], weights="some-model 0123456789ab")
     result = diagnose_leaks(run)
     assert [(row["outputs"], row["steps"]) for row in result.tables[0].rows] == [
         ("eval/epoch_000", "0"),
         ("eval/epoch_003", "unknown"),
+        ("eval/held", "unknown"),
     ]
 
 

@@ -25,6 +25,7 @@ from nemo_aopsd.report.fields import check_fields
 
 NUM_GROUPS = 24  # of steps, in the figure
 NUM_PHRASES = 10  # in the table
+_EPOCH = re.compile(r"epoch_(\d+)")
 
 
 @dataclass
@@ -57,7 +58,7 @@ def diagnose_leaks(run: Path) -> Result:
     evaluations = list(_of_evaluations(run, patterns, phrases, by_step, left_out))
     if not by_step and not evaluations:
         raise UserError(
-            f"{run}: no output to search: no rollouts/step_*.jsonl and no finished eval/epoch_*.jsonl. "
+            f"{run}: no output to search: no rollouts/step_*.jsonl and no finished evaluation in eval/. "
             "Let the run finish its first step or evaluation."
         )
     epochs = _merge_epochs(by_step)
@@ -105,10 +106,12 @@ def _of_rollouts(run: Path, patterns: Compiled, phrases: Counter[str]) -> Iterat
 def _of_evaluations(
     run: Path, patterns: Compiled, phrases: Counter[str], by_step: list[tuple[int, Group]], left_out: list[str]
 ) -> Iterator[Group]:
-    for file in sorted((run / "eval").rglob("epoch_[0-9]*.jsonl")):
+    for file in sorted((run / "eval").rglob("*.jsonl")):
+        if not (_EPOCH.fullmatch(file.stem) or file.with_suffix(".settings.json").exists()):
+            continue  # no samples: the log of calls, say
         name = str(file.relative_to(run).with_suffix(""))
-        if not file.with_suffix(".json").exists():  # the summary comes last
-            left_out.append(name)
+        if not (file.with_suffix(".json").exists() or file.with_name("results.json").exists()):
+            left_out.append(name)  # the summary comes last
             continue
         step = _step_of(file, by_step)
         group = Group(name, None if step is None else (step, step))
@@ -127,9 +130,12 @@ def _step_of(file: Path, by_step: list[tuple[int, Group]]) -> int | None:
             weights = json.loads(settings.read_text(encoding="utf-8")).get("weights", "")
         except (ValueError, AttributeError) as error:
             raise UserError(f"{settings}: broken JSON: {error}. Evaluate again or delete the file.") from error
-        if match := re.fullmatch(r"step_(\d+)", weights):
+        if match := re.match(r"step_(\d+)\b", weights):
             return int(match[1])
-    epoch = int(file.stem.removeprefix("epoch_"))
+    match = _EPOCH.fullmatch(file.stem)
+    if match is None:
+        return None
+    epoch = int(match[1])
     before = [group.steps[1] for of_epoch, group in by_step if of_epoch < epoch]
     return 0 if epoch == 0 else max(before, default=None)
 
