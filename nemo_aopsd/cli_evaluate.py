@@ -1,4 +1,4 @@
-"""Commands that measure models: `aopsd evaluate` and `aopsd compare`.
+"""Commands around finished models: `aopsd evaluate`, `aopsd compare` and `aopsd export`.
 
 The command line mounts them with `mount`; whatever loads numpy, torch or matplotlib is imported inside.
 """
@@ -30,6 +30,7 @@ def mount(app: typer.Typer) -> None:
     """Add the commands of this file to the command line."""
     app.command("evaluate", epilog=f"Example: {_EVALUATE_EXAMPLE}")(evaluate)
     app.command("compare", epilog="Example: aopsd compare evaluations/before evaluations/after")(compare)
+    app.command("export", epilog="Example: aopsd export runs/mine --out models/mine")(export)
 
 
 def evaluate(
@@ -116,6 +117,25 @@ def compare(
         typer.echo(out)
 
 
+def export(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint) or a checkpoint.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder.")],
+    config: Annotated[Path | None, typer.Option(metavar="YAML", help="Config of a checkpoint outside its run.")] = None,
+) -> None:
+    """Write the student of a checkpoint as a Hugging Face model directory, its tokenizer included."""
+    from nemo_aopsd.evaluation.target import find_target
+    from nemo_aopsd.files import atomic_directory
+
+    found = find_target(target, config)
+    if found.checkpoint is None:
+        raise UserError(f"{target}: is a model directory as it stands. Give a run or a checkpoint.")
+    if out.exists():
+        raise UserError(f"--out {out}: exists. Choose a new folder.")
+    with atomic_directory(out) as partial:
+        _engine_at(found).export(partial)
+    typer.echo(out)
+
+
 def _session(target: Target, config: EvaluationConfig, engine: str, batch_size: int, seed: int) -> Any:
     from nemo_aopsd.evaluate import sampling_of
     from nemo_aopsd.evaluation.session import Session
@@ -143,18 +163,25 @@ def _session(target: Target, config: EvaluationConfig, engine: str, batch_size: 
 
 def _engine(target: Target, sampling: Sampling, batch_size: int) -> tuple[Tokenizer, Callable[[int], Sampler]]:
     """The run's own engine with a checkpoint, or the local engine on a bare model."""
-    from nemo_aopsd import checkpoint
     from nemo_aopsd.cli import engine_module
     from nemo_aopsd.evaluation.samples import BlockSampler
 
-    module = engine_module(target.config)
     if target.checkpoint is None:
-        model, tokenizer = module.open_model(target.config)
+        model, tokenizer = engine_module(target.config).open_model(target.config)
     else:
-        engine = module.build(target.config)
-        checkpoint.load(target.checkpoint, engine)
+        engine = _engine_at(target)
         model, tokenizer = engine.student, engine.tokenizer
     return tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size)
+
+
+def _engine_at(target: Target) -> Any:
+    """The run's engine, restored from the target's checkpoint."""
+    from nemo_aopsd import checkpoint
+    from nemo_aopsd.cli import engine_module
+
+    engine = engine_module(target.config).build(target.config)
+    checkpoint.load(target.checkpoint, engine)
+    return engine
 
 
 def _vllm(target: Target, sampling: Sampling) -> tuple[Tokenizer, Callable[[int], Sampler]]:
@@ -164,7 +191,7 @@ def _vllm(target: Target, sampling: Sampling) -> tuple[Tokenizer, Callable[[int]
     if target.checkpoint is not None:
         raise UserError(
             f"--engine vllm: {target.checkpoint} is a checkpoint, but vLLM takes a model directory. "
-            "Convert it to one, or leave --engine out."
+            f"Make one of it: aopsd export {shlex.quote(str(target.checkpoint))} --out FOLDER. Or leave --engine out."
         )
     model, tokenizer = vllm_module().open_model(target.config)
     return tokenizer, lambda seed: RowSampler(model, sampling, seed)

@@ -216,6 +216,20 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
     assert code == 2 and "step_000002 is a checkpoint, but vLLM takes a model directory" in err
 
 
+def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    assert aopsd("export run --out exported") == (0, "exported\n", "")
+    options = "--data one.jsonl --samples 4 --max-new-tokens 9 --temperature 0.9"
+    assert aopsd(f"evaluate run {options} --out from_run")[0] == 0
+    assert aopsd(f"evaluate exported {options} --out from_export")[0] == 0
+    assert samples("from_run", "one") == samples("from_export", "one")
+    code, _, err = aopsd("export run --out exported")
+    assert code == 2 and "--out exported: exists" in err
+    code, _, err = aopsd("export exported --out again")
+    assert code == 2 and "exported: is a model directory as it stands" in err
+
+
 def test_targets_by_hand(tmp_path, model):
     found = find_target(model)
     assert (found.name, found.checkpoint, found.config.max_row_tokens) == ("model", None, 2048)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nemo_aopsd.data import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler, Sampled, collect
+from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.types import Generation, Sampling
 from tests.test_evaluate import Guesser, Words
 
@@ -126,4 +127,7 @@ def test_there_are_as_many_verdicts_as_responses(tmp_path_factory, texts):
     assert all(isinstance(line["correct"], bool) for line in lines)
     assert {line["reason"] for line in lines} <= {"correct", "wrong", "no_answer", "ungradable"}
     assert all(line["correct"] == (line["reason"] == "correct") for line in lines)
-    assert len(path.read_bytes().splitlines()) == 12
+    assert path.read_bytes().count(b"\n") == 12
+    summary = summarize(lines, 3)
+    assert summary["num_responses"] == 12
+    assert summary["num_correct"] + sum(line["reason"] != "correct" for line in lines) == 12
