@@ -114,7 +114,7 @@ def _teacher(run: Path, kind: str, name: str | None) -> Pair:
     )
     if not done:
         raise UserError(
-            f"{place}: no finished teacher evaluation {name or ''} with none.json and {kind}.json. "
+            f"{place}: no finished teacher evaluation{f' {name}' if name else ''} with none.json and {kind}.json. "
             f"Run `aopsd diagnose teacher {run}` first."
         )
     if len(done) > 1:
