@@ -18,6 +18,7 @@ PACKING, LENGTH = "policy.sequence_packing", "policy.max_total_sequence_length"
 MULTIPLE = "policy.make_sequence_length_divisible_by"
 TP, PP, CP = (f"{MEGATRON}.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context"))
 EP, SP = f"{MEGATRON}.expert_model_parallel_size", f"{MEGATRON}.sequence_parallel"
+ONE_GPU_WIDE = f"{TP}=1", f"{SP}=false"
 FP8, ON_DTENSOR = f"{MEGATRON}.fp8_cfg.enabled=true", (f"{MEGATRON}.enabled=false", f"{DTENSOR}.enabled=true")
 
 
@@ -201,6 +202,10 @@ def test_an_odd_tokenizer_is_kept():
         (
             [FP8, f"{MEGATRON}.fp8_cfg.fp8_param=true"],
             *(f"{MEGATRON}.fp8_cfg.fp8_param", "true", f"Set {MEGATRON}.fp8_cfg.fp8_param=false"),
+        ),
+        (
+            [FP8, f"{MEGATRON}.fp8_cfg.fp8_param=true", f"{MEGATRON}.fp8_cfg.fp8_recipe=mxfp8", *ONE_GPU_WIDE],
+            *(f"{MEGATRON}.distributed_data_parallel_config.overlap_param_gather", "true", "fp8_cfg.fp8_param=false"),
         ),
         (
             [f"{TP}=4", "policy.logprob_batch_size=2"],

@@ -392,6 +392,10 @@ def _precision(tree: _Tree) -> Iterator[Fault]:
         yield _must_be(
             tree, key, False, f"with {tree.tensor_key}={tree.tensor} it gave NaN (NVIDIA-NeMo/RL issue 1164)"
         )
+    overlap = f"{_MEGATRON}.distributed_data_parallel_config.overlap_param_gather"
+    if tree.fp8_multiple > 1 and tree[key] and tree[f"{_MEGATRON}.fp8_cfg.fp8_recipe"] == "mxfp8" and tree[overlap]:
+        why = "MXFP8 weights are gathered through the gradients' buffer, which is not there when vLLM is refitted"
+        yield _must_be(tree, overlap, False, why, f"{key}=false")
 
 
 def _accuracy(tree: _Tree) -> Iterator[Fault]:
