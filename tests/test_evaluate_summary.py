@@ -1,7 +1,10 @@
 """Majority votes, macro averages and their counts, by hand."""
 
+import re
+
 import pytest
 
+from nemo_aopsd.evaluation.figure import pass_at_k_figure
 from nemo_aopsd.evaluation.majority import Vote, vote
 from nemo_aopsd.evaluation.summary import macro_average, per_problem, summarize
 from nemo_aopsd.stats import macro_bootstrap_interval, wilson_interval
@@ -111,6 +114,14 @@ def test_the_mean_over_benchmarks_weighs_each_alike():
     assert (found["truncation_rate"], found["leak_rate"], found["mean_tokens"]) == (0.5, 0.0, 20.0)
     assert found["majority"]["count"] == one["majority"]["count"] + other["majority"]["count"]
     assert found["majority"]["rate"] == pytest.approx((one["majority"]["rate"] + 1) / 2)
+
+
+def test_the_figure_has_a_panel_a_benchmark_and_one_for_the_mean():
+    parts = {name: benchmark([index, 2, 0], 4) for index, name in enumerate("abcd")}
+    figure = pass_at_k_figure({"benchmarks": parts, "macro": macro_average(list(parts.values()))})
+    titles = re.findall(r">([a-z ]+) \(n = (\d+)\)<", figure)
+    assert titles == [*((name, "3") for name in "abcd"), ("mean over benchmarks", "12")]
+    assert figure == pass_at_k_figure({"benchmarks": parts, "macro": macro_average(list(parts.values()))})
 
 
 def test_no_mean_over_different_numbers_of_samples():
