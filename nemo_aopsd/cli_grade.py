@@ -1,0 +1,56 @@
+"""The command `aopsd grade`: verdicts on a file of responses, or the grader against labelled cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd.errors import UserError
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("grade", epilog="Example: aopsd grade responses.jsonl --out grades.jsonl")(grade)
+
+
+def grade(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Responses, one JSON object a line: id, answer, output.")
+    ] = None,
+    cases: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Labelled cases instead: gold, output, expected.")
+    ] = None,
+    boxed: Annotated[
+        bool,
+        typer.Option("--boxed", help="Cases: an output without a box is wrong, as in training and evaluation."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="GRADES.jsonl", help="Also write every verdict.")] = None,
+) -> None:
+    """Grade final answers: the last box after the thoughts. A case without a box is searched for its answer."""
+    from nemo_aopsd.files import write_jsonl
+    from nemo_aopsd.grading import cases as labelled
+
+    if (file is None) == (cases is None):
+        raise UserError("give either FILE with responses or --cases FILE.jsonl with labelled cases; not both.")
+    if boxed and file:
+        raise UserError("--boxed goes with --cases; responses are always graded by their box. Leave it out.")
+    if cases:
+        loaded = labelled.load_cases(cases)
+        grades = labelled.grade_cases(loaded, boxed=boxed)
+        names: list[object] = [case.name for case in loaded]
+        lines = list(labelled.report(loaded, grades))
+    else:
+        graded = labelled.grade_file(file)
+        names, grades = [row["id"] for row, _ in graded], [given for _, given in graded]
+        correct = sum(given.correct for given in grades)
+        lines = [f"{name}: {given.reason}" + (f" ({given.cause})" if given.cause else "") for name, given in
+                 zip(names, grades, strict=True)]  # fmt: skip
+        lines += [labelled.counts_line(grades), f"{correct} of {len(grades)} correct"]
+    if out:
+        rows = zip(names, grades, strict=True)
+        fields = ("correct", "reason", "cause")
+        write_jsonl(out, ({"id": name, **{field: getattr(given, field) for field in fields}} for name, given in rows))
+    for line in lines:
+        typer.echo(line)

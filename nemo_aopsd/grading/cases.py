@@ -1,0 +1,120 @@
+"""How often the grader agrees with labelled cases, and its verdicts on a file of responses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.grading import Grade, grade, grade_answer, grade_anywhere
+from nemo_aopsd.grading.extract import joined_answer, tagged_answer
+
+_THREADS = 2  # a hostile answer holds one of them up
+_SHOWN = 100  # characters of an answer in a line
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One labelled output. `expected` is None where the label is a convention that no grader can be held to."""
+
+    name: str
+    gold: str
+    output: str
+    expected: bool | None
+    bare: bool  # the output is an answer and not a response
+
+
+def load_cases(path: Path) -> list[Case]:
+    """Rows with `gold`, `output` and `expected`; a row's `adjudicated` goes before its `expected`, null sets it aside.
+
+    Raises UserError if the file is broken.
+    """
+    return [_case(row, where) for row, where in _rows(path, ("gold", "output", "expected"))]
+
+
+def grade_cases(cases: list[Case], *, boxed: bool = False) -> list[Grade]:
+    """Grades in the order of the cases. With `boxed`, an output without a box is wrong, as in training."""
+    return _map(lambda case: _grade_case(case, boxed), cases)
+
+
+def report(cases: list[Case], grades: list[Grade]) -> Iterator[str]:
+    """One line a disagreement, the counts, and `N of M agree` as the last."""
+    judged = [(case, given) for case, given in zip(cases, grades, strict=True) if case.expected is not None]
+    differing = [(case, given) for case, given in judged if given.correct != case.expected]
+    for case, given in differing:
+        yield (
+            f"{case.name}: expected {'correct' if case.expected else 'wrong'}, graded {_named(given)}: "
+            f"gold {case.gold[-_SHOWN:]!r}, output {case.output[-_SHOWN:]!r}"
+        )
+    for case, given in zip(cases, grades, strict=True):
+        if case.expected is None:
+            yield f"{case.name}: set aside as a convention, graded {_named(given)}"
+    wrongly = sum(given.correct for _, given in differing)
+    yield f"{wrongly} called correct and {len(differing) - wrongly} not called correct against their label"
+    yield counts_line(grades)
+    if aside := len(cases) - len(judged):
+        yield f"{aside} set aside as conventions"
+    yield f"{len(judged) - len(differing)} of {len(judged)} agree"
+
+
+def grade_file(path: Path) -> list[tuple[dict[str, Any], Grade]]:
+    """Rows with `id`, `answer` and `output`, each with its grade. Raises UserError if the file is broken."""
+    rows = [row for row, _ in _rows(path, ("id", "answer", "output"))]
+    return list(zip(rows, _map(lambda row: grade(row["output"], row["answer"]), rows), strict=True))
+
+
+def counts_line(grades: Iterable[Grade]) -> str:
+    """How many grades of each kind, ungradable ones by their cause."""
+    counts = Counter(_named(given) for given in grades)
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "no responses"
+
+
+def _grade_case(case: Case, boxed: bool) -> Grade:
+    gold = joined_answer(case.gold) or tagged_answer(case.gold) or case.gold
+    if case.bare:
+        return grade_answer(case.output, gold)
+    return (grade if boxed else grade_anywhere)(case.output, gold)
+
+
+def _map(work: Callable[[Any], Grade], items: list[Any]) -> list[Grade]:
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(work, items))
+
+
+def _named(given: Grade) -> str:
+    return f"{given.reason} ({given.cause})" if given.cause else given.reason
+
+
+def _case(row: dict[str, Any], where: str) -> Case:
+    expected = row.get("adjudicated", row["expected"])
+    if expected is not None and not isinstance(expected, bool):
+        raise UserError(f"{where}: expected is {expected!r}, not true, false or null. Correct the line.")
+    name = str(row.get("id", where))
+    return Case(name, row["gold"], row["output"], expected, row.get("output_kind") == "bare_answer")
+
+
+def _rows(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], str]]:
+    texts = [key for key in keys if key not in ("id", "expected")]
+    found = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        found, where = True, f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: broken JSON: {error}. Correct or delete the line.") from error
+        if not isinstance(row, dict) or not row.keys() >= set(keys):
+            raise UserError(f"{where}: expected an object with {', '.join(keys)}, got {line[:80]!r}. Correct the line.")
+        row |= {key: str(row[key]) for key in texts if isinstance(row[key], int | float)}
+        for key in texts:
+            if not isinstance(row[key], str) or (key != "output" and not row[key].strip()):
+                raise UserError(f"{where}: {key} is {row[key]!r}, not a text. Correct the line.")
+        yield row, where
+    if not found:
+        raise UserError(f"{path}: no rows. Expected one JSON object a line with {', '.join(keys)}.")
