@@ -1,0 +1,264 @@
+# What the scripts of this folder share: settings, checks, submission, Ray over the allocation, requeue and resume.
+# A script sets what is its own, defines `driver` (prints the commands to run), and ends with `main "$@"`.
+# shellcheck shell=bash
+set -euo pipefail
+
+# Settings of the cluster: change them here or give them in the environment.
+AOPSD_ACCOUNT=${AOPSD_ACCOUNT:-}                 # empty: your default account
+AOPSD_PARTITION=${AOPSD_PARTITION:-}             # empty: the default partition
+AOPSD_TIME=${AOPSD_TIME:-}                       # time limit; empty: the script's own
+AOPSD_CONTAINER=${AOPSD_CONTAINER:-}             # image (.sqsh, registry name: Pyxis; .sif: Apptainer), or none
+AOPSD_MOUNTS=${AOPSD_MOUNTS:-}                   # /here:/there,...; checkout, logs and run folder come by themselves
+AOPSD_LOGS=${AOPSD_LOGS:-$AOPSD_HOME/runs/slurm} # a folder a job; must be on a file system that all nodes share
+AOPSD_ENGINE=${AOPSD_ENGINE:-nemo_rl}            # local: one process without Ray, on a CPU or one GPU
+AOPSD_PYTHON=${AOPSD_PYTHON:-}                   # empty: .venv of the checkout without a container, else python
+AOPSD_SBATCH=${AOPSD_SBATCH:-}                   # further options of sbatch, such as --array=0-4 or --qos=long
+AOPSD_RAY_PORT=${AOPSD_RAY_PORT:-9900}           # of Ray's head
+AOPSD_WAIT=${AOPSD_WAIT:-1800}                   # seconds until all GPUs must be there
+AOPSD_GRACE=${AOPSD_GRACE:-60}                   # seconds from SIGTERM to SIGKILL when a run is stopped
+AOPSD_MAX_RESTARTS=${AOPSD_MAX_RESTARTS:-50}     # requeues of one job after its time limit
+
+die() { echo "error: $*" >&2; exit 2; }
+say() { echo "[$(date '+%F %T')] $*"; }
+in_job() { [[ ${0##*/} == slurm_script ]]; } # the name under which Slurm keeps a submitted script
+
+main() {
+    dry_run=false
+    ARGS=()
+    local word
+    for word in "$@"; do
+        case $word in
+            --dry-run) dry_run=true ;;
+            -h | --help) usage; exit 0 ;;
+            *) ARGS+=("$word") ;;
+        esac
+    done
+    if [[ $AOPSD_ENGINE == local ]]; then AOPSD_NODES=1; AOPSD_GPUS_PER_NODE=${AOPSD_LOCAL_GPUS:-0}; fi
+    if in_job; then AOPSD_NODES=$SLURM_JOB_NUM_NODES; fi # sbatch --nodes wins
+    : "${AOPSD_PYTHON:=$(default_python)}"
+    check_settings
+    check_task
+    if $dry_run; then show_plan; elif in_job; then run_job; else submit; fi
+}
+
+# The head of the calling script, up to the first line that is no comment.
+usage() { sed -n '2,/^[^#]/{/^# /s/^# //p;/^#$/s/^#//p}' "$0"; }
+
+default_python() {
+    if [[ $AOPSD_CONTAINER == none && -x $AOPSD_HOME/.venv/bin/python ]]; then
+        echo "$AOPSD_HOME/.venv/bin/python"
+    else
+        echo python
+    fi
+}
+
+check_settings() {
+    [[ $AOPSD_ENGINE == nemo_rl || $AOPSD_ENGINE == local ]] ||
+        die "AOPSD_ENGINE is '$AOPSD_ENGINE'; it must be nemo_rl or local."
+    [[ -n $AOPSD_CONTAINER ]] ||
+        die "AOPSD_CONTAINER is not set: name the image of the NeMo RL container (.sqsh, .sif, or a registry's name), or none."
+    if [[ $AOPSD_CONTAINER == /* || $AOPSD_CONTAINER == .* || $AOPSD_CONTAINER == *.sqsh || $AOPSD_CONTAINER == *.sif ]]; then
+        check_file AOPSD_CONTAINER "$AOPSD_CONTAINER" "Import the image first: containers or docs/slurm.md say how."
+    fi
+    local name
+    for name in AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_RAY_PORT AOPSD_WAIT AOPSD_GRACE AOPSD_MAX_RESTARTS; do
+        [[ ${!name} =~ ^[0-9]+$ ]] || die "$name is '${!name}'; it must be a whole number."
+    done
+    local gpus=$((AOPSD_NODES * AOPSD_GPUS_PER_NODE))
+    if [[ $AOPSD_ENGINE == nemo_rl ]] && ((gpus < ${AOPSD_MIN_GPUS:-1})); then
+        die "too few GPUs: AOPSD_NODES x AOPSD_GPUS_PER_NODE = $AOPSD_NODES x $AOPSD_GPUS_PER_NODE = $gpus, this script needs ${AOPSD_MIN_GPUS:-1}."
+    fi
+    local pair
+    for pair in ${AOPSD_MOUNTS//,/ }; do
+        [[ $pair == *:* ]] || die "AOPSD_MOUNTS has '$pair'; write /here:/there, with commas between."
+        [[ -e ${pair%%:*} ]] || die "AOPSD_MOUNTS names ${pair%%:*}, which is not there."
+    done
+    if [[ $AOPSD_CONTAINER == none && $AOPSD_PYTHON == */* && ! -x $AOPSD_PYTHON ]]; then
+        die "AOPSD_PYTHON: $AOPSD_PYTHON is not there or cannot be run."
+    fi
+}
+
+# NAME PATH REMEDY
+check_file() { [[ -r $2 ]] || die "$1: $2 is not there or cannot be read. $3"; }
+
+# What only a submit host with Slurm can say. Nothing has been submitted yet.
+check_cluster() {
+    command -v sbatch >/dev/null || die "sbatch is not on the PATH: submit from a login node of the cluster (or look with --dry-run)."
+    local listed
+    listed=$(sinfo --noheader --format '%G' ${AOPSD_PARTITION:+--partition "$AOPSD_PARTITION"}) ||
+        die "sinfo failed: no answer from Slurm's controller."
+    [[ -n $listed ]] || die "AOPSD_PARTITION: Slurm knows no nodes of partition '$AOPSD_PARTITION'."
+    if ((AOPSD_GPUS_PER_NODE > 0)) && [[ $listed == *gpu:* ]]; then
+        local most
+        most=$(gpus_of_gres <<<"$listed" | sort -n | tail -1)
+        ((most >= AOPSD_GPUS_PER_NODE)) ||
+            die "too few GPUs: AOPSD_GPUS_PER_NODE=$AOPSD_GPUS_PER_NODE, nodes of the partition have $most at most."
+    fi
+    if [[ $AOPSD_CONTAINER != none && $AOPSD_CONTAINER != *.sif ]] && ! srun --help | grep -q container-image; then
+        die "AOPSD_CONTAINER=$AOPSD_CONTAINER needs Pyxis, which this Slurm lacks: use a .sif image (Apptainer) or none."
+    fi
+}
+
+gpus_of_gres() { grep -o 'gpu:[^,(]*' | sed 's/.*://'; }
+
+has_gres() { ((AOPSD_GPUS_PER_NODE > 0)) && sinfo --noheader --format '%G' 2>/dev/null | grep -q 'gpu:'; }
+
+sbatch_command() {
+    command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/%x-%j.log")
+    [[ -z $AOPSD_ACCOUNT ]] || command+=(--account="$AOPSD_ACCOUNT")
+    [[ -z $AOPSD_PARTITION ]] || command+=(--partition="$AOPSD_PARTITION")
+    [[ -z $AOPSD_TIME ]] || command+=(--time="$AOPSD_TIME")
+    if has_gres; then command+=(--gres="gpu:$AOPSD_GPUS_PER_NODE"); fi
+    local -a further
+    read -ra further <<<"$AOPSD_SBATCH"
+    command+=("${further[@]}" "${ARRAY[@]}" "$(readlink -f "$0")" "${ARGS[@]}")
+}
+
+ARRAY=() # of sbatch, where a script works on a list
+
+submit() {
+    check_cluster
+    if [[ $AOPSD_CONTAINER == none ]]; then check_program; fi
+    mkdir -p "$AOPSD_LOGS" || die "AOPSD_LOGS: $AOPSD_LOGS cannot be made."
+    export AOPSD_HOME
+    local -a command
+    sbatch_command
+    local id
+    id=$(cd "$AOPSD_HOME" && "${command[@]}") || die "sbatch refused; its own message is above."
+    echo "job ${id%%;*}: logs in $AOPSD_LOGS"
+}
+
+# A last word of the program itself, where it can run without the container; scripts may replace it.
+check_program() { :; }
+check_task() { :; }
+
+show_plan() {
+    SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-CPUS}
+    local -a command
+    sbatch_command
+    echo "# would submit, from $AOPSD_HOME:"
+    printf '%q ' "${command[@]}"; echo
+    logs=$AOPSD_LOGS/NAME-JOB
+    head_node=HEAD
+    local role
+    for role in $(roles); do
+        srun_command "$role"
+        echo "# in the job, as $role:"
+        printf '%q ' "${command[@]}"; echo
+    done
+    echo "# and as the driver ($(where_runs)), output in $logs/driver.log:"
+    driver
+    if ((AOPSD_GPUS_PER_NODE > 0)) && [[ $AOPSD_ENGINE == nemo_rl ]]; then
+        echo "# once $((AOPSD_NODES * AOPSD_GPUS_PER_NODE)) GPUs are there ($AOPSD_NODES x $AOPSD_GPUS_PER_NODE), within $AOPSD_WAIT s"
+    fi
+}
+
+where_runs() { if [[ $AOPSD_CONTAINER == none ]]; then echo "no container"; else echo "in $AOPSD_CONTAINER"; fi; }
+
+uses_ray() { [[ $AOPSD_ENGINE == nemo_rl && ${AOPSD_RAY:-true} == true ]]; }
+
+roles() {
+    if ! uses_ray; then echo single; return; fi
+    echo head
+    if ((AOPSD_NODES > 1)); then echo worker; fi
+}
+
+# ROLE -> command=(srun ...), one task a node
+srun_command() {
+    local role=$1 nodes=1
+    command=(srun --overlap --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --export=ALL)
+    case $role in
+        worker)
+            nodes=$((AOPSD_NODES - 1))
+            command+=(--exclude="$head_node" --kill-on-bad-exit=0 --output="$logs/ray-worker-%t.log")
+            ;;
+        head) command+=(--nodelist="$head_node" --output="$logs/ray-head.log") ;;
+        single) command+=(--nodelist="$head_node" --output="$logs/node.log") ;;
+    esac
+    command+=(--nodes="$nodes" --ntasks="$nodes")
+    if has_gres; then command+=(--gres="gpu:$AOPSD_GPUS_PER_NODE"); fi
+    local mounts="$AOPSD_HOME:$AOPSD_HOME,$AOPSD_LOGS:$AOPSD_LOGS${AOPSD_RUN:+,$AOPSD_RUN:$AOPSD_RUN}"
+    mounts+=${AOPSD_MOUNTS:+,$AOPSD_MOUNTS}
+    case $AOPSD_CONTAINER in
+        none) ;;
+        *.sif) command+=(apptainer exec --nv --bind "$mounts" --pwd "$AOPSD_HOME" "$AOPSD_CONTAINER") ;;
+        *)
+            command+=(--no-container-mount-home --container-image="$AOPSD_CONTAINER")
+            command+=(--container-mounts="$mounts" --container-workdir="$AOPSD_HOME")
+            ;;
+    esac
+    command+=(bash "$AOPSD_HOME/slurm/node.sh" "$role" "$logs")
+}
+
+# The batch script of a job: starts the nodes' tasks and waits for the head's, whose exit code is the driver's.
+run_job() {
+    local restart=${SLURM_RESTART_COUNT:-0} id=$SLURM_JOB_ID
+    [[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+    logs=$AOPSD_LOGS/$SLURM_JOB_NAME-$id
+    ((restart == 0)) || logs+=-restart-$restart
+    mkdir -p "$logs" ${AOPSD_RUN:+"$AOPSD_RUN"}
+    rm -f "$logs/stop" "$logs/head-up"
+    driver >"$logs/driver.sh"
+    head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
+    export AOPSD_HEAD=$head_node AOPSD_RAY_PORT AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_PYTHON AOPSD_WAIT AOPSD_GRACE
+    export PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH}
+    say "job $id on $SLURM_JOB_NODELIST, attempt $((restart + 1)); logs in $logs"
+    local before
+    before=$(progress)
+
+    reason=
+    trap 'reason=limit; touch "$logs/stop"' USR1 # --signal in the head of each script
+    trap 'reason=cancel; touch "$logs/stop"' TERM INT
+    local role code=0 head_pid worker_pid=
+    local -a command
+    for role in $(roles); do
+        srun_command "$role"
+        "${command[@]}" &
+        if [[ $role == worker ]]; then worker_pid=$!; else head_pid=$!; fi
+    done
+    wait_for "$head_pid" "$worker_pid" || code=$?
+    touch "$logs/stop" # the workers leave
+    if [[ -n $worker_pid ]]; then wait "$worker_pid" || true; fi
+
+    if [[ $reason == limit && $code != 0 ]]; then go_on "$restart" "$before"; fi
+    if [[ $code != 0 && -z $reason ]]; then
+        say "failed with exit code $code; the last lines of the driver:"
+        tail -n 5 "$logs/driver.log" "$logs"/ray-*.log "$logs/node.log" 2>/dev/null || true
+    fi
+    say "ended with exit code $code${reason:+ ($reason)}"
+    exit "$code"
+}
+
+# HEAD_PID WORKER_PID: exit code of the head's srun. `wait` returns early on a signal, hence the loop.
+wait_for() {
+    while kill -0 "$1" 2>/dev/null; do
+        if [[ -n $2 && ! -e $logs/stop ]] && ! kill -0 "$2" 2>/dev/null; then
+            say "the Ray workers ended before the driver; stopping it. Their last words are in $logs/ray-worker-*.log"
+            touch "$logs/stop"
+        fi
+        sleep 1 &
+        wait $! || true
+    done
+    wait "$1"
+}
+
+# What a run has of lasting value: the next attempt starts from it.
+progress() {
+    [[ -n ${AOPSD_RUN:-} && -d $AOPSD_RUN ]] || return 0
+    (cd "$AOPSD_RUN" && find . \( -path './checkpoints/step_*/state.json' -o -name '*.jsonl' -path './eval/*' \
+        -o -name 'initial_progress.jsonl' -o -name 'samples*.jsonl' -o -name '*.journal*' \) -size +0 -exec cksum {} + | sort)
+}
+
+# RESTARTS PROGRESS_BEFORE: back into the queue, unless the attempt left nothing that the next could start from.
+go_on() {
+    local by_hand="Go on with the same command."
+    if [[ $(progress) == "$2" ]]; then
+        say "time limit reached before anything was saved; not requeued. Give more time, or lower checkpointing.save_period. $by_hand"
+        exit 1
+    fi
+    (($1 < AOPSD_MAX_RESTARTS)) || { say "requeued $1 times already (AOPSD_MAX_RESTARTS). $by_hand"; exit 1; }
+    say "time limit near; requeued, and will resume from the newest checkpoint"
+    trap '' TERM # the requeue ends this script
+    scontrol requeue "$SLURM_JOB_ID" || { say "Slurm does not requeue this job. $by_hand"; exit 1; }
+    sleep 600
+}

@@ -1,0 +1,99 @@
+#!/bin/bash
+# What one node of a job does, inside the container if there is one. lib.sh starts it through srun.
+#
+#   node.sh head|worker|single LOGS
+#
+# head: start Ray, wait for all GPUs, run LOGS/driver.sh, end with its exit code. worker: join Ray until LOGS/stop is
+# there. single: run LOGS/driver.sh without Ray. LOGS/stop ends each of them, wherever it runs.
+set -euo pipefail
+
+role=$1
+logs=$2
+driver_pid=
+
+die() { echo "error: $*" >&2; exit 2; }
+
+# Ray's worker ports stay below the kernel's ephemeral ones, apart from those that NeMo RL gives to vLLM and its trainer.
+ray_options=(--disable-usage-stats --min-worker-port=10002 --max-worker-port=11000)
+ray_options+=(--resources="{\"worker_units\": $AOPSD_GPUS_PER_NODE, \"slurm_managed_ray_cluster\": 1}")
+
+check_node() {
+    [[ -r $logs/driver.sh ]] || die "$(hostname) does not see $logs: AOPSD_LOGS must be on a file system that all nodes share."
+    local found
+    if ((AOPSD_GPUS_PER_NODE > 0)) && [[ -z ${AOPSD_FAKE_GPUS:-} ]]; then
+        found=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU ' || true)
+        ((found >= AOPSD_GPUS_PER_NODE)) || die "too few GPUs: $(hostname) has $found, AOPSD_GPUS_PER_NODE is $AOPSD_GPUS_PER_NODE."
+    fi
+}
+
+address() { # of the head, which a resolver may know by several
+    getent ahostsv4 "$AOPSD_HEAD" | awk 'NR == 1 {print $1}'
+}
+
+run_driver() {
+    setsid bash "$logs/driver.sh" >>"$logs/driver.log" 2>&1 & # a group of its own: a signal reaches all of it
+    driver_pid=$!
+    until [[ -e $logs/stop ]] || ! kill -0 "$driver_pid" 2>/dev/null; do sleep 1; done
+    if kill -0 "$driver_pid" 2>/dev/null; then end_driver; fi
+    wait "$driver_pid"
+}
+
+end_driver() {
+    echo "stopping the driver"
+    kill -TERM -- "-$driver_pid" 2>/dev/null || return 0
+    local left=$AOPSD_GRACE
+    while ((left-- > 0)) && kill -0 -- "-$driver_pid" 2>/dev/null; do sleep 1; done
+    kill -KILL -- "-$driver_pid" 2>/dev/null || true
+}
+
+wait_for_gpus() {
+    local wanted=$((AOPSD_NODES * AOPSD_GPUS_PER_NODE)) found=0 deadline=$((SECONDS + AOPSD_WAIT))
+    while [[ ! -e $logs/stop ]]; do
+        found=$("$AOPSD_PYTHON" - <<'PYTHON'
+import logging, os, ray
+ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
+print(int(ray.cluster_resources().get("worker_units", 0)))
+PYTHON
+        ) || found=0
+        echo "$found of $wanted GPUs are there"
+        ((found < wanted)) || return 0
+        ((SECONDS < deadline)) || die "after $AOPSD_WAIT s only $found of $wanted GPUs are there; see ray-worker-*.log."
+        sleep 5
+    done
+    die "stopped while waiting for GPUs."
+}
+
+case $role in
+    single)
+        check_node
+        trap 'touch "$logs/stop"' TERM
+        run_driver
+        ;;
+    head)
+        check_node
+        trap 'touch "$logs/stop"' TERM
+        trap 'ray stop >/dev/null 2>&1 || true' EXIT
+        RAY_ADDRESS=$(address):$AOPSD_RAY_PORT
+        export RAY_ADDRESS RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
+        ray start --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" "${ray_options[@]}"
+        touch "$logs/head-up"
+        wait_for_gpus
+        run_driver
+        ;;
+    worker)
+        check_node
+        trap 'touch "$logs/stop"' TERM
+        trap 'ray stop >/dev/null 2>&1 || true' EXIT
+        export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
+        until [[ -e $logs/head-up || -e $logs/stop ]]; do sleep 2; done
+        until [[ -e $logs/stop ]] || ray start --address="$(address):$AOPSD_RAY_PORT" "${ray_options[@]}"; do
+            ray stop >/dev/null 2>&1 || true
+            sleep 10
+        done
+        until [[ -e $logs/stop ]]; do
+            sleep 5
+            pgrep -x raylet >/dev/null || die "Ray died on $(hostname); its logs are in /tmp/ray/session_latest/logs there."
+        done
+        ;;
+    *) die "unknown role '$role'" ;;
+esac
