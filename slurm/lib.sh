@@ -58,7 +58,7 @@ check_settings() {
     [[ -n $AOPSD_CONTAINER ]] ||
         die "AOPSD_CONTAINER is not set: name the image of the NeMo RL container (.sqsh, .sif, or a registry's name), or none."
     if [[ $AOPSD_CONTAINER == /* || $AOPSD_CONTAINER == .* || $AOPSD_CONTAINER == *.sqsh || $AOPSD_CONTAINER == *.sif ]]; then
-        check_file AOPSD_CONTAINER "$AOPSD_CONTAINER" "Import the image first: containers or docs/slurm.md say how."
+        check_file AOPSD_CONTAINER "$AOPSD_CONTAINER" "Import the image first: docs/slurm.md says how."
     fi
     local name
     for name in AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_RAY_PORT AOPSD_WAIT AOPSD_GRACE AOPSD_MAX_RESTARTS; do
@@ -148,7 +148,7 @@ show_plan() {
     done
     echo "# and as the driver ($(where_runs)), output in $logs/driver.log:"
     driver
-    if ((AOPSD_GPUS_PER_NODE > 0)) && [[ $AOPSD_ENGINE == nemo_rl ]]; then
+    if uses_ray; then
         echo "# once $((AOPSD_NODES * AOPSD_GPUS_PER_NODE)) GPUs are there ($AOPSD_NODES x $AOPSD_GPUS_PER_NODE), within $AOPSD_WAIT s"
     fi
 }

@@ -1,0 +1,57 @@
+#!/bin/bash
+# Reasoning graphs from verified solutions: serves a model with vLLM on 1 GPU node and runs `aopsd dag build` against it.
+#
+#   AOPSD_CONTAINER=IMAGE AOPSD_PROBLEMS=limo.jsonl AOPSD_DAGS=dags.jsonl AOPSD_MODEL=Qwen/Qwen3-32B \
+#       bash slurm/dag_build.sh [--dry-run] [options of `aopsd dag build`]
+#
+# checks everything, then submits itself. With AOPSD_BASE_URL it uses that server and no GPU. Answers that exist are
+# kept. All settings: slurm/lib.sh, docs/slurm.md.
+#SBATCH --job-name=aopsd-dag-build
+#SBATCH --nodes=1
+#SBATCH --exclusive
+#SBATCH --time=04:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@120
+#SBATCH --output=%x-%j.log
+
+AOPSD_NODES=1
+AOPSD_BASE_URL=${AOPSD_BASE_URL:-}   # of a server that runs already; empty: start one
+AOPSD_GPUS_PER_NODE=${AOPSD_GPUS_PER_NODE:-$([[ -n $AOPSD_BASE_URL ]] && echo 0 || echo 8)}
+AOPSD_MIN_GPUS=$([[ -n $AOPSD_BASE_URL ]] && echo 0 || echo 1)
+AOPSD_RAY=false
+AOPSD_PROBLEMS=${AOPSD_PROBLEMS:-}   # JSONL with verified solutions
+AOPSD_DAGS=${AOPSD_DAGS:-}           # where accepted rows go; journal and rejects beside it
+AOPSD_MODEL=${AOPSD_MODEL:-}         # name of the model, or its directory
+AOPSD_SERVER=${AOPSD_SERVER:-}       # Python that imports vLLM; empty: that of NeMo RL's vLLM workers, else python
+AOPSD_PORT=${AOPSD_PORT:-8000}
+AOPSD_TP=${AOPSD_TP:-$AOPSD_GPUS_PER_NODE} # tensor parallelism of the server
+
+if [[ ${0##*/} == slurm_script ]]; then here=$SLURM_SUBMIT_DIR; else here=$(dirname "$(dirname "$(readlink -f "$0")")"); fi
+AOPSD_HOME=${AOPSD_HOME:-$here}
+[[ -r $AOPSD_HOME/slurm/lib.sh ]] || { echo "error: no slurm/lib.sh in $AOPSD_HOME: submit from the checkout, or set AOPSD_HOME." >&2; exit 2; }
+# shellcheck source=slurm/lib.sh
+source "$AOPSD_HOME/slurm/lib.sh"
+
+check_task() {
+    cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
+    [[ -n $AOPSD_PROBLEMS ]] || die "AOPSD_PROBLEMS is not set: a JSONL file of problems with verified solutions."
+    check_file AOPSD_PROBLEMS "$AOPSD_PROBLEMS" "Paths are taken from $AOPSD_HOME."
+    [[ -n $AOPSD_DAGS ]] || die "AOPSD_DAGS is not set: the file for the accepted rows."
+    [[ -n $AOPSD_MODEL ]] || die "AOPSD_MODEL is not set: the model to serve, such as Qwen/Qwen3-32B."
+    AOPSD_RUN=$(realpath -m "$(dirname "$AOPSD_DAGS")") # must be there in the container
+}
+
+progress() { find "$AOPSD_RUN" -maxdepth 1 -name "$(basename "${AOPSD_DAGS%.jsonl}")*" -size +0 -exec cksum {} + | sort; }
+
+driver() {
+    local url=${AOPSD_BASE_URL:-http://localhost:$AOPSD_PORT/v1}
+    printf 'cd %q\n' "$AOPSD_HOME"
+    [[ -n $AOPSD_BASE_URL ]] || printf 'source slurm/serve.sh %q %q %q %q %q %q\n' \
+        "$AOPSD_MODEL" "$AOPSD_PORT" "$AOPSD_TP" "$AOPSD_WAIT" "$logs/server.log" "$AOPSD_SERVER"
+    printf '%q ' "$AOPSD_PYTHON" -c "from nemo_aopsd.cli import main; main()" dag build "$AOPSD_PROBLEMS" \
+        --out "$AOPSD_DAGS" --base-url "$url" --model "$AOPSD_MODEL" "${ARGS[@]}"
+    printf '\n'
+}
+
+main "$@"
