@@ -16,7 +16,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint grading clean
 
 setup: $(READY)
 
@@ -40,6 +40,9 @@ test: $(READY)
 lint: $(READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+grading: $(READY)
+	.venv/bin/python benchmarks/grading.py --fuzz 100000
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .coverage

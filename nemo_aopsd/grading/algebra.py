@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _DIGITS = 40
 _MOST_DIGITS = 400
 _CLOSE = 30  # decimal digits to which closed forms must agree
-_CLOSE_DECIMAL = 11  # and to which a decimal must agree with the number it stands for
 _APPROXIMATION = re.compile(r"\\approx(?![a-z])|\u2248")
 _LEFT_SIDE = re.compile(r"[A-Za-z0-9_+\-*/\\ ()|:'{}]+")
 _MARKED = re.compile(r"\s*\$?\s*\\(?:text|textbf|mbox|mathrm|textrm)\b")
@@ -118,7 +117,15 @@ def _same_parsed(given: tuple[Any, ...], wanted: tuple[Any, ...], predicted: str
     decided = _same_closed_form(given[0], wanted[0], predicted, gold)
     if decided is not None:
         return decided
-    return bool(verify(list(wanted), list(given), float_rounding=12, timeout_seconds=None, raise_on_error=True))
+    return bool(
+        verify(
+            list(wanted),
+            list(given),
+            float_rounding=12,
+            timeout_seconds=None,
+            raise_on_error=True,
+        )
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -142,9 +149,7 @@ def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> boo
         return None
     given, wanted = _rationalized(given), _rationalized(wanted)
     given, wanted = _imaginary(given, wanted)
-    digits = _CLOSE
-    if exact.is_precise(predicted) or exact.is_precise(gold):
-        digits = _CLOSE_DECIMAL
+    digits = exact.trusted_digits(predicted) or exact.trusted_digits(gold) or _CLOSE
     if given.free_symbols != wanted.free_symbols:
         return False
     symbols = sorted(given.free_symbols, key=str)
@@ -187,7 +192,7 @@ def _close(one: Expr, other: Expr, digits: int) -> bool | None:
     if not all(size.is_number and size.is_finite for size in sizes):
         return None
     difference = abs((one - other).evalf(_DIGITS, maxn=_MOST_DIGITS))
-    scale = max(sizes) if digits == _CLOSE_DECIMAL else min(1, max(sizes))
+    scale = max(sizes) if digits < _CLOSE else min(1, max(sizes))
     return bool(difference <= scale / 10**digits)
 
 

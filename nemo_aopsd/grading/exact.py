@@ -9,6 +9,7 @@ from nemo_aopsd.grading.normalize import Answer
 
 _INTEGER = re.compile(r"([+-]?)\s*([1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)")
 _DECIMAL = re.compile(r"([+-]?)\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)\.([0-9]*)")
+_SCIENTIFIC = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})")
 _COMMA_DECIMAL = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _QUOTIENT = re.compile(r"([+-]?)\s*(?:\\frac\{\s*(-?[0-9]+)\s*\}\{\s*(-?[0-9]+)\s*\}|([0-9]+)\s*/\s*([0-9]+))")
 _MIXED = re.compile(r"([+-]?)\s*([0-9]+)(?:\s*\\frac\{([0-9]+)\}\{([0-9]+)\}|\s+([0-9]+)/([0-9]+))")
@@ -17,6 +18,7 @@ _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _BASED = re.compile(r"([0-9A-Za-z]+)_\{?([0-9]+)\}?")
 _FUNCTIONS = {"sin", "cos", "tan", "log", "exp", "arcsin", "arccos", "arctan", "sqrt", "infty"}
 _ROUNDED_DIGITS = 12  # as many significant digits make a decimal stand for the number that it rounds
+_FLOAT_DIGITS = 15  # of a decimal that math-verify has read
 _LONGEST = 1000
 
 
@@ -44,6 +46,8 @@ def rational(text: str) -> Fraction | None:
     if (match := _DECIMAL.fullmatch(text)) and (match[2] or match[3]):
         value = Fraction(f"{(match[2] or '0').replace(',', '')}.{match[3] or '0'}")
         return -value if match[1] == "-" else value
+    if match := _SCIENTIFIC.fullmatch(text):
+        return Fraction(match[1]) * Fraction(10) ** int(match[2])
     if match := _QUOTIENT.fullmatch(text):
         above, below = int(match[2] or match[4]), int(match[3] or match[5])
         return _signed(match[1], above, below) if below else None
@@ -85,9 +89,10 @@ def rounds_to(decimal: str, value: Fraction) -> bool:
     return abs(rational(decimal) - value) < step
 
 
-def is_precise(decimal: str) -> bool:
-    """True if a decimal has enough digits to stand for an irrational number."""
-    return significant_digits(decimal) >= _ROUNDED_DIGITS
+def trusted_digits(decimal: str) -> int:
+    """To how many digits a decimal must agree with the irrational number it stands for; 0 if it has too few for one."""
+    digits = significant_digits(decimal)
+    return min(digits, _FLOAT_DIGITS) - 1 if digits >= _ROUNDED_DIGITS else 0
 
 
 def significant_digits(decimal: str) -> int:

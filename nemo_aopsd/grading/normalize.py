@@ -45,6 +45,7 @@ _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\bde
 _PERCENT = re.compile(r"\\%|\b(?:percentage|percent|pct)\b|\s%")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\\[,!; ]|\s?\{,\s?\}|\\,\\!|,\\!)\s*(?=[0-9]{3}(?![0-9]))")
 _SPACING = re.compile(r"(?<!\\)\\[!,;: ]|~|\\(?:left|right|displaystyle|limits|[bB]ig+[lr]?)(?![A-Za-z])")
+_STYLE = re.compile(r"\\(?:bf|rm|it|large|Large|huge|small)(?![A-Za-z])|\\(?:text)?color\{\w+\}|\\pmod\s*\{\w+\}$")
 _ANSWER_IS = re.compile(
     r"^(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:correct\s+|final\s+)?answer\s*(?:is|:|=)\s*:?\s*",
     re.IGNORECASE,
@@ -118,6 +119,7 @@ def _glyphs(text: str) -> str:
     if "\\begin" not in text:  # escaped once too often; in a matrix it is a line break
         text = re.sub(r"\\\\(?=[A-Za-z{])", r"\\", text)
     text = _THOUSANDS.sub("", text.replace("{,}", ",").replace("{, }", ","))
+    text = _STYLE.sub("", text).replace("\\varnothing", "\\emptyset")
     return _SPACING.sub("", re.sub(r"\\q?quad(?![A-Za-z])", " ", text))
 
 
