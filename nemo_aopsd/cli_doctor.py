@@ -1,0 +1,61 @@
+"""`aopsd doctor`: whether this machine, and a config on it, can work. The command line mounts it with `mount`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nemo_aopsd.errors import UserError
+
+if TYPE_CHECKING:
+    from nemo_aopsd.config import Config
+    from nemo_aopsd.doctor.result import Check
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("doctor", epilog="Example: aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml")(doctor)
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Also: does this config fit here?")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Versions, GPUs, driver, worker environments, folders, ports; with CONFIG its model, tokenizer and memory.
+
+    Exit code: 0 if all is well, 1 with warnings, 2 with errors. Changes nothing.
+    """
+    from rich.console import Console
+
+    from nemo_aopsd.config_files import load_config
+    from nemo_aopsd.doctor import diagnose, look_around, show
+    from nemo_aopsd.doctor.result import EXIT_CODES, worst
+
+    settings = load_config(config, overrides or []) if config else None
+    diagnosis = diagnose(settings, look_around())
+    if settings:
+        diagnosis.checks.insert(0, _check_settings(settings))
+    if as_json:
+        typer.echo(json.dumps(show.as_json(diagnosis), ensure_ascii=False, indent=1))
+    else:
+        show.show(diagnosis, Console())
+    raise typer.Exit(EXIT_CODES[worst(diagnosis.checks)])
+
+
+def _check_settings(config: Config) -> Check:
+    """The engine's own check, as `aopsd train --check` makes it."""
+    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.doctor.result import ERROR, OK, Check
+
+    expected = f"settings that aopsd.engine={config.aopsd.engine} can work with"
+    try:
+        engine_module(config).check(config)
+    except UserError as error:
+        return Check(
+            "settings", ERROR, str(error), expected, "Change what is listed; aopsd train --check says when it is right"
+        )
+    return Check("settings", OK, "all accepted", expected)

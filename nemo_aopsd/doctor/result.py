@@ -1,0 +1,57 @@
+"""What every check returns, and how outside programs are asked."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OK, WARN, ERROR = "ok", "warn", "error"
+EXIT_CODES = {OK: 0, WARN: 1, ERROR: 2}
+
+Run = Callable[[Sequence[str], float], str]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `remedy` is empty where there is nothing to do; texts have no full stop."""
+
+    name: str
+    severity: str
+    found: str
+    expected: str
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def worst(checks: Iterable[Check]) -> str:
+    """The highest severity.
+
+    >>> worst([Check("a", "ok", "", ""), Check("b", "warn", "", "")])
+    'warn'
+    """
+    return max((check.severity for check in checks), key=EXIT_CODES.__getitem__, default=OK)
+
+
+def run(command: Sequence[str], seconds: float) -> str:
+    """Standard output. Raises OSError where the program is missing, fails, or takes longer than `seconds`."""
+    try:
+        done = subprocess.run(list(command), capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"no answer from {command[0]} in {seconds:g} s") from error
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise OSError(f"{command[0]} ended with {done.returncode}: {last}")
+    return done.stdout
+
+
+def gigabytes(size: float) -> str:
+    """Bytes in units of 10^9, as makers of GPUs and disks count.
+
+    >>> gigabytes(8_044_936_192)
+    '8.0 GB'
+    """
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,76 @@
+"""The findings as a table on a terminal, or as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from nemo_aopsd.doctor.memory import SAMPLE, TRAIN, Item, total
+from nemo_aopsd.doctor.result import ERROR, EXIT_CODES, OK, WARN, gigabytes, worst
+
+if TYPE_CHECKING:
+    from nemo_aopsd.doctor import Diagnosis
+
+_STYLES = {OK: "green", WARN: "yellow", ERROR: "bold red"}
+_PLACES = {"gpu": "one GPU", "host": "host, one node"}
+
+
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """`memory` in bytes; `severity` is the worst, `exit_code` what the command ends with."""
+    severity = worst(diagnosis.checks)
+    return {
+        "severity": severity,
+        "exit_code": EXIT_CODES[severity],
+        "parameters": diagnosis.parameters,
+        "checks": [check.as_json() for check in diagnosis.checks],
+        "memory": [
+            {
+                "name": row.name,
+                "place": row.place,
+                "turns": list(row.turns),
+                "bytes": round(row.size),
+                "formula": row.formula,
+            }
+            for row in diagnosis.memory
+        ],
+    }
+
+
+def show(diagnosis: Diagnosis, console: Console) -> None:
+    table = Table("check", "", "found", "expected", box=None, pad_edge=False)
+    for check in diagnosis.checks:
+        style = _STYLES[check.severity]
+        table.add_row(escape(check.name), f"[{style}]{check.severity}[/]", escape(check.found), escape(check.expected))
+    console.print(table)
+    if diagnosis.memory:
+        console.print()
+        console.print(_memory_table(diagnosis.memory))
+    for severity in (WARN, ERROR):
+        for remedy, names in _remedies(diagnosis, severity).items():
+            console.print(f"\n[{_STYLES[severity]}]{severity}[/] {escape(', '.join(names))}: {escape(remedy)}.")
+    counts = {severity: sum(check.severity == severity for check in diagnosis.checks) for severity in EXIT_CODES}
+    console.print(f"\n{counts[OK]} ok, {counts[WARN]} warnings, {counts[ERROR]} errors")
+
+
+def _remedies(diagnosis: Diagnosis, severity: str) -> dict[str, list[str]]:
+    """Each remedy once, with the checks that it mends."""
+    found: dict[str, list[str]] = {}
+    for check in diagnosis.checks:
+        if check.severity == severity and check.remedy:
+            found.setdefault(check.remedy, []).append(check.name)
+    return found
+
+
+def _memory_table(rows: list[Item]) -> Table:
+    """A block a place, with its sums."""
+    table = Table("memory", "training", "sampling", "formula", box=None, pad_edge=False)
+    for place in dict.fromkeys(row.place for row in rows):
+        for row in (row for row in rows if row.place == place):
+            cells = [gigabytes(row.size) if turn in row.turns else "" for turn in (TRAIN, SAMPLE)]
+            table.add_row(row.name, *cells, escape(row.formula))
+        sums = [f"[bold]{gigabytes(total(rows, place, turn))}[/]" for turn in (TRAIN, SAMPLE)]
+        table.add_row(f"[bold]{_PLACES[place]}[/]", *sums, "", end_section=True)
+    return table
