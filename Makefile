@@ -1,5 +1,6 @@
 # make demo      the whole algorithm on a tiny built-in model, then runs/demo/report.html
 # make test      the tests, with the coverage gate of the core
+# make cluster-test  slurm/ under a real Slurm, some minutes; needs root and `apt-get install slurm-wlm munge`
 # make setup     only the environment: .venv in this folder, with the `aopsd` command
 #
 # PYTHON=...       which Python to build on; otherwise the first of 3.11 to 3.13 on the PATH
@@ -36,6 +37,9 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 95
+
+cluster-test: $(READY)
+	AOPSD_CLUSTER_TEST=1 .venv/bin/python -m pytest tests/cluster --durations 0
 
 lint: $(READY)
 	.venv/bin/ruff check .
