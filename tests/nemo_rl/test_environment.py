@@ -151,31 +151,6 @@ def test_correctness_off_the_main_thread_as_in_a_ray_actor(text, grade, correct)
     assert found["env"].counters["correct"] == correct
 
 
-@pytest.mark.parametrize("fault", ["too slow", "killed"])
-def test_after_a_grading_that_hangs_or_dies_the_next_answer_is_graded(fault, monkeypatch):
-    half = "\\frac{1}{2}"
-
-    async def main():
-        grader = environment._Grader()
-        try:
-            if fault == "too slow":
-                with monkeypatch.context() as patch:
-                    patch.setattr(environment, "_GRADING_SECONDS", 0.01)  # less than the process takes to start
-                    lost = await grader._grade_apart("\\boxed{0.5}", half)
-            else:
-                await grader._grade_apart("\\boxed{0.5}", half)
-                for process in grader._pool._processes.values():
-                    process.kill()
-                    process.join()
-                lost = await grader._grade_apart("\\boxed{0.5}", half)
-            return lost, await grader._grade_apart("\\boxed{0.5}", half)
-        finally:
-            grader.stop()
-
-    lost, following = asyncio.run(main())
-    assert (lost.correct, lost.reason, following.correct) == (False, "ungradable", True)
-
-
 def test_a_weighted_sum():
     with ChatServer(said('["a", "d"]')) as server:
         found, _ = outcome(settings(server.url, reward={"progress": 0.5, "correct": 2.0}), "\\boxed{\\frac{1}{2}}")

@@ -11,10 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 import ray
@@ -32,12 +29,11 @@ from nemo_aopsd.config_schema import first_line
 from nemo_aopsd.data import Problem, parse_problem
 from nemo_aopsd.engines.nemo_rl.judge_client import JudgeClient, JudgeSettings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.grading import Grade, extract_answer, grade
+from nemo_aopsd.grading import extract_answer, grade_async
 from nemo_aopsd.judge import Verdict, judge_messages, parse_verdict, shorten
 
 ENV_NAME = "aopsd_progress"
 ACTOR = f"{__name__}.ProgressJudgeEnvironment"
-_GRADING_SECONDS = 60
 
 
 @dataclass
@@ -80,7 +76,6 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
         self.settings = read_settings(cfg)
         self.counters: Counter[str] = Counter()
         self._judge_client = JudgeClient(self.settings.judge)
-        self._grader = _Grader()
 
     async def step(
         self, message_log_batch: Sequence[list[dict[str, str]]], metadata: list[dict[str, Any]]
@@ -107,7 +102,6 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
 
     async def shutdown(self) -> None:
         """NeMo RL's asynchronous loop calls it before it stops the policy."""
-        self._grader.stop()
         await self._judge_client.close()
 
     async def _assess(self, info: dict[str, Any], attempt: str) -> dict[str, Any]:
@@ -165,7 +159,7 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
             limit = min(limit, len(attempt)) // 2
 
     async def _correctness(self, problem: Problem, attempt: str) -> dict[str, Any]:
-        graded = await self._grader.grade(attempt, problem.answer)
+        graded = await grade_async(attempt, problem.answer)
         self.counters["graded"] += 1
         self.counters["correct"] += graded.correct
         self.counters["ungradable"] += graded.reason == "ungradable"
@@ -188,40 +182,6 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
 @ray.remote(max_restarts=-1, max_task_retries=-1)
 class ProgressJudgeEnvironment(ProgressJudgeEnvironmentImpl):
     """The Ray actor."""
-
-
-class _Grader:
-    """`grade` for a coroutine. Answers that need math-verify, whose time-out wants a main thread, go one by one to a
-    process; one that outlasts even this, or kills it, is ungradable, and the next gets a new process."""
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-        self._turn = asyncio.Lock()
-
-    async def grade(self, text: str, answer: str) -> Grade:
-        try:
-            return grade(text, answer)
-        except RuntimeError:  # needs math-verify, and this is no main thread
-            return await self._grade_apart(text, answer)
-
-    async def _grade_apart(self, text: str, answer: str) -> Grade:
-        async with self._turn:
-            if self._pool is None:
-                self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-            try:
-                running = asyncio.get_running_loop().run_in_executor(self._pool, grade, text, answer)
-                return await asyncio.wait_for(running, _GRADING_SECONDS)
-            except (TimeoutError, BrokenProcessPool) as error:
-                print(f"[{ENV_NAME}] {type(error).__name__} at grading {text[-200:]!r}: ungradable", flush=True)
-                self.stop()
-                return Grade(False, "ungradable")
-
-    def stop(self) -> None:
-        if self._pool is not None:
-            for process in list(self._pool._processes.values()):  # `shutdown` would wait for what hangs
-                process.kill()
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
 
 
 class _Characters:
