@@ -1,5 +1,8 @@
 """What equals what beyond fast exact paths, decided as the grading process does it but in this one."""
 
+import io
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from nemo_aopsd.grading.exact import rational, same_clock, same_in_base, same_wo
 from nemo_aopsd.grading.extract import joined_answer, tagged_answer
 from nemo_aopsd.grading.normalize import normalize
 from nemo_aopsd.grading.structure import read_shape, same_shape
+from nemo_aopsd.grading.worker import answer_requests
 
 ROOTS = "\\frac{-1+\\sqrt{17}}{2}, \\frac{-1-\\sqrt{17}}{2}"
 FOUR = "2,3,\\frac{3+i\\sqrt{3}}{2},\\frac{3-i\\sqrt{3}}{2}"
@@ -158,3 +162,16 @@ def test_a_text_without_a_tag_is_searched_by_math_verify():
     assert same_anywhere("so the sum is 35 + 70 = 105.", "105") is True
     assert same_anywhere("so the sum is 35 + 70 = 106.", "105") is False
     assert same_anywhere("no idea", "105") is None
+
+
+def test_the_worker_answers_each_request_in_turn_and_names_exceptions():
+    requests = [
+        {"operation": "same", "predicted": "x+1", "gold": "1+x"},
+        {"operation": "same", "predicted": "3", "gold": "()"},
+        {"operation": "anywhere", "predicted": "no idea", "gold": "7"},
+    ]
+    replies = io.StringIO()
+    answer_requests(io.StringIO("".join(json.dumps(request) + "\n" for request in requests)), replies)
+    first, second, third = map(json.loads, replies.getvalue().splitlines())
+    assert first == {"verdict": True} and third == {"verdict": None}
+    assert second["error"].startswith("ValueError: math-verify cannot read the gold answer")
