@@ -3,6 +3,7 @@
 import doctest
 import json
 import random
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -456,7 +457,8 @@ def test_report(labelled):
     assert "| L, nats a token | events in the run | drawn | labelled | useful | redundant | leakage |" in text
     assert f"100.0 % ({ada['bins'][3]['labelled']} of {ada['bins'][3]['labelled']})" in text and "91.35 %" in text
     figure = (labelled / "audit/enrichment.svg").read_text()
-    assert "ada: 60 labels" in figure and "bob: 60 labels" in figure and "leakage" in figure
+    sizes = ", ".join(str(row["labelled"]) for row in ada["bins"])
+    assert f"ada: 60 labels, by bin {sizes}" in figure and "bob: 60 labels" in figure and "leakage" in figure
 
 
 def test_report_twice_is_the_same(labelled):
@@ -490,6 +492,30 @@ def test_report_refuses_a_foreign_key(labelled):
     key.write_text("".join(key.read_text().splitlines(keepends=True)[1:]))
     with pytest.raises(UserError, match="not of one sample"):
         report.write_report(labelled)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("sample.json", "{", "broken JSON"),
+        ("sample.json", '{"seed": 0}', "no `count` in it"),
+        ("key.jsonl", '{"id": "a"}\n', "expected an object with id, nll"),
+        ("events.jsonl", '{"id": "a"}\n', "expected an object with id, problem_id"),
+    ],
+)
+def test_broken_files_are_named(labelled, name, content, message):
+    (labelled / "audit" / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        report.write_report(labelled)
+
+
+def test_the_document_and_the_page_define_labels_alike():
+    document = (Path(__file__).parents[1] / "docs/audit.md").read_text()
+    cells = re.findall(r"^\| \d \| (\w+) \| (.+) \|$", document, re.MULTILINE)
+    assert [name for name, _ in cells] == list(labels.LABELS)
+    for name, meaning in cells:
+        words = set(re.findall(r"\w+", meaning))
+        assert len(words) > 10 and words <= set(re.findall(r"\w+", labels.LABELS[name]))
 
 
 def test_wheel_ships_page_and_wording():

@@ -228,18 +228,28 @@ class Browser:
     """A page in headless Chromium, driven by real key strokes through the DevTools protocol."""
 
     def __init__(self, socket):
-        self.socket, self.last, self.messages = socket, 0, []
+        self.socket, self.last, self.messages, self.loaded = socket, 0, [], False
+
+    async def open(self, url):
+        await self.call("Page.navigate", url=url)
+        while not self.loaded:
+            self.note(await self.socket.receive_json(timeout=60))
+
+    def note(self, message):
+        """Keep what the console says, and that the page is there."""
+        if message["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.messages.append(message["params"])
+        self.loaded |= message["method"] == "Page.loadEventFired"
 
     async def call(self, method, **params):
         self.last += 1
         await self.socket.send_json({"id": self.last, "method": method, "params": params})
         while True:
-            message = await self.socket.receive_json(timeout=30)
+            message = await self.socket.receive_json(timeout=60)
             if message.get("id") == self.last:
                 assert "error" not in message, message
                 return message["result"]
-            if message["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
-                self.messages.append(message["params"])
+            self.note(message)
 
     async def run(self, script):
         """The value of a JavaScript expression, awaited if it is a promise."""
@@ -248,7 +258,7 @@ class Browser:
         return found["result"].get("value")
 
     async def until(self, script):
-        for _ in range(200):
+        for _ in range(1500):
             if await self.run(script):
                 return
             await asyncio.sleep(0.02)
@@ -286,7 +296,7 @@ def in_browser(url, folder, act):
                 browser = Browser(socket)
                 for domain in ("Runtime", "Log", "Page"):
                     await browser.call(f"{domain}.enable")
-                await browser.call("Page.navigate", url=url)
+                await browser.open(url)
                 await act(browser)
                 return browser.messages
 
@@ -303,7 +313,7 @@ def test_page_in_a_browser(tmp_path):
     """Keys, undo, focus and Enter, escaping, a server that is gone; and a silent console up to there."""
     long = event(1, problem="x" * 300 + " and y. " * 200, before="\\frac{1}{2} word " * 400, before_omitted=812)
     events = [long, event(2, before=EVIL, suffix=EVIL, problem=EVIL), event(3), event(4)]
-    shown = "document.getElementById('count').textContent"
+    shown = "document.getElementById('count')?.textContent"
 
     async def act(browser):
         await browser.until(f"{shown} === '0 of 4 labelled'")

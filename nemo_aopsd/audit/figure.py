@@ -25,15 +25,11 @@ def enrichment_figure(record: dict[str, Any]) -> str:
         for axes, (name, found) in zip(all_axes, labellers.items(), strict=True):
             for index, label in enumerate(LABELS):
                 _draw(axes, found, label, 0.08 * (index - 1))
-            axes.set_title(f"{name}: {found['labelled']} labels")
+            sizes = ", ".join(str(row["labelled"]) for row in found["bins"])
+            axes.set_title(f"{name}: {found['labelled']} labels, by bin {sizes}")
             axes.set(ylim=(-0.02, 1.02), ylabel="share of the bin")
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
-        last = list(labellers.values())[-1]
-        names = [
-            f"{name}\nn = {row['labelled']}" if len(labellers) == 1 else name
-            for name, row in zip(record["bins"], last["bins"], strict=True)
-        ]
-        all_axes[-1].set_xticks(range(len(names)), names)
+        all_axes[-1].set_xticks(range(len(record["bins"])), record["bins"])
         all_axes[-1].set_xlabel("L, nats a token")
         handles, texts = all_axes[0].get_legend_handles_labels()
         figure.legend(handles, texts, loc="outside upper left", ncols=len(LABELS))

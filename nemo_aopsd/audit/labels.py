@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.audit.events import SEEN_FIELDS
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import append_jsonl, read_journal
 
@@ -29,7 +29,7 @@ def load_events(run: Path) -> list[Record]:
     """What labellers see, in the order of the sample. Raises UserError if nothing has been drawn yet."""
     if not (run / "audit" / "sample.json").is_file():
         raise UserError(f"{run}: no sample to label. Draw one first: aopsd audit sample {run} --count 300 --seed 0")
-    return [event for _, event in read_jsonl(run / "audit" / "events.jsonl")]
+    return read_journal(run / "audit" / "events.jsonl", *SEEN_FIELDS)
 
 
 def labels_path(run: Path, name: str) -> Path:

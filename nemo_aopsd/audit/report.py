@@ -11,10 +11,9 @@ from typing import Any
 from nemo_aopsd.audit.figure import enrichment_figure
 from nemo_aopsd.audit.labels import LABELS, load_events, read_labels
 from nemo_aopsd.audit.measure import agreement, by_bin
-from nemo_aopsd.audit.sampling import bin_name
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.audit.sampling import bin_name, read_sample
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, read_journal
 
 PAPER_LEAKAGE = "The paper labels 91.35 % of its events with L ≥ 4 as leakage (15,043 events in all)."
 
@@ -132,10 +131,10 @@ def _drawn(record: Record) -> int:
 
 def _read_key(run: Path) -> tuple[dict[str, float], Record]:
     events = load_events(run)
-    nlls = {line["id"]: line["nll"] for _, line in read_jsonl(run / "audit" / "key.jsonl")}
+    nlls = {line["id"]: line["nll"] for line in read_journal(run / "audit" / "key.jsonl", "id", "nll")}
     if nlls.keys() != {event["id"] for event in events}:
         raise UserError(f"{run / 'audit'}: events.jsonl and key.jsonl are not of one sample. Restore both.")
-    return nlls, json.loads((run / "audit" / "sample.json").read_text(encoding="utf-8"))
+    return nlls, read_sample(run / "audit")
 
 
 def _check_known(labels: dict[str, str], nlls: dict[str, float], path: Path) -> None:

@@ -22,6 +22,7 @@ from nemo_aopsd.run_folder import load_run_config
 
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0)  # nats a token, between the bins
 _DRAWN_BY = ("seed", "count", "by_bin", "edges")
+_WRITTEN = (*_DRAWN_BY, "population_per_bin", "drawn_per_bin", "num_empty", "last_file")
 
 Record = dict[str, Any]
 
@@ -44,6 +45,19 @@ def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Seq
     write_jsonl(folder / "events.jsonl", [seen[place] for place in chosen])
     write_jsonl(folder / "key.jsonl", [key[place] for place in chosen])
     atomic_write(folder / "sample.json", json.dumps(record, indent=1) + "\n")  # last: the sample is complete
+    return record
+
+
+def read_sample(folder: Path) -> Record:
+    """What `sample.json` says. Raises UserError if it is not as it was written."""
+    path = folder / "sample.json"
+    try:
+        record = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: broken JSON: {error}. Restore the file, or move {folder} away.") from error
+    missing = [name for name in _WRITTEN if not isinstance(record, dict) or name not in record]
+    if missing:
+        raise UserError(f"{path}: no `{missing[0]}` in it. Restore the file, or move {folder} away.")
     return record
 
 
@@ -130,7 +144,7 @@ def _summary(population: Population, chosen: Sequence[Place], edges: Sequence[fl
 
 
 def _same_sample(folder: Path, wanted: Record) -> Record:
-    record = json.loads((folder / "sample.json").read_text(encoding="utf-8"))
+    record = read_sample(folder)
     changed = [
         f"{name} {record.get(name)!r} -> {wanted[name]!r}" for name in _DRAWN_BY if record.get(name) != wanted[name]
     ]
