@@ -127,12 +127,14 @@ def same_clock(predicted: str, gold: str) -> bool | None:
 
 
 def same_in_base(predicted: str, gold: str) -> bool | None:
-    """Equal as numbers with a base as index; None if the gold answer has none. Without its base it is another number.
+    """Equal as numbers with a base as index; None if neither has one. A gold answer with a base needs one in return.
 
     >>> same_in_base("10_2", "2_3"), same_in_base("204", "204_5"), same_in_base("1", "1")
     (True, False, None)
     """
     bases = [_BASED.fullmatch(text) for text in (predicted, gold)]
+    if bases[0] and bases[0][1].isdigit() and gold.isdecimal():
+        bases[1] = _BASED.fullmatch(f"{gold}_10")
     if bases[1] is None or not bases[1][1].isdigit():
         return None
     if bases[0] is None:

@@ -77,6 +77,11 @@ _UNIT_WORDS = {
     "unit": "unit units",
 }
 _UNITS = {word: name for name, words in _UNIT_WORDS.items() for word in words.split()}
+_NO_UNIT = re.compile(  # words that change the value before them
+    r"\b(?:and|or|to|if|for|when|is|not|no|more|less|plus|minus|times|mod|factorial|squared|cubed|pi|half|halves|thirds?"
+    r"|percent|pct|percentage|dozens?|(?:hundred|thousand|million|billion|trillion)s?)\b",
+    re.IGNORECASE,
+)
 _POWER = r"(?:\s*\^\s*\{?([23])\}?)?"
 _PLAIN_UNIT = re.compile(
     r"(?<=[0-9})])\s*(?:(square|sq\.?|cubic)\s+)?"
@@ -148,12 +153,17 @@ def _unwrapped(text: str) -> str:
 
 def _cut_unit(text: str) -> tuple[str, str | None]:
     match = _WRAPPED_UNIT.search(text) or _PLAIN_UNIT.search(text)
-    if match is None or re.search(r"\b(?:and|or|to|if|for|when|percent|pct|percentage)\b", match[2]):
+    if match is None or _NO_UNIT.search(match[2]) or not _is_unit(match[2].strip()):
         return text, None
     name = _UNITS.get(match[2].strip(), match[2].strip().lower())
     power = next((group for group in match.groups()[2:] if group), None)
     power = power or {"s": "2", "c": "3"}.get((match[1] or " ")[0], "1")
     return text[: match.start()].strip(" ~$"), f"{name}^{power}" if power != "1" else name
+
+
+def _is_unit(word: str) -> bool:
+    """A single letter is one only if it is well known: `3\\mathrm{i}` is no three."""
+    return len(word) > 1 or word in _UNITS
 
 
 def _arguments(text: str) -> str:
