@@ -85,10 +85,10 @@ def fuzz(count: int, seed: int = 0, threads: int = 2) -> Counter[str]:
     return reasons
 
 
-def verdicts_per_second(integers: int, rounds: int = 60, threads: int = 2) -> float:
-    """Verdicts a second, each answer distinct so that no cache answers: in each round `integers` and all of ORDINARY."""
+def verdicts_per_second(integers: int, first: int, rounds: int = 60, threads: int = 2) -> float:
+    """Verdicts a second on distinct answers, so that no cache helps: a round has `integers` and all of ORDINARY."""
     pairs = []
-    for n in range(rounds):
+    for n in range(first, first + rounds):
         pairs += [(f"\\boxed{{{1000 * n + k}}}", str(n)) for k in range(integers)]
         pairs += [(f"\\boxed{{{predicted}{f'+{n}' if n else ''}}}", answer) for predicted, answer in ORDINARY]
     grade("\\boxed{x+1}", "1+x")  # starts the process
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--fuzz", type=int, default=2000, metavar="N", help="random outputs (default 2000)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    print(f"answers that all need algebra: {verdicts_per_second(0):.0f} verdicts a second")
+    print(f"answers that all need algebra: {verdicts_per_second(0, first=0):.0f} verdicts a second")
     rate = verdicts_per_second(
         3 * len(ORDINARY), rounds=61
     )  # of the golds of AIME, HMMT and BRUMO, 3 in 4 are integers
