@@ -106,7 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"answers that all need algebra: {verdicts_per_second(0, first=0):.0f} verdicts a second")
     rate = verdicts_per_second(
-        3 * len(ORDINARY), rounds=61
+        3 * len(ORDINARY), first=1000
     )  # of the golds of AIME, HMMT and BRUMO, 3 in 4 are integers
     print(f"ordinary answers, three quarters integers: {rate:.0f} verdicts a second")
     slowest = 0.0
