@@ -98,6 +98,7 @@ def test_a_tested_machine_has_nothing_to_say(tiny_cluster):
         ({"gpus": ("Tesla V100, 32768, 580.1, 7.0",)}, "gpu", "error", "newer"),
         ({"gpus": ("NVIDIA A100, 81920, 580.1, 8.0",)}, "gpu", "warn", "short run"),
         ({"cuda": "12.4"}, "cuda driver", "error", "CUDA 12.4"),
+        ({"cuda": "?"}, "cuda driver", "warn", "nvidia-smi"),
         ({"installed": {**MATRIX, "torch-cuda": None}}, "cuda driver", "warn", "CUDA"),
         ({"environment": {}}, "TORCH_CUDA_ARCH_LIST", "error", "export TORCH_CUDA_ARCH_LIST=9.0"),
         ({"environment": {"TORCH_CUDA_ARCH_LIST": "8.0 10.0"}}, "TORCH_CUDA_ARCH_LIST", "warn", "9.0"),
@@ -259,6 +260,48 @@ def test_a_model_that_is_not_there_and_a_tokenizer_without_template(tmp_path):
     check = model_files.check_tokenizer(str(tmp_path), (None,))
     assert check.severity == "error" and "chat template" in check.found
     assert model_files.check_tokenizer(str(embedded), (None, False)).severity == "ok"
+
+
+def test_a_model_of_the_hub_that_cannot_be_fetched_is_an_error_that_says_how(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    def offline(name, file):
+        raise OSError("no network\nmore")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    check, content = model_files.check_model("Qwen/Qwen3-4B")
+    assert check.severity == "error" and content is None
+    assert check.found.endswith("not fetched: no network") and "hf download Qwen/Qwen3-4B" in check.remedy
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file: str(tmp_path / file))
+    check, content = model_files.check_model("Qwen/Qwen3-4B")
+    assert check.severity == "ok" and content == {"model_type": "qwen3"}
+
+
+def test_a_gguf_file_is_not_counted_and_no_fault(tmp_path):
+    assert model_files.check_model(str(tmp_path / "m.gguf"))[0].severity == "error"
+    (tmp_path / "m.gguf").write_text("")
+    check, content = model_files.check_model(str(tmp_path / "m.gguf"))
+    assert check.severity == "ok" and content is None
+    assert model_files.check_tokenizer(str(tmp_path / "m.gguf"), (None,)).severity == "ok"
+    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.model_name={tmp_path}/m.gguf"])
+    found = by_name(diagnose(config, around(gpus=())))
+    assert found["parameters"].severity == "ok" and "memory" not in found
+
+
+def test_a_family_that_cannot_be_counted_is_a_warning_and_no_table(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
+    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.model_name={tmp_path}"])
+    diagnosis = diagnose(config, around(gpus=()))
+    assert by_name(diagnosis)["parameters"].severity == "warn" and diagnosis.memory == []
+    assert by_name(diagnosis)["tokenizer"].severity == "error"
+
+
+def test_dtensor_is_not_estimated_and_says_so(tiny_cluster):
+    tiny_cluster.raw["policy"]["megatron_cfg"]["enabled"] = False
+    tiny_cluster.raw["policy"]["dtensor_cfg"]["enabled"] = True
+    found = by_name(diagnose(tiny_cluster, around()))
+    assert found["memory"].severity == "warn" and "worker dtensor" in found and "worker megatron" not in found
 
 
 def test_worst_is_the_highest():

@@ -107,7 +107,11 @@ def _hardware(config: Config | None, around: Surroundings) -> Iterator[Check]:
 
 
 def _cuda_of_driver(around: Surroundings) -> str | None:
-    match = re.search(r"CUDA Version:\s*([\d.]+)", around.run(["nvidia-smi"], 30))
+    """From the head of nvidia-smi's table; some drivers call it the UMD's. None where it is not there."""
+    try:
+        match = re.search(r"CUDA (?:UMD )?Version:\s*([\d.]+)", around.run(["nvidia-smi"], 30))
+    except OSError:
+        return None  # `check_driver` says that it is unknown
     return match[1] if match else None
 
 
