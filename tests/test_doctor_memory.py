@@ -37,6 +37,16 @@ QWEN3_30B_A3B = {
     "vocab_size": 151936,
     "tie_word_embeddings": False,
 }
+
+
+def dense(hidden, layers, heads, mlp):
+    """A larger Qwen3: its embedding is not tied."""
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": mlp}
+    return QWEN3_4B | sizes | {"tie_word_embeddings": False}
+
+
+QWEN3_8B, QWEN3_14B = dense(4096, 36, 32, 12288), dense(5120, 40, 40, 17408)
+QWEN3_32B = dense(5120, 64, 64, 25600)
 GPU, HOST = 81559 * 2**20, 2 * 10**12
 
 
@@ -48,7 +58,16 @@ def sizes(content, layout):
     return {item.name: item.size for item in memory.items(read_size(content), layout)}
 
 
-@pytest.mark.parametrize(("content", "published"), [(QWEN3_4B, 4_022_468_096), (QWEN3_30B_A3B, 30_532_122_624)])
+@pytest.mark.parametrize(
+    ("content", "published"),
+    [
+        (QWEN3_4B, 4_022_468_096),
+        (QWEN3_8B, 8_190_735_360),
+        (QWEN3_14B, 14_768_307_200),
+        (QWEN3_32B, 32_762_123_264),
+        (QWEN3_30B_A3B, 30_532_122_624),
+    ],
+)
 def test_parameters_are_the_published_ones(content, published):
     assert read_size(content).total == published
 
@@ -122,6 +141,11 @@ def test_bytes_of_qwen3_30b_a3b_on_16_gpus_by_hand():
     assert found["vLLM weights"] == 2 * 30_532_122_624 / 4
 
 
+def test_fp8_keeps_quantised_weights_beside_those_of_bfloat16():
+    found = sizes(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron_fp8.yaml"))
+    assert found["FP8 weights"] == 2 * 2_011_326_208
+
+
 def test_sums_by_place_and_turn():
     rows = memory.items(read_size(QWEN3_4B), layout_of("aopsd_qwen3_4b_megatron.yaml"))
     by_name = {row.name: row.size for row in rows}
@@ -162,7 +186,15 @@ def severities(content, layout, machine):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("aopsd_qwen3_4b_megatron.yaml", QWEN3_4B), ("aopsd_qwen3_30b_a3b.yaml", QWEN3_30B_A3B)]
+    ("name", "content"),
+    [
+        ("aopsd_qwen3_4b_megatron.yaml", QWEN3_4B),
+        ("aopsd_qwen3_4b_megatron_fp8.yaml", QWEN3_4B),
+        ("aopsd_qwen3_8b.yaml", QWEN3_8B),
+        ("aopsd_qwen3_14b.yaml", QWEN3_14B),
+        ("aopsd_qwen3_32b.yaml", QWEN3_32B),
+        ("aopsd_qwen3_30b_a3b.yaml", QWEN3_30B_A3B),
+    ],
 )
 def test_the_shipped_configs_fit_an_h100(name, content):
     found = severities(content, layout_of(name), fit.Machine(GPU, HOST))
