@@ -26,8 +26,12 @@ check_node() {
     fi
 }
 
-address() { # of the head, which a resolver may know by several
-    getent ahostsv4 "$AOPSD_HEAD" | awk 'NR == 1 {print $1}'
+# Of this node, for the others: what its name resolves to, unless /etc/hosts says loopback, which Ray cannot serve on.
+address() {
+    local found
+    found=$(getent ahostsv4 "$AOPSD_HEAD" | awk 'NR == 1 {print $1}')
+    if [[ -z $found || $found == 127.* ]]; then found=$(hostname -I | awk '{print $1}'); fi
+    echo "$found"
 }
 
 run_driver() {
@@ -49,7 +53,7 @@ end_driver() {
 wait_for_gpus() {
     local wanted=$((AOPSD_NODES * AOPSD_GPUS_PER_NODE)) found=0 deadline=$((SECONDS + AOPSD_WAIT))
     while [[ ! -e $logs/stop ]]; do
-        found=$("$AOPSD_PYTHON" - <<'PYTHON'
+        found=$(timeout 60 "$AOPSD_PYTHON" - <<'PYTHON'
 import logging, os, ray
 ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
 print(int(ray.cluster_resources().get("worker_units", 0)))
@@ -76,7 +80,8 @@ case $role in
         RAY_ADDRESS=$(address):$AOPSD_RAY_PORT
         export RAY_ADDRESS RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
         ray start --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" "${ray_options[@]}"
-        touch "$logs/head-up"
+        echo "$RAY_ADDRESS" >"$logs/head-up.partial"
+        mv "$logs/head-up.partial" "$logs/head-up"
         wait_for_gpus
         run_driver
         ;;
@@ -86,7 +91,7 @@ case $role in
         trap 'ray stop >/dev/null 2>&1 || true' EXIT
         export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
         until [[ -e $logs/head-up || -e $logs/stop ]]; do sleep 2; done
-        until [[ -e $logs/stop ]] || ray start --address="$(address):$AOPSD_RAY_PORT" "${ray_options[@]}"; do
+        until [[ -e $logs/stop ]] || timeout 120 ray start --address="$(cat "$logs/head-up")" "${ray_options[@]}"; do
             ray stop >/dev/null 2>&1 || true
             sleep 10
         done
