@@ -61,11 +61,7 @@ def diagnose_utility(runs: Sequence[Path], k: int | None = None, teacher: str | 
     `k` defaults to the fewest samples that any evaluation has. Raises UserError if a run lacks its teacher's evaluation
     or two of its own, or if k is larger than one of them allows.
     """
-    names = [run.resolve().name for run in runs]
-    if len(set(names)) < len(names):
-        names = [str(run) for run in runs]
-    if len(set(names)) < len(names):
-        raise UserError(f"{', '.join(names)}: a run is named twice. Name each once.")
+    names = _short_names([run.resolve() for run in runs])
     subjects = [_subject(run, name, teacher) for run, name in zip(runs, names, strict=True)]
     if not subjects:
         raise UserError("no run given. Name one or more run folders.")
@@ -95,6 +91,16 @@ def diagnose_utility(runs: Sequence[Path], k: int | None = None, teacher: str | 
             "subproblems; students on AIME 2025: 56 %, 56 %, 63 % after a baseline of 66 %.",
         ],
     )
+
+
+def _short_names(runs: list[Path]) -> list[str]:
+    """The last parts of each path, as many as tell the runs apart: a whole path leaves a figure no room."""
+    if len(set(runs)) < len(runs):
+        raise UserError(f"{', '.join(map(str, runs))}: a run is named twice. Name each once.")
+    length = 1
+    while len({run.parts[-length:] for run in runs}) < len(runs):
+        length += 1
+    return ["/".join(run.parts[-length:]) for run in runs]
 
 
 def _subject(run: Path, name: str, teacher: str | None) -> Subject:
