@@ -1,9 +1,10 @@
 """Every parallel layout of the NeMo RL engine side by side on one host, and a table of what they measured.
 
-    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--minutes 25]
+    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--lanes-per-gpu 1] [--minutes 25]
 
 Needs NeMo RL, vLLM and Megatron importable (the container, or PYTHONPATH). A lane starts as soon as its GPUs are free,
 in the order below, and has caches and a Ray cluster of its own. OUT gets LANE.log, LANE.jsonl and summary.txt.
+Tiny models leave room: with 2 lanes a GPU all but the timed ones share. Their seconds then mean nothing.
 SmolLM2-135M is taken from $SMOLLM2, a Hugging Face directory; without it its lanes are left out, and said to be.
 """
 
@@ -45,6 +46,7 @@ class Lane:
     num_gpus: int
     overrides: str = ""
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu"])
+    alone: bool = False  # it measures time, or fills the memory
 
 
 def lanes(out: Path) -> list[Lane]:
@@ -57,7 +59,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
         Lane("grpo", 1, command=stock_grpo(out)),
-        Lane("cost", 1, command=cost),
+        Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
     ]
@@ -81,15 +83,24 @@ def stock_grpo(out: Path) -> list[str]:
 
 
 class Host:
-    """GPUs of this machine, handed out in order of number."""
+    """GPUs of this machine, the emptiest handed out first; `free` counts the lanes that each still takes."""
 
-    def __init__(self, num_gpus: int, out: Path):
-        self.all, self.free, self.out = list(range(num_gpus)), set(range(num_gpus)), out
-        self.running: dict[str, tuple[subprocess.Popen, list[int], float]] = {}
+    def __init__(self, num_gpus: int, lanes_per_gpu: int, out: Path):
+        self.free, self.lanes_per_gpu, self.out = dict.fromkeys(range(num_gpus), lanes_per_gpu), lanes_per_gpu, out
+        self.running: dict[str, tuple[subprocess.Popen, list[int], int, float]] = {}
 
-    def start(self, lane: Lane) -> None:
-        gpus = sorted(self.free)[: lane.num_gpus]
-        self.free -= set(gpus)
+    def room(self, lane: Lane) -> list[int]:
+        """The GPUs that `lane` gets, or none as long as there are too few."""
+        needed = self._share(lane)
+        fit = sorted((gpu for gpu, free in self.free.items() if free >= needed), key=lambda gpu: -self.free[gpu])
+        return sorted(fit[: lane.num_gpus]) if len(fit) >= lane.num_gpus else []
+
+    def _share(self, lane: Lane) -> int:
+        return self.lanes_per_gpu if lane.alone else 1
+
+    def start(self, lane: Lane, gpus: list[int]) -> None:
+        for gpu in gpus:
+            self.free[gpu] -= self._share(lane)
         listed = ",".join(map(str, gpus))
         caches = {
             name: f"/tmp/lane_{lane.name}/{name}"
@@ -105,24 +116,25 @@ class Host:
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
             "NCCL_NVLS_ENABLE": "0",
             "OMP_NUM_THREADS": "8",
-            **({} if gpus == self.all else {"LANE_GPUS": listed}),
+            **({} if gpus == list(self.free) else {"LANE_GPUS": listed}),
         }
         with (self.out / f"{lane.name}.log").open("w") as log:
             process = subprocess.Popen(lane.command, cwd=REPO, env=environment, stdout=log, stderr=log)
-        self.running[lane.name] = process, gpus, time.monotonic()
+        self.running[lane.name] = process, gpus, self._share(lane), time.monotonic()
 
     def collect(self) -> dict[str, str]:
         """Lanes that have ended, with how."""
         ended = {}
-        for name, (process, gpus, started) in list(self.running.items()):
+        for name, (process, gpus, share, started) in list(self.running.items()):
             if process.poll() is not None:
                 ended[name] = f"exit {process.returncode} after {time.monotonic() - started:.0f} s"
-                self.free |= set(gpus)
+                for gpu in gpus:
+                    self.free[gpu] += share
                 del self.running[name]
         return ended
 
     def stop(self) -> None:
-        for process, _, _ in self.running.values():
+        for process, *_ in self.running.values():
             process.kill()
 
 
@@ -131,6 +143,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("only", nargs="*", metavar="LANE")
     parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--lanes-per-gpu", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
     arguments = parser.parse_args()
     out = arguments.out.absolute()
@@ -140,13 +153,13 @@ def main() -> None:
     outcomes = {lane.name: "not run" for lane in waiting}
     if not SMOLLM2:
         outcomes["smollm2"] = "not run: SMOLLM2 is not set"
-    host, end = Host(arguments.gpus, out), time.monotonic() + 60 * arguments.minutes
+    host, end = Host(arguments.gpus, arguments.lanes_per_gpu, out), time.monotonic() + 60 * arguments.minutes
     while (waiting or host.running) and time.monotonic() < end:
         outcomes |= host.collect()
         for lane in list(waiting):
-            if lane.num_gpus <= len(host.free):
+            if gpus := host.room(lane):
                 waiting.remove(lane)
-                host.start(lane)
+                host.start(lane, gpus)
                 outcomes[lane.name] = "still running at the end"
         (out / "summary.txt").write_text(summary(out, outcomes), encoding="utf-8")
         time.sleep(2)
