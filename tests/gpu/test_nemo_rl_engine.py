@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -48,7 +49,9 @@ def local_engine(folder, precision="float32"):
         max_grad_norm=1e9,
         prefix_cache_gb=0.5,
     )
-    model = loading.load_model(settings)
+    # On the CPU: the reference shares neither memory nor kernels nor a cuDNN with what it checks.
+    with mock.patch.object(torch.cuda, "is_available", return_value=False):
+        model = loading.load_model(settings)
     tokenizer = loading.wrap_tokenizer(loading.load_tokenizer(settings), model)
     return LocalEngine(model.to(getattr(torch, precision)), tokenizer, settings)
 
