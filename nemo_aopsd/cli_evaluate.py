@@ -1,4 +1,4 @@
-"""Commands around finished models: `aopsd evaluate`, `aopsd compare` and `aopsd export`.
+"""Commands around finished models: `aopsd evaluate`, `aopsd paired-test` and `aopsd export`.
 
 The command line mounts them with `mount`; whatever loads numpy, torch or matplotlib is imported inside.
 """
@@ -29,7 +29,7 @@ _EVALUATE_EXAMPLE = "aopsd evaluate models/Qwen3-4B --data aime25 --data mine.js
 def mount(app: typer.Typer) -> None:
     """Add the commands of this file to the command line."""
     app.command("evaluate", epilog=f"Example: {_EVALUATE_EXAMPLE}")(evaluate)
-    app.command("compare", epilog="Example: aopsd compare evaluations/before evaluations/after")(compare)
+    app.command("paired-test", epilog="Example: aopsd paired-test evaluations/before evaluations/after")(paired_test)
     app.command("export", epilog="Example: aopsd export runs/mine --out models/mine")(export)
 
 
@@ -96,7 +96,7 @@ def evaluate(
     typer.echo(f"{found.weights}, {chosen.num_samples} samples a problem; {shlex.quote(str(out / 'results.md'))}")
 
 
-def compare(
+def paired_test(
     first: Annotated[Path, typer.Argument(metavar="FIRST", help="Folder of `aopsd evaluate`, or an epoch's JSON.")],
     others: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Each is compared with FIRST.")],
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the numbers.")] = None,

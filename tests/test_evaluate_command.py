@@ -1,4 +1,4 @@
-"""`aopsd evaluate` and `aopsd compare` on small models: targets, ids that repeat, tables, and what is refused."""
+"""`aopsd evaluate` and `aopsd paired-test` on small models: targets, ids that repeat, tables, and what is refused."""
 
 import json
 import re
@@ -144,7 +144,7 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
     assert code == 0 and "step_000001" in out
     earlier, later = "run/eval/two_step_000001_x3", "run/eval/two_step_000002_x3"
     assert samples(earlier, "two") != samples(later, "two")
-    code, out, _ = aopsd(f"compare {earlier} {later} {earlier} --out pairs.json")
+    code, out, _ = aopsd(f"paired-test {earlier} {later} {earlier} --out pairs.json")
     assert code == 0 and out.count("| two | 3 |") == 2 and out.endswith("pairs.json\n")
     assert len(json.loads(Path("pairs.json").read_text())) == 2
 
@@ -164,7 +164,7 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
         ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
         ("evaluate model --data one.jsonl --top-p 0", r"--top-p 0: keeps no token"),
         ("evaluate model --data one.jsonl --prompts klingon", r"no such prompt"),
-        ("compare model model", r"results\.json: no such file"),
+        ("paired-test model model", r"results\.json: no such file"),
     ],
 )
 def test_what_cannot_be_done_is_one_message(aopsd, monkeypatch, options, message):

@@ -1,1 +1,1 @@
-"""What `aopsd evaluate` and `aopsd compare` are made of. Sampling itself is an engine's; see docs/evaluation.md."""
+"""What `aopsd evaluate` and `aopsd paired-test` are made of. Sampling itself is an engine's; see docs/evaluation.md."""
