@@ -20,7 +20,7 @@ from nemo_aopsd.grading import Grade, extract_answer, grade, is_correct
         ("\\boxed{204}", "204"),
         ("\\boxed {204}, \\boxed\n{205}", "205"),
         ("\\fbox{204}", "204"),
-        ("\\framebox{204}", "204"),
+        ("\\framebox{204}", None),
         ("\\boxed{}", ""),
         ("\\boxed{1} then \\boxed{2}. Text after.", "2"),
         ("\\boxed{1} then \\boxed{2", "1"),

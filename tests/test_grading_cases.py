@@ -28,9 +28,7 @@ WRAPPINGS = [
 ]
 DISAGREEMENTS = {  # each is explained in docs/grading.md
     *("g0139", "g0368"),  # decimals of few digits
-    *("g0172", "g0215", "g0250", "g0282", "g0287"),  # where the answer stands
-    "g0367",  # a column against a list
-    "p064",  # framebox
+    *("g0172", "g0250", "g0282"),  # where the answer stands
 }
 
 
@@ -70,7 +68,8 @@ def test_labelled_cases_agree_but_for_the_explained_ones():
     assert differing <= DISAGREEMENTS
     explained = (Path(__file__).parents[1] / "docs/grading.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in explained for name in DISAGREEMENTS)
-    assert len(judged) - len(differing) >= 0.98 * len(judged)
+    assert not any(given.correct for case, given in judged if case.name in differing)
+    assert len(judged) - len(differing) >= 0.99 * len(judged)
 
 
 ROWS = [

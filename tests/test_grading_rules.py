@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_aopsd.grading import grade_anywhere
 from nemo_aopsd.grading.algebra import same_answer, same_anywhere
 from nemo_aopsd.grading.exact import rational, same_clock, same_in_base, same_words
 from nemo_aopsd.grading.extract import joined_answer, tagged_answer
@@ -44,6 +45,10 @@ FOUR = "2,3,\\frac{3+i\\sqrt{3}}{2},\\frac{3-i\\sqrt{3}}{2}"
         ("50\\%", "\\frac{1}{\\sqrt{4}}"),
         ("8\\sqrt{10}\\text{ units}", "8\\sqrt{10}"),
         ("10 square cm", "10 cm^2"),
+        ("(\\frac{1}{3}, -2)", "\\begin{pmatrix} 1/3 \\\\ -2 \\end{pmatrix}"),
+        ("v = \\begin{bmatrix} 4 & 0 & 7 \\\\ \\end{bmatrix}", "(4, 0, 7)"),
+        ("f(3) = 8", "8"),
+        ("f(3) = 8", "f(3) = 2^3"),
         ("8:00", "8:00:00"),
         ("4210_{7}", "4210_7"),
         ("17_8", "15"),
@@ -88,6 +93,14 @@ def test_equal(predicted, gold):
         ("204", "204_5"),
         ("204_5", "204_6"),
         ("17_8", "17"),
+        ("(1, 2)", "\\begin{pmatrix} 2 \\\\ 1 \\end{pmatrix}"),
+        ("[1, 2)", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+        ("1, 2", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+        ("(1, 2)", "\\begin{pmatrix} 1 \\\\ 2 \\\\ 3 \\end{pmatrix}"),
+        ("(1, 2, 3, 4)", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}"),
+        ("(1, 2)", "\\begin{vmatrix} 1 \\\\ 2 \\end{vmatrix}"),
+        ("\\begin{pmatrix} 1 & 2 \\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+        ("f(3) = 8", "f(4) = 8"),
         ("1:00", "12:00"),
         ("2:3", "3:2"),
         ("\\text{Dynamo}", "Monday"),
@@ -166,6 +179,25 @@ def test_a_text_without_a_tag_is_searched_by_math_verify():
     assert same_anywhere("so the sum is 35 + 70 = 105.", "105") is True
     assert same_anywhere("so the sum is 35 + 70 = 106.", "105") is False
     assert same_anywhere("no idea", "105") is None
+
+
+@pytest.mark.parametrize("text", ["面積は7/12です。", "넓이는 7/12이다", "พื้นที่คือ7/12"])
+def test_a_number_that_touches_a_script_without_blanks_is_found(text):
+    assert same_anywhere(text, "7/12") is True
+    assert same_anywhere(text, "5/12") is False
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "correct"),
+    [
+        ("g(t)=4 or g(t)=-6", "g(x) = -6 \\text{ and } g(x) = 4", True),
+        ("g(t)=4", "g(x) = -6 \\text{ and } g(x) = 4", False),
+        ("a = 3 and b = 5", "a = 5 \\text{ and } b = 3", False),
+        ("so g is 4 or -6", "-6, 4", False),  # words: only its last number counts
+    ],
+)
+def test_a_text_that_is_one_formula_is_its_own_answer(text, answer, correct):
+    assert grade_anywhere(text, answer).correct is correct
 
 
 def test_the_worker_answers_each_request_in_turn_and_names_exceptions():

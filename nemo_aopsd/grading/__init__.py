@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 from nemo_aopsd.grading import exact
-from nemo_aopsd.grading.extract import extract_answer, joined_answer, tagged_answer
+from nemo_aopsd.grading.extract import extract_answer, is_formula, joined_answer, tagged_answer
 from nemo_aopsd.grading.normalize import normalize
 from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 
@@ -79,6 +79,8 @@ def grade_anywhere(text: str, answer: str) -> Grade:
         predicted = tagged_answer(text)
     if predicted is not None:
         return grade_answer(predicted, answer)
+    if is_formula(text):
+        return grade_answer(text, answer)
     reason, cause = _ask("anywhere", text, answer)
     return Grade(reason == "correct", reason, cause)
 

@@ -23,6 +23,8 @@ _CLOSE = 30  # decimal digits to which closed forms must agree
 _APPROXIMATION = re.compile(r"\\approx(?![a-z])|\u2248")
 _LEFT_SIDE = re.compile(r"[A-Za-z0-9_+\-*/\\ ()|:'{}]+")
 _MARKED = re.compile(r"\s*\$?\s*\\(?:text|textbf|mbox|mathrm|textrm)\b")
+_NO_BLANKS = r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Thai, Lao, Japanese, Chinese, Korean
+_NUMBER_EDGE = re.compile(rf"(?<={_NO_BLANKS})(?=[-0-9])|(?<=[0-9])(?={_NO_BLANKS})")
 _POINTS = ((7, 11), (-5, 3), (13, 17), (-3, 19), (2, 23))  # numerators and denominators of test values
 
 
@@ -202,6 +204,7 @@ def same_anywhere(text: str, gold: str) -> bool | None:
     from math_verify import parse as read
 
     configs = [LatexExtractionConfig(), ExprExtractionConfig()]
+    text = _NUMBER_EDGE.sub(" ", text)  # math-verify takes a number only between blanks or signs
     found = read(text, configs, parsing_timeout=None)
     if not found:
         return None

@@ -6,14 +6,15 @@ import re
 from typing import NamedTuple
 
 # Order matters: a line break `\\` is no escape of the brace after it, but may stand for `\` before `boxed`.
-_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox|framebox)\s*\{)|\\\\(?!boxed|fbox|framebox)|\\[{}]|(?P<brace>[{}])")
+_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\\\(?!boxed|fbox)|\\[{}]|(?P<brace>[{}])")
 _SPACE = r"(?:\s|\\quad|\\qquad|\\[,;:! ()\[\]]|\$)*"
 _JOINT = re.compile(rf"{_SPACE}(?:[,;]|or|\\text\{{\s*or\s*\}}){_SPACE}|[^.!?\n]*\band\b[^.!?\n]*")
 _LONGEST_JOINT = 32  # characters; more than that is a new thought
-_UNCLOSED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{(.*)", re.DOTALL)
+_UNCLOSED = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)", re.DOTALL)
 _TAGGED = re.compile(
     r"<answer>(.*?)</answer>|#### *([^\n]+)|final answer is:?\s*\$+([^$\n]{1,80})\$|^\s*\$+([^$]+)\$+\s*$", re.DOTALL
 )
+_FORMULA = re.compile(r"(?:\\[A-Za-z]+|and|or|[A-Za-z](?![a-z])|[\d_]|[^\w\n])+")
 
 
 class _Box(NamedTuple):
@@ -23,7 +24,7 @@ class _Box(NamedTuple):
 
 
 def extract_answer(text: str) -> str | None:
-    r"""Content of the last balanced `\boxed{...}` (or fbox, framebox) outside `<think>` blocks; None if none.
+    r"""Content of the last balanced `\boxed{...}` (or fbox) outside `<think>` blocks; None if none.
 
     A thought that was never closed hides what follows it, so a truncated thought gives no answer.
 
@@ -64,10 +65,19 @@ def after_thoughts(text: str) -> str:
 
 def tagged_answer(text: str) -> str | None:
     """What a text without a box calls its answer: a tag, `####`, "final answer is", an unclosed box; None if none."""
-    if unclosed := _UNCLOSED.search(text, max(text.rfind("\\" + name) for name in ("boxed", "fbox", "framebox"))):
+    if unclosed := _UNCLOSED.search(text, max(text.rfind("\\" + name) for name in ("boxed", "fbox"))):
         return unclosed[1]
     tagged = ["".join(groups) for groups in _TAGGED.findall(text)]
     return tagged[-1] if tagged else None
+
+
+def is_formula(text: str) -> bool:
+    """Whether a text is one line of mathematics, with no word in it but `and` and `or`.
+
+    >>> is_formula("f(x)=2 or f(x)=3"), is_formula("it is 2")
+    (True, False)
+    """
+    return _FORMULA.fullmatch(text.strip()) is not None
 
 
 def _boxes(text: str) -> list[_Box]:

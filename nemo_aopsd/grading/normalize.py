@@ -40,7 +40,7 @@ _ROOT_GLYPH = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))
 _WRAPPED = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|emph)\s*\{([^{}]*)\}"
 )
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
+_BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\bdegrees?\b)")
 _PERCENT = re.compile(r"\\%|\b(?:percentage|percent|pct)\b|\s%")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\\[,!; ]|\s?\{,\s?\}|\\,\\!|,\\!)\s*(?=[0-9]{3}(?![0-9]))")

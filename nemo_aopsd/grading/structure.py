@@ -13,8 +13,11 @@ Kind = Literal["value", "list", "tuple", "union"]
 _OPEN, _CLOSE = "([{", ")]}"
 _SEPARATOR = re.compile(r"[,;]|(?<![A-Za-z])(?:and|or)(?![a-z])")
 _NAME = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:\w|\{\w+\}))?'?"
-_NAMED = re.compile(rf"\s*({_NAME}(?:\({_NAME}\))?|\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\))\s*(?:=|\\in(?![a-z]))\s*(?!=)")
+_NAMED = re.compile(
+    rf"\s*({_NAME}(?:\((?:{_NAME}|-?\d+)\))?|\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\))\s*(?:=|\\in(?![a-z]))\s*(?!=)"
+)
 _SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
+_VECTOR = re.compile(r"\\begin\{([pb]?matrix)\}((?:(?!\\begin).)*)\\end\{\1\}", re.DOTALL)
 _MOST_ITEMS = 200
 
 
@@ -64,6 +67,8 @@ def same_shape(predicted: Shape, gold: Shape, compare_values: Callable[[str, str
         return _same_tuple(predicted, gold, compare_values)
     if kinds in ({"list"}, {"union"}):
         return _same_list(predicted, gold, compare_values)
+    if kinds == {"tuple", "value"}:
+        return _same_vector(predicted, gold, compare_values)
     if kinds == {"list", "value"} and not any(_needs_algebra(item) for item in predicted.items + gold.items):
         return False
     return None
@@ -74,6 +79,29 @@ def _same_tuple(predicted: Shape, gold: Shape, compare_values: Callable[[str, st
     if brackets_matter or len(predicted.items) != len(gold.items):
         return False
     return all(compare_values(one, other) for one, other in zip(predicted.items, gold.items, strict=True))
+
+
+def _same_vector(predicted: Shape, gold: Shape, compare_values: Callable[[str, str], bool]) -> bool | None:
+    """A matrix of one column or one row against a list in `()` or `[]`; None if neither is such a matrix."""
+    (matrix,), brackets = (gold.items, predicted.brackets) if gold.kind == "value" else (predicted.items, gold.brackets)
+    components = _components(matrix)
+    if not components or brackets not in ("()", "[]"):
+        return None
+    vector = Shape("tuple", components, brackets=brackets)
+    return _same_tuple(*((predicted, vector) if gold.kind == "value" else (vector, gold)), compare_values)
+
+
+def _components(matrix: str) -> tuple[str, ...]:
+    r"""Those of a single column or row; nothing if it is neither.
+
+    >>> _components("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"), _components("\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}")
+    (('1', '2'), ())
+    """
+    match = _VECTOR.fullmatch(matrix)
+    rows = [row.strip() for row in match[2].split("\\\\")] if match else []
+    rows = rows[:-1] if rows and not rows[-1] else rows
+    cells = rows[0].split("&") if len(rows) == 1 else rows
+    return () if any("&" in cell for cell in cells) else tuple(cell.strip() for cell in cells)
 
 
 def _same_list(predicted: Shape, gold: Shape, compare_values: Callable[[str, str], bool]) -> bool:
