@@ -78,6 +78,8 @@ class Trainer:
             self.step, self.next_batch = state["step"], state["next_batch"]
             self.curriculum.load_state_dict(state["curriculum"])
         self._forget_steps_after(self.step)
+        if not self._finished():
+            self._forget_evaluations_after(self.curriculum.epoch)
         if not state:
             self._start_curriculum()
         self._evaluate()
@@ -164,9 +166,12 @@ class Trainer:
         return found
 
     def _evaluate(self) -> None:
-        """pass@k of the current weights, unless this epoch was evaluated before or its turn has not come."""
-        epoch, config = self.curriculum.epoch, self.aopsd.evaluation
-        if self.held_out is None or self.next_batch or (epoch % config.period and not self._finished()):
+        """pass@k of the current weights between epochs, each `period`, and where the run ends; none is made twice.
+
+        It has the number of epochs begun, so a run that ends within epoch 3 ends with `epoch_003`.
+        """
+        epoch, config = self.curriculum.epoch + (self.next_batch > 0), self.aopsd.evaluation
+        if self.held_out is None or not (self._finished() or (self.next_batch == 0 and epoch % config.period == 0)):
             return
         if (self.folder / "eval" / f"epoch_{epoch:03d}.json").exists():
             return
@@ -222,6 +227,12 @@ class Trainer:
         write_jsonl(metrics, [line for line in read_journal(metrics, "step") if line["step"] <= step])
         for path in (self.folder / "rollouts").glob("step_[0-9]*.jsonl"):
             if int(path.stem.removeprefix("step_")) > step:
+                path.unlink()
+
+    def _forget_evaluations_after(self, epoch: int) -> None:
+        """Drop that of a run that ended within an epoch, and now goes on."""
+        for path in (self.folder / "eval").glob("epoch_[0-9]*.*"):
+            if int(path.name.removeprefix("epoch_").split(".")[0]) > epoch:
                 path.unlink()
 
     def _finished(self) -> bool:

@@ -131,8 +131,10 @@ def test_resuming_with_other_problems_is_refused(tmp_path):
 def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path, uninterrupted):
     run(tmp_path, aopsd=replace(AOPSD, max_num_steps=2))
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    ended = json.loads((tmp_path / "eval/epoch_001.settings.json").read_text())  # within the first epoch
+    assert ended["weights"] == "step_000002"
     run(tmp_path, resume=True)
-    assert outcome(tmp_path)[0] == uninterrupted[0]
+    assert outcome(tmp_path) == uninterrupted
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
