@@ -95,7 +95,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (
         (
             *("aopsd.num_prompts_per_step", "aopsd.num_generations_per_prompt"),
-            *("aopsd.max_num_epochs", "aopsd.max_num_steps"),
+            "aopsd.max_num_epochs",
             *("aopsd.judge.max_new_tokens", "aopsd.judge.max_attempt_tokens"),
             *("aopsd.probes.max_per_rollout", "aopsd.curriculum.num_initial_attempts"),
             *("aopsd.evaluation.num_samples", "aopsd.evaluation.max_new_tokens", "aopsd.evaluation.period"),
@@ -112,7 +112,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         "must be a whole number of at least 2: the anchor and one token of suffix",
     ),
     (
-        ("aopsd.judge.num_retries", "aopsd.evaluation.top_k"),
+        ("aopsd.max_num_steps", "aopsd.judge.num_retries", "aopsd.evaluation.top_k"),
         lambda value: _is_int(value) and value >= 0,
         "must be a whole number of at least 0",
     ),

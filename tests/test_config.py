@@ -210,7 +210,7 @@ def test_wrong_types_name_key_and_type(base, override, expected):
         ("aopsd.engine=cloud", "must be one of local, nemo_rl"),
         ("policy.precision=float16", "must be one of float32, bfloat16"),
         ("aopsd.num_prompts_per_step=0", "at least 1; got 0"),
-        ("aopsd.max_num_steps=0", "at least 1; got 0"),
+        ("aopsd.max_num_steps=-1", "at least 0; got -1"),
         ("policy.logprob_batch_size=2.5", "at least 1; got 2.5"),
         ("checkpointing.keep_top_k=true", "at least 1; got True"),
         ("aopsd.probes.length=1", "at least 2: the anchor and one token of suffix; got 1"),

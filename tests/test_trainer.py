@@ -137,6 +137,15 @@ def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path,
     assert outcome(tmp_path) == uninterrupted
 
 
+def test_no_steps_is_an_evaluation_of_the_model_as_it_is(tmp_path, uninterrupted):
+    run(tmp_path, aopsd=replace(AOPSD, max_num_steps=0, curriculum=CurriculumConfig(name="shuffle")))
+    names = {path.name for path in (tmp_path / "eval").iterdir()}
+    assert names == {"epoch_000.json", "epoch_000.jsonl", "epoch_000.settings.json"}
+    correct = json.loads((tmp_path / "eval/epoch_000.json").read_text())["correct_per_problem"]
+    assert correct == uninterrupted[2]["epoch_000.json"][0]["correct_per_problem"]
+    assert (tmp_path / "metrics.jsonl").read_text() == "" and not (tmp_path / "checkpoints").exists()
+
+
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     run(tmp_path)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_000005", "step_000006"]
