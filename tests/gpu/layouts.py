@@ -30,6 +30,8 @@ FP8 = (
 )
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
+# vLLM measures free memory as it starts, and fails if a neighbour gives some back meanwhile.
+FIXED_CACHE = "+policy.generation.vllm_kwargs.kv_cache_memory_bytes=8000000000"
 WORDS = (  # SmolLM2 on the example problems, without packing
     f"policy.model_name={SMOLLM2} aopsd.prompts=default data.train.data_path=examples/data/problems.jsonl "
     "policy.max_total_sequence_length=4096 policy.generation.max_new_tokens=256 aopsd.judge.max_new_tokens=96 "
@@ -111,7 +113,7 @@ class Host:
             **caches,
             "CUDA_VISIBLE_DEVICES": listed,
             "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{REPO}:{REPO}/tests/gpu/lane",
-            "AOPSD_GPU_OVERRIDES": lane.overrides,
+            "AOPSD_GPU_OVERRIDES": f"{lane.overrides} {FIXED_CACHE if self.lanes_per_gpu > 1 else ''}",
             "AOPSD_GPU_REPORT": f"{self.out}/{lane.name}.jsonl",
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
             "NCCL_NVLS_ENABLE": "0",
