@@ -84,7 +84,7 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
     if path.resolve() in children:
         chain = " -> ".join(str(link) for link in (*children, path.resolve()))
         raise UserError(f"{path}: `defaults` go in a circle: {chain}. Remove one of them.")
-    layer = _read_file(path)
+    layer = read_file(path)
     where = locate("defaults", layer.origins, path)
     try:
         parents = layer.tree.pop("defaults", [])
@@ -105,7 +105,8 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
     yield layer
 
 
-def _read_file(path: Path) -> Layer:
+def read_file(path: Path) -> Layer:
+    """One YAML file as it stands, each key with its line. Raises UserError where it is no readable mapping."""
     if not path.is_file():
         raise UserError(f"{path}: no such config file (looked from {Path.cwd()}). Check the path.")
     content = path.read_bytes()
