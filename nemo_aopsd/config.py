@@ -14,7 +14,10 @@ from nemo_aopsd.types import Sampling
 CONTEXTS = ("none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem")
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("local", "nemo_rl"),
-    "objective.name": ("pg",),
+    "objective.name": ("pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"),
+    "objective.top_k_form": ("none", "renorm", "teacher_renorm", "tail"),
+    "objective.divergence": ("fkl", "rkl", "jsd"),
+    "objective.aggregation": ("token_mean", "seq_mean"),
     "context.kind": CONTEXTS,
     "context.on_overlong": ("error", "drop"),
     "judge.model": ("student", "teacher"),
@@ -24,14 +27,40 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
+
+
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """eq:weighted-advantage. The advantage clip is C; the ratio clips are PPO's epsilon below and above 1."""
+    """What the update minimises: `name` is a file of nemo_aopsd/objectives, whose docstring says what it reads here.
+
+    The advantage clip is C of eq:weighted-advantage; the ratio clips are PPO's epsilon below and above 1.
+    """
 
     name: str = "pg"
+    aggregation: str = "token_mean"  # or the mean over responses of their token means
     advantage_clip: float = 10.0
     ratio_clip_min: float = 0.2
     ratio_clip_max: float = 0.2
+    token_clip: float | None = None  # fkl, dash: tau, the most that one vocabulary entry may add
+    jsd_beta: float = 0.5  # jsd, gkd: weight of the teacher in the mixture
+    top_k: int = 16  # topk_fkl, eopd
+    top_k_form: str = "none"  # topk_fkl: how teacher and student are normalised over the top k
+    dash_kappa: float = 5.0
+    entropy_threshold: float = 0.8  # eopd: nats of the teacher from which on its forward KL counts
+    entropy_weight: float = 1.0  # eopd: alpha, the weight of that term
+    on_policy_rate: float = 0.5  # gkd: lambda, the share of steps on the student's own responses
+    divergence: str = "jsd"  # gkd
+    whiten: bool = False  # minillm: advantages of the step to mean 0 and deviation 1
+
+    @property
+    def reads_teacher(self) -> bool:
+        return self.name not in WITHOUT_TEACHER
+
+    @property
+    def reads_solutions(self) -> bool:
+        """Are some of the responses the data's solutions?"""
+        return self.name == "sft" or (self.name == "gkd" and self.on_policy_rate < 1)
 
 
 @dataclass(frozen=True)
@@ -111,6 +140,8 @@ class AOPSDConfig:
     num_generations_per_prompt: int = 1
     max_num_epochs: int = 3
     max_num_steps: int | None = None
+    max_response_tokens: int | None = None  # of all training steps; the step that reaches it is the last
+    max_train_seconds: float | None = None  # the same, of the steps' time: no start-up, no evaluation
     mask_truncated: bool = False
     weighting: str = "continuation"
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

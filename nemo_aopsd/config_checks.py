@@ -31,7 +31,10 @@ LOCAL_KEYS = (
 
 # The blocks that hold them, such as `policy.optimizer`.
 BLOCKS = sorted({key[: dot.start()] for key in LOCAL_KEYS for dot in re.finditer(r"\.", key)})
-_MAY_BE_NULL = ("aopsd.max_num_steps", "aopsd.probes.max_per_rollout", "policy.tokenizer.name")
+_MAY_BE_NULL = (
+    *("aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
+    *("aopsd.probes.max_per_rollout", "aopsd.objective.token_clip", "policy.tokenizer.name"),
+)
 _ABSENT = object()
 
 Tree = dict[str, Any]
@@ -44,6 +47,7 @@ def find_faults(tree: Tree) -> Iterator[Fault]:
     yield from _out_of_range(tree)
     yield from _truncated_sampling(tree)
     yield from _contradictions(tree)
+    yield from _unfit_for_the_objective(tree)
     yield from _unwritable(tree)
 
 
@@ -98,6 +102,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
             "aopsd.max_num_epochs",
             *("aopsd.judge.max_new_tokens", "aopsd.judge.max_attempt_tokens"),
             *("aopsd.probes.max_per_rollout", "aopsd.curriculum.num_initial_attempts"),
+            *("aopsd.max_response_tokens", "aopsd.objective.top_k"),
             *("aopsd.evaluation.num_samples", "aopsd.evaluation.max_new_tokens", "aopsd.evaluation.period"),
             *("policy.max_total_sequence_length", "policy.generation.max_new_tokens"),
             *("policy.train_micro_batch_size", "policy.logprob_batch_size", "policy.generation_batch_size"),
@@ -119,11 +124,22 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (
         (
             *("aopsd.objective.advantage_clip", "aopsd.objective.ratio_clip_min", "aopsd.objective.ratio_clip_max"),
+            *("aopsd.objective.token_clip", "aopsd.objective.dash_kappa", "aopsd.max_train_seconds"),
             *("aopsd.probes.threshold", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
             *("policy.max_grad_norm", "policy.optimizer.kwargs.eps"),
         ),
         lambda value: _is_number(value) and value > 0,
         "must be a finite number above 0",
+    ),
+    (
+        ("aopsd.objective.jsd_beta",),
+        lambda value: _is_number(value) and 0 < value < 1,
+        "must be a number between 0 and 1 (its ends are the divergences fkl and rkl)",
+    ),
+    (
+        ("aopsd.objective.entropy_threshold", "aopsd.objective.entropy_weight"),
+        lambda value: _is_number(value) and value >= 0,
+        "must be a finite number of at least 0",
     ),
     (
         ("policy.optimizer.kwargs.lr", "policy.optimizer.kwargs.weight_decay", "policy.prefix_cache_gb"),
@@ -136,7 +152,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         "must be 0 (greedy) or a number from 0.01 to 100",
     ),
     (
-        ("aopsd.curriculum.ema", "aopsd.teacher.ema_decay"),
+        ("aopsd.curriculum.ema", "aopsd.teacher.ema_decay", "aopsd.objective.on_policy_rate"),
         lambda value: _is_number(value) and 0 <= value <= 1,
         "must be a number from 0 to 1",
     ),
@@ -205,6 +221,25 @@ def _contradictions(tree: Tree) -> Iterator[Fault]:
         if _is_int(length) and _is_int(row) and length + more >= row:
             room = f"a prompt and aopsd.probes.length={more}" if more else "a prompt"
             yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
+
+
+def _unfit_for_the_objective(tree: Tree) -> Iterator[Fault]:
+    objective, weighting = select(tree, "aopsd.objective.name"), select(tree, "aopsd.weighting")
+    if objective != "pg" and weighting in CHOICES["weighting"] and weighting != "uniform":
+        yield (
+            "aopsd.weighting",
+            f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. It weighs the gap of sampled "
+            "tokens, which only the objective pg has.",
+        )
+    group = select(tree, "aopsd.num_generations_per_prompt")
+    if objective == "grpo" and _is_int(group) and group < 2:
+        yield (
+            "aopsd.num_generations_per_prompt",
+            f"must be at least 2 with aopsd.objective.name=grpo, which compares the answers to one problem; got {group}. "
+            "8 is usual.",
+        )
+    if objective in CHOICES["objective.name"] and objective != "pg" and select(tree, "aopsd.engine") == "nemo_rl":
+        yield "aopsd.objective.name", f"must be pg with aopsd.engine=nemo_rl; got {objective!r}. Use engine=local."
 
 
 def _unwritable(tree: Tree) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TrainRow
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK, TrainRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,7 @@ class Tokenizer(Protocol):
     """Text at the border: chat messages in, prompt ids out."""
 
     end_ids: frozenset[int]  # every id that ends a response
+    end_id: int  # the one of them that ends a response from the data
 
     def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
         """Prompt ids, generation marker included. `thinking` None leaves the template's default."""
@@ -46,6 +47,9 @@ class LanguageModel(Protocol):
     def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
         """Log-probs `[T]` float32 of each response token at temperature 1, under its own prompt."""
 
+    def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
+        """The `k` most likely tokens at the place of each response token. Raises UserError if k > vocabulary."""
+
     def continue_greedily(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
@@ -65,7 +69,11 @@ class Engine(Protocol):
     teacher: LanguageModel
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
-        """One optimizer step on `rows`, then let the teacher follow if it does. Returns summed metrics."""
+        """One optimizer step on `rows`, then let the teacher follow if it does. Returns summed metrics.
+
+        Calls `objective.divergence` where its signal is top-k or full, never with more positions than a small share
+        of memory takes; then the objective itself, once a micro-batch.
+        """
 
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights."""

@@ -49,13 +49,39 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """What an objective reads of the teacher; nothing else of it is computed.
+
+    `sampled`: log-probs of the response's own tokens, at collection. `top_k`: its k most likely tokens at each
+    position, at collection. `full`: its whole distribution, one chunk of positions at a time inside the update.
+    """
+
+    sampled: bool = False
+    top_k: int = 0
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The K most likely tokens at each of T positions, most likely first."""
+
+    ids: Tensor  # [T, K] int32
+    logprobs: Tensor  # [T, K] float32, of the softmax over the whole vocabulary
+    entropy: Tensor  # [T] float32, of the whole distribution, in nats
+
+
+@dataclass(frozen=True, slots=True)
 class TrainRow:
-    """One rollout as the update sees it; everything is per response token, 13 to 17 bytes each."""
+    """One response as the update sees it; what its objective does not read is None."""
 
     prompt: Tokens
     response: Tokens
-    old_logprobs: Tensor  # [T] float32, student at collection time
-    teacher_logprobs: Tensor  # [T] float32
+    old_logprobs: Tensor | None  # [T] float32, student at collection time
+    teacher_logprobs: Tensor | None  # [T] float32
     weights: Tensor  # [T] float32, in [0, 1]
     mask: Tensor  # [T] bool, tokens that the loss counts
     sampler_logprobs: Tensor | None = None  # [T] float32, `Generation.logprobs`
+    teacher_prompt: Tokens | None = None  # for a full signal
+    top_k: TopK | None = None
+    reward: float | None = None
+    advantages: Tensor | None = None  # [T] float32, from `Objective.prepare`

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.objectives.base import BaseObjective, clipped_surrogate, token_mean
+from nemo_aopsd.types import Signal
 
 
-class PolicyGradient:
+class PolicyGradient(BaseObjective):
     """L = -1/N sum_t min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t), N = valid tokens of the whole batch.
 
     A_t = clip(sg[w_t (log q - log p_theta)], -C, C) is formed anew from the current student in every forward, and
@@ -16,8 +16,8 @@ class PolicyGradient:
     a token that the teacher prefers gains probability, one that it disfavours loses.
     """
 
-    def __init__(self, config: ObjectiveConfig):
-        self.config = config
+    signal = Signal(sampled=True)
+    needs_old_logprobs = True
 
     def __call__(
         self,
@@ -28,26 +28,20 @@ class PolicyGradient:
         weights: Tensor,  # [B, S]
         mask: Tensor,  # [B, S] bool
         num_tokens: float,
+        num_rows: float | None = None,
+        **_unread: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and metrics, both sums over this micro-batch divided by `num_tokens`, so that they add up."""
         bound = self.config.advantage_clip
         advantage = weighted_advantage(logprobs, teacher_logprobs, weights)
         clipped_advantage = advantage.clamp(-bound, bound)
+        surrogate, binds = clipped_surrogate(logprobs, old_logprobs, clipped_advantage, mask, self.config)
 
-        # Padding may hold anything: it must not reach exp, where 0 * inf would poison the sum.
-        ratio = torch.where(mask, logprobs - old_logprobs, 0.0).exp()
-        clipped_ratio = ratio.clamp(1 - self.config.ratio_clip_min, 1 + self.config.ratio_clip_max)
-        surrogate = torch.minimum(ratio * clipped_advantage, clipped_ratio * clipped_advantage)
-
-        def mean(values: Tensor) -> Tensor:
-            return torch.where(mask, values, 0.0).sum() / num_tokens
-
-        loss = -mean(surrogate)
+        loss = -self.reduce(surrogate, mask, num_tokens, num_rows)
         metrics = {
             "train/loss": loss.detach(),
-            "train/frac_clipped": mean((advantage.abs() > bound).float()),
-            "train/frac_ratio_clipped": mean((clipped_ratio * clipped_advantage < ratio * clipped_advantage).float()),
-            "train/mean_abs_advantage": mean(clipped_advantage.abs()),
+            "train/frac_clipped": token_mean((advantage.abs() > bound).float(), mask, num_tokens),
+            "train/frac_ratio_clipped": token_mean(binds.float(), mask, num_tokens),
+            "train/mean_abs_advantage": token_mean(clipped_advantage.abs(), mask, num_tokens),
         }
         return loss, metrics
 

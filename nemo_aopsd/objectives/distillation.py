@@ -1,0 +1,35 @@
+"""What the objectives that minimise a divergence at every token have in common."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nemo_aopsd.objectives.base import BaseObjective, token_mean
+from nemo_aopsd.types import Signal
+
+
+class Distillation(BaseObjective):
+    """L = mean over tokens of D_t; a subclass says which D in `divergence`. Without gradient through the sampling."""
+
+    signal = Signal(full=True)
+
+    def __call__(
+        self,
+        logprobs: Tensor,
+        *,
+        divergence: Tensor,  # [B, S], with gradient
+        mask: Tensor,  # [B, S] bool
+        num_tokens: float,
+        num_rows: float,
+        **_unread: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.reduce(self.token_losses(divergence, mask), mask, num_tokens, num_rows)
+        return loss, {
+            "train/loss": loss.detach(),
+            "train/divergence": token_mean(divergence.detach(), mask, num_tokens),
+            "train/frac_negative": token_mean((divergence.detach() < 0).float(), mask, num_tokens),
+        }
+
+    def token_losses(self, divergence: Tensor, mask: Tensor) -> Tensor:
+        """[B, S] from the divergences [B, S]."""
+        return divergence

@@ -1,0 +1,50 @@
+"""EOPD: policy gradient everywhere, and forward KL on the teacher's top k where the teacher is unsure."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.objectives.base import token_mean
+from nemo_aopsd.objectives.divergences import top_k_forward_kl
+from nemo_aopsd.objectives.pg import PolicyGradient
+from nemo_aopsd.types import Signal, TopK
+
+
+class EntropyAware(PolicyGradient):
+    """L = L_pg + alpha mean_t h_t KL_t,  h_t = 1[H(P_t) >= tau_H],  the mean over all valid tokens.
+
+    KL_t is the form `teacher_renorm` of the top-k forward KL (EOPD, arXiv 2603.07079). The policy gradient is that of
+    `pg`, so its advantage follows the current student where the paper has p_old: the same at one update a batch.
+    """
+
+    def __init__(self, config: ObjectiveConfig):
+        super().__init__(config)
+        self.signal = Signal(sampled=True, top_k=config.top_k)
+
+    def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
+        """h_t KL_t [N]."""
+        open_gates = teacher.entropy >= self.config.entropy_threshold
+        return torch.where(open_gates, top_k_forward_kl(student_logprobs, teacher, "teacher_renorm"), 0.0)
+
+    def __call__(
+        self,
+        logprobs: Tensor,
+        *,
+        divergence: Tensor,  # [B, S], with gradient
+        mask: Tensor,
+        num_tokens: float,
+        num_rows: float | None = None,
+        **columns: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        counts = {"mask": mask, "num_tokens": num_tokens, "num_rows": num_rows}
+        policy_loss, metrics = super().__call__(logprobs, **columns, **counts)
+        gated = self.reduce(divergence, **counts)
+        loss = policy_loss + self.config.entropy_weight * gated
+        # The student has mass outside of the top k, so behind an open gate the KL is never 0.
+        return loss, metrics | {
+            "train/loss": loss.detach(),
+            "train/divergence": token_mean(divergence.detach(), mask, num_tokens),
+            "train/gate_rate": token_mean((divergence.detach() != 0).float(), mask, num_tokens),
+        }

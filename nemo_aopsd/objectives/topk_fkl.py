@@ -1,0 +1,24 @@
+"""Forward KL on the teacher's K most likely tokens, 8 K bytes of supervision a token."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.objectives.distillation import Distillation
+from nemo_aopsd.objectives.divergences import top_k_forward_kl
+from nemo_aopsd.types import Signal, TopK
+
+
+class TopKForwardKL(Distillation):
+    """D_t = the form `top_k_form` of `top_k_forward_kl`; no token is clamped at 0.
+
+    `train/frac_negative`: tokens whose truncated sum is below 0, which some other implementations clamp.
+    """
+
+    def __init__(self, config: ObjectiveConfig):
+        super().__init__(config)
+        self.signal = Signal(top_k=config.top_k)
+
+    def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
+        return top_k_forward_kl(student_logprobs, teacher, self.config.top_k_form)
