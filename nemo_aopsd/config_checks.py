@@ -235,7 +235,7 @@ def _unfit_for_the_objective(tree: Tree) -> Iterator[Fault]:
     if objective == "grpo" and _is_int(group) and group < 2:
         yield (
             "aopsd.num_generations_per_prompt",
-            f"must be at least 2 with aopsd.objective.name=grpo, which compares the answers to one problem; got {group}. "
+            f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
             "8 is usual.",
         )
     if objective in CHOICES["objective.name"] and objective != "pg" and select(tree, "aopsd.engine") == "nemo_rl":

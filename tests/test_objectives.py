@@ -1,0 +1,395 @@
+"""The objectives beside pg: formulas by plain Python, equivalences, gradients by finite differences in float64."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nemo_aopsd.config import CHOICES, ObjectiveConfig
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.objectives.dash import coefficients
+from nemo_aopsd.objectives.divergences import forward_kl, jensen_shannon, reverse_kl, top_k_forward_kl
+from nemo_aopsd.objectives.minillm import mean_of_the_rest
+from nemo_aopsd.types import Signal, TopK, TrainRow
+
+NAMES = CHOICES["objective.name"]
+FORMS = CHOICES["objective.top_k_form"]
+V = 7
+
+
+def draw(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def float64(values: list) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def top_of(logprobs: torch.Tensor, k: int) -> TopK:
+    values, ids = logprobs.topk(k, -1)
+    return TopK(ids.int(), values, -(logprobs.exp() * logprobs).sum(-1))
+
+
+class Batch:
+    """Two responses of up to four tokens over V words: logits of both sides, and every column an objective may read."""
+
+    def __init__(self, rows: int = 2, width: int = 4, seed: int = 0):
+        self.logits = draw(rows, width, V, seed=seed)
+        self.teacher = (1.5 * draw(rows, width, V, seed=seed + 1)).log_softmax(-1)
+        self.tokens = torch.randint(V, (rows, width, 1), generator=torch.Generator().manual_seed(seed))
+        self.mask = torch.ones(rows, width, dtype=torch.bool)
+        self.mask[-1, -1] = False
+        self.old = self.chosen(self.logits) + 0.15 * draw(rows, width, seed=seed + 2)
+        self.weights = torch.rand(rows, width, generator=torch.Generator().manual_seed(seed)).double()
+        self.advantages = draw(rows, width, seed=seed + 3)
+
+    def chosen(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits.log_softmax(-1).gather(-1, self.tokens).squeeze(-1)
+
+    def loss(self, objective, logits=None, rows=slice(None), counts=None):
+        logits = self.logits if logits is None else logits
+        num_tokens, num_rows = counts or (float(self.mask.sum()), float(len(self.mask)))
+        student = logits.log_softmax(-1)[rows].flatten(0, 1)
+        teacher = self.teacher[rows].flatten(0, 1)
+        divergence = None
+        if objective.signal.full or objective.signal.top_k:
+            seen = teacher if objective.signal.full else top_of(teacher, objective.signal.top_k)
+            divergence = objective.divergence(student, seen).view(self.mask[rows].shape)
+        return objective(
+            self.chosen(logits)[rows],
+            divergence=divergence,
+            old_logprobs=self.old[rows] if objective.needs_old_logprobs else None,
+            teacher_logprobs=self.teacher.gather(-1, self.tokens).squeeze(-1)[rows],
+            weights=self.weights[rows],
+            advantages=self.advantages[rows],
+            mask=self.mask[rows],
+            num_tokens=num_tokens,
+            num_rows=num_rows,
+        )
+
+
+def objective(name: str, **changes):
+    return build_objective(ObjectiveConfig(name=name, **{"top_k": 4, "advantage_clip": 3.0} | changes))
+
+
+def plain_kl(p: list[float], q: list[float]) -> float:
+    """KL(p || q) of probabilities."""
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+# Divergences
+
+
+def test_divergences_equal_their_sums_over_the_vocabulary():
+    student, teacher = draw(3, V, seed=1).log_softmax(-1), draw(3, V, seed=2).log_softmax(-1)
+    for n in range(3):
+        s, p = student[n].exp().tolist(), teacher[n].exp().tolist()
+        mixture = [0.3 * a + 0.7 * b for a, b in zip(p, s, strict=True)]
+        assert forward_kl(student, teacher)[n].item() == pytest.approx(plain_kl(p, s), abs=1e-12)
+        assert reverse_kl(student, teacher)[n].item() == pytest.approx(plain_kl(s, p), abs=1e-12)
+        expected = 0.3 * plain_kl(p, mixture) + 0.7 * plain_kl(s, mixture)
+        assert jensen_shannon(student, teacher, 0.3)[n].item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_token_clip_binds_above_only_by_hand():
+    """P = (.5, .3, .2), S = (.2, .3, .5): the terms are .4581, 0 and -.1833."""
+    teacher, student = float64([0.5, 0.3, 0.2]).log(), float64([0.2, 0.3, 0.5]).log()
+    assert forward_kl(student, teacher).item() == pytest.approx(0.3 * math.log(2.5), abs=1e-12)
+    assert forward_kl(student, teacher, 0.05).item() == pytest.approx(0.05 - 0.2 * math.log(2.5), abs=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_at_k_equal_to_the_vocabulary_every_form_is_the_forward_kl_with_its_gradient(form):
+    logits, teacher = draw(5, V, seed=3).requires_grad_(), draw(5, V, seed=4).log_softmax(-1)
+    found = top_k_forward_kl(logits.log_softmax(-1), top_of(teacher, V), form)
+    expected = forward_kl(logits.log_softmax(-1), teacher)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    gradients = [torch.autograd.grad(value.sum(), logits, retain_graph=True)[0] for value in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+
+
+def test_top_k_forms_by_hand():
+    """P = (.5, .3, .2) and K = 2, S = (.4, .2, .4): Z_P = .8, Z_S = .6."""
+    teacher = TopK(torch.tensor([[0, 1]]), float64([[0.5, 0.3]]).log(), torch.zeros(1))
+    student = float64([[0.4, 0.2, 0.4]]).log()
+    plain = 0.5 * math.log(0.5 / 0.4) + 0.3 * math.log(0.3 / 0.2)
+    expected = {
+        "none": plain,
+        "renorm": plain_kl([0.625, 0.375], [2 / 3, 1 / 3]),
+        "teacher_renorm": 0.625 * math.log(0.625 / 0.4) + 0.375 * math.log(0.375 / 0.2),
+        "tail": plain + 0.2 * math.log(0.2 / 0.4),
+    }
+    for form in FORMS:
+        assert top_k_forward_kl(student, teacher, form).item() == pytest.approx(expected[form], abs=1e-12)
+
+
+def test_the_tail_is_finite_in_float32_when_the_teacher_is_sure():
+    teacher = torch.tensor([[0.0, -30.0, -40.0, -50.0]]).log_softmax(-1)
+    logits = torch.zeros(1, 4, requires_grad=True)
+    value = top_k_forward_kl(logits.log_softmax(-1), top_of(teacher, 2), "tail")
+    value.sum().backward()
+    assert torch.isfinite(value).all() and torch.isfinite(logits.grad).all()
+
+
+# Equivalences
+
+
+def test_gkd_on_policy_with_forward_kl_is_the_unclipped_fkl():
+    batch = Batch()
+    gkd = objective("gkd", on_policy_rate=1.0, divergence="fkl", token_clip=0.05)
+    assert gkd.on_policy_rate == objective("fkl").on_policy_rate
+    assert batch.loss(gkd)[0].item() == batch.loss(objective("fkl"))[0].item()
+
+
+@pytest.mark.parametrize("divergence", ["fkl", "rkl", "jsd"])
+def test_gkd_has_the_divergences_of_the_objectives_of_that_name(divergence):
+    batch = Batch()
+    found = batch.loss(objective("gkd", divergence=divergence, jsd_beta=0.3))[0]
+    assert found.item() == batch.loss(objective(divergence, jsd_beta=0.3))[0].item()
+
+
+def test_the_exact_term_of_minillm_is_rkl():
+    batch = Batch()
+    batch.advantages[:] = 0
+    assert batch.loss(objective("minillm"))[0].item() == pytest.approx(
+        batch.loss(objective("rkl"))[0].item(), abs=1e-14
+    )
+
+
+def test_eopd_with_its_gate_shut_is_pg_and_open_it_adds_the_renormalised_kl():
+    batch = Batch()
+    policy = batch.loss(objective("pg"))[0].item()
+    shut, metrics = batch.loss(objective("eopd", entropy_threshold=math.log(V) + 0.01))
+    assert shut.item() == policy and metrics["train/gate_rate"] == 0
+    loss, metrics = batch.loss(objective("eopd", entropy_threshold=0.0, entropy_weight=0.7))
+    kl = batch.loss(objective("topk_fkl", top_k_form="teacher_renorm"))[0].item()
+    assert loss.item() == pytest.approx(policy + 0.7 * kl, abs=1e-12)
+    assert metrics["train/gate_rate"] == 1
+
+
+def test_eopd_opens_at_the_tokens_whose_teacher_has_the_entropy():
+    batch = Batch()
+    entropy = -(batch.teacher.exp() * batch.teacher).sum(-1)
+    threshold = entropy[batch.mask].median().item()
+    found = batch.loss(objective("eopd", entropy_threshold=threshold))[1]["train/gate_rate"].item()
+    assert found == pytest.approx((entropy[batch.mask] >= threshold).double().mean().item())
+    assert 0 < found < 1
+
+
+def test_pg_with_weight_one_and_no_clip_is_the_sampled_token_policy_gradient():
+    """On policy: the gradient of -1/N sum A log p with A the gap."""
+    batch = Batch()
+    batch.weights[:] = 1
+    batch.old = batch.chosen(batch.logits)
+    logits = batch.logits.clone().requires_grad_()
+    batch.loss(objective("pg", advantage_clip=1e30), logits)[0].backward()
+    again = batch.logits.clone().requires_grad_()
+    logprobs = batch.chosen(again)
+    gap = (batch.teacher.gather(-1, batch.tokens).squeeze(-1) - logprobs).detach()
+    (-(gap * logprobs)[batch.mask].sum() / batch.mask.sum()).backward()
+    torch.testing.assert_close(logits.grad, again.grad, atol=1e-14, rtol=0)
+
+
+def recursion(values: list[float], kappa: float) -> float:
+    """sum_t A_t of DASH by its definition, from the last token back."""
+    mean = sum(values) / len(values)
+    total = behind = 0.0
+    for value in reversed(values):
+        behind = value + behind / (1 + math.exp(kappa * (value - mean)))
+        total += behind
+    return total
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 13, 100])
+def test_the_recursion_of_dash_is_its_closed_form(length):
+    """sum_t c_t r_t = sum_t A_t."""
+    values = draw(1, length, seed=length).abs()
+    mask = torch.ones(1, length, dtype=torch.bool)
+    found = (coefficients(values, mask, 5.0) * values).sum().item()
+    assert found == pytest.approx(recursion(values[0].tolist(), 5.0), rel=1e-12)
+
+
+def test_dash_skips_masked_tokens_and_padding():
+    values = draw(1, 9, seed=0).abs()
+    mask = torch.tensor([[True, True, False, True, False, False, True, True, False]])
+    padded = torch.where(mask, values, torch.nan)
+    found = coefficients(padded, mask, 5.0)[mask]
+    expected = coefficients(values[mask][None], torch.ones(1, 5, dtype=torch.bool), 5.0)[0]
+    torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"name": name} for name in NAMES if name not in ("pg", "eopd", "dash")),
+        *({"name": "topk_fkl", "top_k_form": form} for form in FORMS[1:]),
+        {"name": "fkl", "token_clip": 0.05},
+        {"name": "gkd", "divergence": "rkl"},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_gradient_equals_finite_differences(changes, aggregation):
+    batch, made = Batch(), objective(**changes, aggregation=aggregation)
+    logits = batch.logits.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: batch.loss(made, x)[0], logits, eps=1e-6, atol=1e-7, rtol=1e-5)
+    assert torch.autograd.grad(batch.loss(made, logits)[0], logits)[0].abs().max() > 1e-3
+
+
+def numeric_gradient(value, logits: torch.Tensor) -> torch.Tensor:
+    found, step = torch.zeros_like(logits), 1e-6
+    for index in range(logits.numel()):
+        offset = torch.zeros(logits.numel(), dtype=torch.float64)
+        offset[index] = step
+        offset = offset.view_as(logits)
+        found.view(-1)[index] = (value(logits + offset) - value(logits - offset)) / (2 * step)
+    return found
+
+
+def test_gradient_of_dash_equals_finite_differences_with_its_gates_held_fixed():
+    batch, made = Batch(), objective("dash", token_clip=0.3)
+    logits = batch.logits.clone().requires_grad_()
+    batch.loss(made, logits)[0].backward()
+
+    def divergences(x):
+        return forward_kl(x.log_softmax(-1), batch.teacher, 0.3)
+
+    fixed = coefficients(divergences(batch.logits), batch.mask, 5.0)
+    value = lambda x: ((fixed * divergences(x))[batch.mask].sum() / batch.mask.sum()).item()  # noqa: E731
+    torch.testing.assert_close(logits.grad, numeric_gradient(value, batch.logits), atol=1e-8, rtol=1e-5)
+
+
+def test_gradient_of_eopd_equals_finite_differences_with_its_advantage_held_fixed():
+    batch, made = Batch(), objective("eopd", entropy_threshold=1.2)
+    logits = batch.logits.clone().requires_grad_()
+    batch.loss(made, logits)[0].backward()
+    gap = batch.teacher.gather(-1, batch.tokens).squeeze(-1) - batch.chosen(batch.logits)
+    fixed = (batch.weights * gap).clamp(-3, 3)
+    open_gates = -(batch.teacher.exp() * batch.teacher).sum(-1) >= 1.2
+    assert 0 < open_gates.sum() < open_gates.numel()
+    top = batch.teacher.topk(4, -1)
+
+    def value(x):
+        ratio = (batch.chosen(x) - batch.old).exp()
+        policy = torch.minimum(ratio * fixed, ratio.clamp(0.8, 1.2) * fixed)
+        inside = top.values.log_softmax(-1)
+        kl = (inside.exp() * (inside - x.log_softmax(-1).gather(-1, top.indices))).sum(-1)
+        return ((open_gates * kl - policy)[batch.mask].sum() / batch.mask.sum()).item()
+
+    torch.testing.assert_close(logits.grad, numeric_gradient(value, batch.logits), atol=1e-8, rtol=1e-5)
+
+
+# Sums over micro-batches, and what must not reach the loss
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean"])
+@pytest.mark.parametrize("name", NAMES)
+def test_micro_batches_add_up_to_the_same_loss_metrics_and_gradient(name, aggregation):
+    batch, made = Batch(rows=5, width=6, seed=9), objective(name, aggregation=aggregation)
+    batch.mask[1, 2:] = False
+    counts = (float(batch.mask.sum()), 5.0)
+    whole = batch.logits.clone().requires_grad_()
+    loss, metrics = batch.loss(made, whole)
+    loss.backward()
+    parts = batch.logits.clone().requires_grad_()
+    found: dict[str, float] = {}
+    for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
+        part, part_metrics = batch.loss(made, parts, rows, counts)
+        part.backward()
+        for key, value in {**part_metrics, "loss": part}.items():
+            found[key] = found.get(key, 0.0) + value.item()
+    assert found == pytest.approx({key: value.item() for key, value in {**metrics, "loss": loss}.items()}, abs=1e-12)
+    torch.testing.assert_close(parts.grad, whole.grad, atol=1e-14, rtol=1e-10)
+
+
+def test_seq_mean_weighs_responses_and_token_mean_weighs_tokens():
+    batch = Batch()
+    batch.mask[:] = torch.tensor([[True] * 4, [True, False, False, False]])
+    logprobs = batch.chosen(batch.logits)
+    first, second = -logprobs[0].mean().item(), -logprobs[1, 0].item()
+    assert batch.loss(objective("sft", aggregation="seq_mean"))[0].item() == pytest.approx((first + second) / 2)
+    assert batch.loss(objective("sft"))[0].item() == pytest.approx((4 * first + second) / 5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_tokens_may_hold_anything(name):
+    batch, made = Batch(), objective(name)
+    expected = batch.loss(made)[0].item()
+    counted = batch.mask
+    for column in ("old", "weights", "advantages"):
+        setattr(batch, column, torch.where(counted, getattr(batch, column), torch.nan))
+    batch.teacher = torch.where(counted.unsqueeze(-1), batch.teacher, torch.zeros(()).double())
+    logits = batch.logits.clone().requires_grad_()
+    loss, metrics = batch.loss(made, logits)
+    loss.backward()
+    assert loss.item() == expected
+    assert all(torch.isfinite(value) for value in metrics.values())
+    assert torch.isfinite(logits.grad).all()
+    assert (logits.grad[~counted] == 0).all()
+
+
+# What needs the whole step
+
+
+def row(prompt: list[int], reward: float | None = None, length: int = 2, gap: list[float] | None = None) -> TrainRow:
+    gaps = torch.tensor(gap if gap is not None else [0.0] * length)
+    old = torch.full_like(gaps, -1.0)
+    mask = torch.ones(len(gaps), dtype=torch.bool)
+    return TrainRow(prompt, [5] * len(gaps), old, old + gaps, torch.ones(len(gaps)), mask, reward=reward)
+
+
+def test_grpo_advantages_by_hand_within_the_group_of_a_prompt():
+    """Rewards 1, 0, 0, 1 have mean 1/2 and sample deviation 1/sqrt(3); 1, 1 tell nothing."""
+    rows = [row([1], r) for r in (1.0, 0.0, 0.0, 1.0)] + [row([2], 1.0, 3), row([2], 1.0, 0)]
+    found = objective("grpo").prepare(rows)
+    high = 0.5 / (1 / math.sqrt(3) + 1e-6)
+    assert [value for r in found[:4] for value in r.advantages.tolist()] == pytest.approx(
+        [high, high, -high, -high, -high, -high, high, high]
+    )
+    assert found[4].advantages.tolist() == [0, 0, 0] and found[5].advantages.shape == (0,)
+    with pytest.raises(ValueError, match="group of one"):
+        objective("grpo").prepare(rows[:1])
+
+
+def test_minillm_returns_by_hand():
+    found = objective("minillm", advantage_clip=2.5).prepare([row([1], gap=[9.0, 1.0, 2.0, 6.0])])[0]
+    assert found.advantages.tolist() == pytest.approx([2.5, 2.5, 2.5, 0.0])  # (1+2+6)/3, (2+6)/2 and 6, clipped
+    mask = torch.tensor([True, False, True])
+    assert mean_of_the_rest(torch.tensor([1.0, torch.nan, 3.0]), mask).tolist() == [3, 3, 0]
+
+
+def test_minillm_whitens_over_the_valid_tokens_of_the_step():
+    rows = [row([1], gap=[0.0, 1.0, 2.0, 3.0]), row([2], gap=[0.0, -4.0])]
+    rows[0] = replace(rows[0], mask=torch.tensor([True, True, True, False]))
+    found = objective("minillm", whiten=True, advantage_clip=100.0).prepare(rows)
+    values = torch.cat([each.advantages[each.mask] for each in found])
+    assert values.mean().item() == pytest.approx(0, abs=1e-6)
+    assert values.std().item() == pytest.approx(1, abs=1e-5)
+
+
+# Declarations
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_config_knows_without_torch_what_the_objective_declares(name):
+    config = ObjectiveConfig(name=name)
+    made = build_objective(config)
+    assert config.reads_teacher == (made.signal != Signal())
+    assert config.reads_solutions == (made.on_policy_rate < 1)
+
+
+def test_each_objective_declares_the_least_signal():
+    declared = {name: build_objective(ObjectiveConfig(name=name, top_k=32)).signal for name in NAMES}
+    assert declared == {
+        "pg": Signal(sampled=True),
+        "sft": Signal(),
+        "grpo": Signal(),
+        **dict.fromkeys(("fkl", "rkl", "jsd", "dash", "gkd"), Signal(full=True)),
+        "topk_fkl": Signal(top_k=32),
+        "eopd": Signal(sampled=True, top_k=32),
+        "minillm": Signal(sampled=True, full=True),
+    }
