@@ -18,7 +18,16 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd import cli_audit, cli_data, cli_diagnose, cli_doctor, cli_evaluate, cli_grade, run_folder
+from nemo_aopsd import (
+    cli_audit,
+    cli_compare,
+    cli_data,
+    cli_diagnose,
+    cli_doctor,
+    cli_evaluate,
+    cli_grade,
+    run_folder,
+)
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem, load_problems
@@ -40,6 +49,7 @@ cli_grade.mount(app)
 cli_diagnose.mount(app)
 cli_audit.mount(app)
 cli_evaluate.mount(app)
+cli_compare.mount(app)
 cli_doctor.mount(app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]

@@ -23,7 +23,18 @@ aopsd:
   curriculum: {num_initial_attempts: 1}
   evaluation: {data_path: held_out.jsonl, num_samples: 2, max_new_tokens: 12}
 """
-COMMANDS = ["train", "evaluate", "paired-test", "export", "preview", "report", "dag check", "dag show", "demo"]
+COMMANDS = [
+    "train",
+    "evaluate",
+    "paired-test",
+    "compare",
+    "export",
+    "preview",
+    "report",
+    "dag check",
+    "dag show",
+    "demo",
+]
 
 
 def row(index, **changes):

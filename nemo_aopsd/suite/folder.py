@@ -1,0 +1,170 @@
+"""What OUT holds, and whether a suite may go on in it.
+
+suite.json                     settings of each member and fingerprints of the problems, to notice a change
+NAME/config.yaml               the member's config: `aopsd train` takes it
+NAME/seed_0/                   a run folder
+NAME/seed_0.log                all that its processes said, the last one at the end
+NAME/seed_0.finished.json      there once the run is complete
+results.md, results.csv, results.svg
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.config_files import flatten, load_config, to_yaml
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write
+from nemo_aopsd.run_folder import path_override
+from nemo_aopsd.suite.spec import Member
+
+# Of a run, not of its member.
+_PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")
+# What the evaluation of the untrained model depends on, besides the seed and the problems.
+_EVALUATION = ("aopsd.engine", "aopsd.prompts", "aopsd.thinking.student", "aopsd.evaluation.", "policy.")
+_UPDATE_ONLY = ("policy.optimizer.", "policy.train_micro_batch_size", "policy.max_grad_norm")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One member with one seed."""
+
+    member: str
+    seed: int
+    out: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.member}/seed_{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.member / f"seed_{self.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"seed_{self.seed}.log")
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder.with_name("config.yaml")
+
+    @property
+    def finished_file(self) -> Path:
+        return self.folder.with_name(f"seed_{self.seed}.finished.json")
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished_file.is_file()
+
+    @property
+    def is_begun(self) -> bool:
+        return (self.folder / "config.yaml").is_file()
+
+    def arguments(self) -> list[str]:
+        """Of the `aopsd` command; a run that has begun goes on."""
+        words = ["train", str(self.config_file), path_override("logger.log_dir", self.folder)]
+        words.append(f"aopsd.seed={self.seed}")
+        return [*words, "--resume", str(self.folder)] if self.is_begun else words
+
+    def config(self) -> Config:
+        """Read anew from the member's file. Raises UserError."""
+        return load_config(self.config_file, [path_override("logger.log_dir", self.folder), f"aopsd.seed={self.seed}"])
+
+
+def write_configs(members: Sequence[Member], out: Path) -> dict[str, Config]:
+    """The config file of each member under `out`; returns what they say. Raises UserError if one is wrong."""
+    configs = {}
+    for member in members:
+        run = Run(member.name, 0, out)
+        atomic_write(run.config_file, member.config_file())
+        configs[member.name] = run.config()
+    return configs
+
+
+@contextmanager
+def preparing(out: Path) -> Iterator[None]:
+    """One process at a time writes what is not of a single run: elements of a job array begin together."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".prepare").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> list[str]:
+    """Raise UserError if runs in `out` were made with other settings or problems; lines on what else is new.
+
+    `problems` are fingerprints by the names of their files.
+    """
+    path = out / "suite.json"
+    if not path.is_file():
+        return []
+    before = json.loads(path.read_text(encoding="utf-8"))
+    kept = {name: leaves for name, leaves in before["members"].items() if any((out / name).glob("seed_*/config.yaml"))}
+    now = {name: _leaves(config) for name, config in configs.items()}
+    changes = [
+        f"  {name}: {key}: {kept[name].get(key)!r} -> {now[name].get(key)!r}"
+        for name in kept.keys() & now.keys()
+        for key in sorted(kept[name] | now[name])
+        if kept[name].get(key) != now[name].get(key)
+    ]
+    if kept:
+        changes += [f"  the problems in {file}" for file in problems if problems[file] != before["problems"].get(file)]
+    if changes:
+        raise UserError(
+            f"{out}: the runs there were made with other settings or problems:\n" + "\n".join(sorted(changes)) + "\n"
+            "Restore them, choose another --out, or delete the folders of the members that changed to run them anew."
+        )
+    gone = sorted(kept.keys() - now.keys())
+    lines = [f"new since the last time: {', '.join(sorted(now.keys() - before['members'].keys()))}"]
+    lines += [f"no longer in the suite: {', '.join(gone)}; their runs stay, the table leaves them out"]
+    return [line for line, found in zip(lines, (now.keys() - before["members"].keys(), gone), strict=True) if found]
+
+
+def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> None:
+    """Write what `check_unchanged` will compare with; members of earlier calls are kept in it."""
+    path = out / "suite.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["members"] if path.is_file() else {}
+    members = before | {name: _leaves(config) for name, config in configs.items()}
+    atomic_write(path, json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
+
+
+def share_evaluation(source: Run, target: Run) -> bool:
+    """Give `target`, not begun yet, the evaluation of the untrained model that `source` has made; False if it differs.
+
+    A run with its config and that evaluation is one that stopped before its first step, and goes on from there.
+    """
+    summary = source.folder / "eval" / "epoch_000.json"
+    config = target.config()
+    if target.is_begun or not summary.is_file() or _evaluated_as(source.config()) != _evaluated_as(config):
+        return False
+    (target.folder / "eval").mkdir(parents=True, exist_ok=True)
+    atomic_write(target.folder / "config.yaml", to_yaml(config))
+    for name in ("epoch_000.settings.json", "epoch_000.jsonl", "epoch_000.json"):  # the summary says that all is there
+        beside = target.folder / "eval" / f".{name}.partial"
+        shutil.copyfile(summary.with_name(name), beside)
+        os.replace(beside, target.folder / "eval" / name)
+    return True
+
+
+def _leaves(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in flatten(config.raw).items() if key not in _PLACES}
+
+
+def _evaluated_as(config: Config) -> dict[str, Any]:
+    return dict(_matching(flatten(config.raw)))
+
+
+def _matching(leaves: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in leaves.items():
+        if key.startswith(_EVALUATION) and not key.startswith(_UPDATE_ONLY):
+            yield key, value
