@@ -1,4 +1,4 @@
-"""pass@1 of every member, and its difference to the reference, with 95 % intervals and a dot a seed."""
+"""pass@1 of every member, and what training with it has over the reference, with 95 % intervals and a dot a seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _rates(axes: Axes, rows: Sequence[Row]) -> None:
         axes.plot(row.by_seed, [place] * len(row.seeds), linestyle="", marker="|", color=svg.GREY, markersize=9)
         _interval(axes, place, row.pass_at_k[1], row.interval, svg.BLUE)
     seeds = max(len(row.seeds) for row in rows)
-    axes.set(title="pass@1 (bars: each seed)" if seeds > 1 else "pass@1", xlabel="95 % over problems and seeds")
+    axes.set(title="pass@1 (grey: each seed)" if seeds > 1 else "pass@1", xlabel="95 % over problems and seeds")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
@@ -44,7 +44,7 @@ def _differences(axes: Axes, rows: Sequence[Row], reference: str | None) -> None
     axes.axvline(0, color=svg.INK, linewidth=0.8)
     for place, row in enumerate(rows):
         found = row.against_reference
-        if found:
+        if found and row.steps:  # the untrained model is far away and in the other panel
             low, high = (100 * end for end in found.interval)
             _interval(axes, place, 100 * found.mean, (low, high), svg.ORANGE)
     axes.set(title=f"pass@1 less that of {reference}", xlabel="percentage points")

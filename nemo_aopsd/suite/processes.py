@@ -18,7 +18,7 @@ from nemo_aopsd.files import atomic_write
 from nemo_aopsd.suite.folder import Run, share_evaluation
 
 # The parent holds the other end of the child's stdin: it closes however the parent ends, and the child ends with it.
-_CHILD = """\
+CHILD = """\
 import os, signal, threading
 from nemo_aopsd.cli import main
 def end_with_the_parent():
@@ -55,8 +55,8 @@ Watch = Callable[[Sequence[Active], Sequence[Run], Sequence[Failure]], None]  # 
 class Pool:
     """Up to `jobs` runs at a time; `threads` each. `base` finds the run whose first evaluation a run may share."""
 
-    def __init__(self, jobs: int, threads: int, base: Callable[[Run], Run | None], child: str = _CHILD):
-        self.jobs, self.threads, self.base, self.child = jobs, threads, base, child
+    def __init__(self, jobs: int, threads: int, base: Callable[[Run], Run | None]):
+        self.jobs, self.threads, self.base = jobs, threads, base
         self.gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         self.active: list[Active] = []
 
@@ -68,12 +68,13 @@ class Pool:
                 for run in self._startable(waiting):
                     waiting.remove(run)
                     self._start(run)
+                watch(self.active, done, failures)
+                time.sleep(0.1)
                 for active in [active for active in self.active if active.process.poll() is not None]:
                     failure = self._end(active)
                     failures.extend([failure] if failure else [])
                     done.extend([] if failure else [active.run])
-                watch(self.active, done, failures)
-                time.sleep(0.1)
+            watch(self.active, done, failures)
         finally:
             self._stop()
         return failures
@@ -94,7 +95,7 @@ class Pool:
         log.flush()
         slot = next(slot for slot in itertools.count() if slot not in {active.slot for active in self.active})
         process = subprocess.Popen(
-            [sys.executable, "-c", self.child, *arguments],
+            [sys.executable, "-c", CHILD, *arguments],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
