@@ -1,5 +1,8 @@
 """Our configs through NeMo RL's own loader and schema: v0.7.0 takes every file as it is."""
 
+import inspect
+import re
+
 import pytest
 from nemo_rl.algorithms.grpo import MasterConfig
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossFn
@@ -87,3 +90,21 @@ def test_megatron_takes_optimizer_and_scheduler():
     megatron = container("qwen3_4b_megatron")["policy"]["megatron_cfg"]
     assert config.OptimizerConfig(**megatron["optimizer"]).lr == 1e-6
     assert config.SchedulerConfig(**megatron["scheduler"]).lr_decay_style == "constant"
+
+
+# Read only where another setting, off in ours, asks for it.
+OPTIONAL = {"num_prompts_per_dataloader", "mcore_generation_config", "sglang_cfg", "nemo_gym", "async_grpo"}
+READS = re.compile(
+    r"(?:master_config\.(\w+)|\b(grpo|data|cluster|policy|generation)_config)\[\s*[\"'](\w+)[\"']\](?!\s*=[^=])"
+)
+
+
+def test_stock_grpo_finds_every_key_that_it_reads_without_a_default():
+    """NeMo RL's schema calls some of them optional, and its script then fails in the middle of its first step."""
+    tree = load_config(CONFIGS / "grpo_progress_reward.yaml").raw
+    blocks = {**tree, "generation": tree["policy"]["generation"]}
+    source = inspect.getsource(inspect.getmodule(MasterConfig))
+    read = {(first or second, key) for first, second, key in READS.findall(source) if key not in OPTIONAL}
+    assert len(read) > 30
+    missing = [f"{block}.{key}" for block, key in sorted(read) if key not in blocks[block]]
+    assert missing == ["generation.model_name"]  # NeMo RL fills it in
