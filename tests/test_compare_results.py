@@ -1,0 +1,107 @@
+"""The numbers of a suite's table, computed by hand, and how they are shown."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.stats import paired_bootstrap_interval
+from nemo_aopsd.suite.figure import suite_figure
+from nemo_aopsd.suite.folder import Run
+from nemo_aopsd.suite.processes import Failure, last_words
+from nemo_aopsd.suite.results import Measured, measure, rows_of
+from nemo_aopsd.suite.table import csv_text, markdown
+
+
+def evaluation(**counts):
+    return {"num_samples": 2, "correct_per_problem": counts}
+
+
+def step(tokens, seconds, **more):
+    return {"rollout/count": 4.0, "rollout/mean_tokens": tokens, "time/step": seconds} | more
+
+
+BYTES = {"train/supervision_bytes_per_token": 13.0}
+BEFORE = evaluation(a=0, b=1)
+BASE = [Measured(seed, BEFORE, BEFORE, []) for seed in (0, 1)]
+OPSD = [
+    Measured(0, BEFORE, evaluation(b=2, a=1), [step(10.0, 1.0, **BYTES), step(20.0, 2.0, **BYTES)]),
+    Measured(1, BEFORE, evaluation(a=0, b=2), [step(10.0, 3.0, **BYTES)]),
+]
+MINE = [Measured(1, BEFORE, evaluation(a=1, b=2), [step(5.0, 1.0, **BYTES), step(5.0, 1.0)])]
+
+
+def test_a_row_by_hand():
+    base, opsd, mine = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE, "lost": []}, "opsd")
+    assert (opsd.correct, opsd.responses, opsd.solved, opsd.problems) == (5, 8, 3, 4)
+    assert opsd.pass_at_k == {1: 5 / 8, 2: 3 / 4} and opsd.by_seed == [3 / 4, 1 / 2] and opsd.seeds == [0, 1]
+    assert opsd.against_base.mean == pytest.approx(5 / 8 - 1 / 4) and opsd.against_base.num_seeds == 2
+    assert opsd.against_base.by_problem == paired_bootstrap_interval([0.0, 0.5], [0.25, 1.0])
+    assert opsd.against_reference is None
+    assert (opsd.steps, opsd.response_tokens) == (1.5, (4 * 30 + 4 * 10) / 2)
+    assert (opsd.seconds_per_step, opsd.bytes_per_token) == (2.0, 13.0)
+    assert mine.against_reference.mean == pytest.approx(3 / 4 - 1 / 2) and mine.against_reference.num_seeds == 1
+    assert mine.bytes_per_token is None  # one step does not tell it: no mean over the rest
+    assert base.against_base is None and base.seconds_per_step is None and base.against_reference.mean == -3 / 8
+
+
+def test_without_a_reference_there_is_no_column_of_it():
+    rows = rows_of({"base": BASE, "mine": MINE}, None)
+    assert "against opsd" not in markdown("suite", "command", rows, None, [])
+    assert all(row.against_reference is None for row in rows)
+
+
+def test_other_problems_are_refused():
+    odd = Measured(0, BEFORE, evaluation(a=1, c=2), [step(1.0, 1.0)])
+    with pytest.raises(UserError, match=r"evaluations of different problems: 2 are in one only, such as 'b'"):
+        rows_of({"mine": [odd]}, None)
+
+
+def test_the_page_and_the_csv_have_counts_intervals_and_what_is_missing(tmp_path):
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd")
+    page = markdown("suite", "aopsd compare suite.yaml", rows, "opsd", [Failure(Run("lost", 0, tmp_path), "boom")])
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    assert lines[0][:4] == ["member", "seeds", "pass@1", "correct"] and lines[0][7] == "against opsd"
+    opsd, mine = lines[3], lines[4]
+    assert opsd[0] == "opsd" and opsd[2].startswith("62.5 % [") and opsd[3:6] == ["5 of 8", "75.0 %", "3 of 4"]
+    assert opsd[6].startswith("+37.5 pp [") and opsd[7] == "-" and opsd[8:] == ["2.00", "2", "80", "13.0"]
+    assert mine[7].startswith("+25.0 pp [") and mine[-1] == "-"
+    assert "No `train/supervision_bytes_per_token` in the metrics of: mine." in page
+    assert f"- lost/seed_0: boom (`{tmp_path}/lost/seed_0.log`)" in page
+    assert lines[-1] == ["mine", "-", "75.0 %"]  # its seed 0 is missing
+    base, _, last = csv.DictReader(io.StringIO(csv_text(rows, "opsd")))
+    assert base["against base"] == "" and base["seconds per step"] == "" and last["against opsd"] == "0.25"
+    assert last["against opsd seeds"] == "1" and last["supervision bytes per token"] == ""
+
+
+def test_the_figure_has_a_line_a_member_and_is_the_same_each_time():
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd")
+    drawn = suite_figure(rows, "opsd")
+    assert all(f">{name}<" in drawn for name in ("base", "opsd", "mine")) and "pass@1 less that of opsd" in drawn
+    assert drawn == suite_figure(rows, "opsd") != suite_figure(rows[:1], None)
+
+
+def test_files_that_are_no_evaluation_are_refused(tmp_path):
+    run = Run("mine", 0, tmp_path)
+    with pytest.raises(UserError, match=r"without an evaluation. Delete .*seed_0\.finished\.json"):
+        measure(run)
+    (run.folder / "eval").mkdir(parents=True)
+    for content in ("{", "[]", '{"num_samples": 2}'):
+        (run.folder / "eval/epoch_000.json").write_text(content)
+        with pytest.raises(UserError, match=r"epoch_000\.json: no results of an evaluation"):
+            measure(run)
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "expected"),
+    [
+        ("$ aopsd train x\nstep 1\nerror: no room\n\n", 2, "error: no room"),
+        ("$ aopsd train x\n", 1, "nothing in its log"),
+        ("step 7\n", -9, "killed by signal 9; step 7"),
+    ],
+)
+def test_last_words(tmp_path, log, code, expected):
+    (tmp_path / "log").write_text(log)
+    assert last_words(Path(tmp_path / "log"), code) == expected
