@@ -127,6 +127,16 @@ def test_graphs_are_built_with_a_server_of_the_job_or_with_another():
     assert "serve.sh" not in plan and "--base-url http://elsewhere/v1" in plan
 
 
+SUITE = {"AOPSD_CONTAINER": "none", "AOPSD_SUITE": "examples/suites/embedded.yaml", "AOPSD_MEMBERS": "base opsd aopsd"}
+
+
+@pytest.mark.parametrize(("element", "run"), [("0", "base/seed_0"), ("2", "aopsd/seed_0"), ("4", "opsd/seed_1")])
+def test_a_suite_is_an_array_with_an_element_a_member_and_seed(element, run):
+    plan = planned("compare", **SUITE, AOPSD_SEEDS="2", AOPSD_OUT="out", SLURM_ARRAY_TASK_ID=element)
+    assert "--array=0-5" in plan and "--gres" not in plan
+    assert f"compare examples/suites/embedded.yaml --seeds 2 --out {REPO}/out --only {run} \n" in plan
+
+
 @pytest.mark.parametrize(
     ("script", "env", "words"),
     [
@@ -146,6 +156,10 @@ def test_graphs_are_built_with_a_server_of_the_job_or_with_another():
         ("evaluate", {"AOPSD_CONTAINER": "none"}, "AOPSD_TARGETS is not set"),
         ("evaluate", {"AOPSD_CONTAINER": "none", "AOPSD_TARGETS": "no", "AOPSD_DATA": "aime25"}, "no is not there"),
         ("dag_build", {"AOPSD_CONTAINER": "none"}, "AOPSD_PROBLEMS is not set"),
+        ("compare", {"AOPSD_CONTAINER": "none"}, "AOPSD_SUITE is not set"),
+        ("compare", SUITE | {"AOPSD_MEMBERS": ""}, "AOPSD_MEMBERS is not set"),
+        ("compare", SUITE | {"AOPSD_SEEDS": "0"}, "AOPSD_SEEDS is '0'"),
+        ("compare", SUITE | {"SLURM_ARRAY_TASK_ID": "9"}, "array element 9: there are 9"),
     ],
 )
 def test_what_cannot_work_is_one_line_before_anything_is_submitted(script, env, words, cluster, tmp_path):
