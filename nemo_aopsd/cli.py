@@ -26,6 +26,7 @@ from nemo_aopsd import (
     cli_doctor,
     cli_evaluate,
     cli_grade,
+    cli_plan,
     run_folder,
 )
 from nemo_aopsd.config import Config
@@ -51,6 +52,7 @@ cli_audit.mount(app)
 cli_evaluate.mount(app)
 cli_compare.mount(app)
 cli_doctor.mount(app)
+cli_plan.mount(app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
 Overrides = Annotated[

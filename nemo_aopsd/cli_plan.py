@@ -1,0 +1,127 @@
+"""`aopsd plan`: what a run will take. The command line mounts it with `mount`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nemo_aopsd.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nemo_aopsd.plan import Plan
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("plan", epilog="Example: aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpus 8 --gpu h100")(
+        plan
+    )
+
+
+def plan(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="What to plan.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
+    gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Instead of the config's number.")] = None,
+    gpu: Annotated[str, typer.Option(metavar="KIND", help="h100, h200, a100, b200 or cpu.")] = "h100",
+    lengths: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Take row lengths and triggers from a run.")
+    ] = None,
+    constants: Annotated[Path | None, typer.Option(metavar="FILE", help="Constants that --fit wrote.")] = None,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Also 8 to 1,024 GPUs, 4B to 235B-A22B.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as one JSON object.")] = False,
+    fit: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="Fit the constants to a measured run; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where --fit writes them.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Predicted and measured seconds of a run.")
+    ] = None,
+) -> None:
+    """Seconds, GPU-hours and memory of a run before it runs, by stage, from a cost model.
+
+    What it is worth depends on its constants: it says how much of the answer rests on assumptions.
+    """
+    from rich.console import Console
+
+    console = Console()
+    if sum(map(bool, (config, fit, against))) != 1:
+        raise UserError("aopsd plan: expected one of CONFIG, --fit RUN and --against RUN. See aopsd plan --help.")
+    if out and not fit:
+        raise UserError("--out: only --fit writes a file. Leave it out, or add --fit RUN.")
+    if fit:
+        _fit(fit, gpu, gpus, constants, out, console)
+    elif against:
+        _compare(against, gpu, gpus, constants, console)
+    else:
+        _plan(config, overrides or [], (gpu, gpus, constants, lengths), scaling, as_json, console)
+
+
+def _plan(config: Path, overrides: list[str], machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:
+    from nemo_aopsd.config_files import load_config
+    from nemo_aopsd.plan import make_plan, show
+
+    made = make_plan(load_config(config, overrides), *machine)
+    if scaling and (as_json or made.setup.is_local):
+        raise UserError("--scaling is a table of cluster runs: not with --json or aopsd.engine=local.")
+    if as_json:
+        typer.echo(json.dumps(show.as_json(made), ensure_ascii=False, indent=1))
+        return
+    show.show(made, console)
+    if scaling:
+        _scale(made, console)
+
+
+def _scale(made: Plan, console: Console) -> None:
+    from nemo_aopsd.plan import show
+    from nemo_aopsd.plan.scaling import scaling
+
+    rows, per_gpu = made.work.rows, made.work.rows / made.setup.layout.gpus
+    console.print()
+    show.show_scaling(scaling(made, None), f"{rows} rollouts a step on any number of GPUs", console)
+    console.print()
+    show.show_scaling(scaling(made, per_gpu), f"{per_gpu:g} rollouts a step and GPU", console)
+    console.print(
+        "of the parallel sizes that fit and are within 5 % of the fastest, those that split least; none of it measured"
+    )
+
+
+def _fit(
+    runs: list[Path], gpu: str, gpus: int | None, constants: Path | None, out: Path | None, console: Console
+) -> None:
+    from dataclasses import replace
+
+    from nemo_aopsd.files import atomic_write
+    from nemo_aopsd.plan import of_run, show
+    from nemo_aopsd.plan.compare import compare
+    from nemo_aopsd.plan.constants import write_fit
+    from nemo_aopsd.plan.fitting import fit, with_fit
+    from nemo_aopsd.plan.measured import read_run
+
+    measured = [read_run(run) for run in runs]
+    planned = [(run, of_run(run, gpu, gpus, constants)) for run in measured]
+    fitted = fit(planned)
+    show.show_fit(fitted, console)
+    after = with_fit(planned[0][1].constants, fitted)
+    for run, made in planned:
+        console.print(f"\n{run.folder}, with the fitted constants (the runs they were fitted to, so no validation):")
+        show.show_comparison(compare(run, replace(made, constants=after)), console)
+    if out:
+        atomic_write(out, write_fit(after, [each.after.name for each in fitted]))
+        console.print(f"\nwrote {out}: aopsd plan CONFIG --constants {out}", highlight=False, soft_wrap=True)
+
+
+def _compare(run: Path, gpu: str, gpus: int | None, constants: Path | None, console: Console) -> None:
+    from nemo_aopsd.plan import of_run, show
+    from nemo_aopsd.plan.compare import compare
+    from nemo_aopsd.plan.measured import read_run
+
+    measured = read_run(run)
+    made = of_run(measured, gpu, gpus, constants)
+    console.print(f"{run}: median seconds of {len(measured.steps)} steps behind the first, lengths its own")
+    show.show_comparison(compare(measured, made), console)
+    console.print(f"{made.shares_by_status().get('assumption', 0.0):.0%} of the prediction rests on assumptions")

@@ -1,0 +1,145 @@
+"""What one step has to do, in rows and tokens: from the config, its data file, and a run if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.plan.constants import Constants
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Means of one step; tokens a row unless named otherwise. `sources` says where each number is from."""
+
+    problems: int
+    prompts: int  # problems a step
+    rows: int  # rollouts a step
+    question: float
+    teacher_prompt: float
+    response: float
+    longest: float  # response of the step, which the sampler waits for
+    judge_prompt: float
+    judge_answer: float
+    probes: float  # of all rows together
+    probe_length: int
+    judges: bool
+    on_policy_rate: float  # share of steps whose responses are sampled
+    scores_student: bool  # at collection
+    scores_teacher: bool  # at collection
+    teaches_in_update: bool  # the teacher's forward is within the update: it needs the whole vocabulary
+    initial_attempts: int  # a problem, before the first epoch
+    sources: dict[str, str]
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return -(-self.problems // self.prompts)
+
+    def scaled(self, rows: int) -> Workload:
+        """The same with `rows` rollouts a step, one a problem."""
+        return replace(self, rows=rows, prompts=rows, probes=self.probes * rows / self.rows)
+
+
+def from_config(config: Config, constants: Constants) -> Workload:
+    """Lengths from the problems file where it is there, else the assumptions of `constants.yaml`."""
+    aopsd, assumed = config.aopsd, constants.workload
+    path = Path(config.data["train"]["data_path"])
+    problems = load_problems(path) if path.is_file() else None
+    sources = {name: f"assumed: {source}" for name, source in constants.workload_sources.items()}
+    lengths = {name: assumed[f"{name}_tokens"] for name in ("question", "solution", "graph")}
+    if problems:
+        sources["problems"] = str(path)
+        for name, found in _lengths(problems, assumed["characters_per_token"]).items():
+            lengths[name] = found
+            sources[f"{name}_tokens"] = f"{path}, at {assumed['characters_per_token']} characters a token"
+    limit = config.rollout.max_new_tokens
+    objective, wording = build_objective(aopsd.objective), assumed["instruction_tokens"]
+    signal = objective.signal
+    question, response = lengths["question"], assumed["response_share"] * limit
+    rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
+    probed = signal.sampled and aopsd.weighting == "continuation"
+    return Workload(
+        problems=len(problems) if problems else int(assumed["problems"]),
+        prompts=aopsd.num_prompts_per_step,
+        rows=rows,
+        question=question,
+        teacher_prompt=question + _context_tokens(aopsd.context.kind, lengths, wording),
+        response=response,
+        longest=limit,
+        judge_prompt=question + lengths["graph"] + wording + min(response, aopsd.judge.max_attempt_tokens),
+        judge_answer=min(assumed["judge_tokens"], aopsd.judge.max_new_tokens),
+        probes=assumed["trigger_rate"] * response * rows if probed else 0.0,
+        probe_length=aopsd.probes.length,
+        judges=aopsd.context.kind == "dag_frontier" or aopsd.curriculum.name == "competence",
+        on_policy_rate=objective.on_policy_rate,
+        scores_student=objective.needs_old_logprobs or signal.sampled,
+        scores_teacher=signal.sampled or signal.top_k > 0,
+        teaches_in_update=signal.full,
+        initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name == "competence" else 0,
+        sources=sources,
+    )
+
+
+def from_rollouts(workload: Workload, records: Iterable[dict[str, Any]], steps: int, where: str) -> Workload:
+    """`workload` with the lengths of `records`, the rollouts of `steps` steps. Raises UserError if there are none."""
+    rows = list(records)
+    if not rows:
+        raise UserError(f"{where}: no rollouts in it. Expected a run that has done at least two steps.")
+    response = mean(len(row["response"]) for row in rows)
+    characters = mean(len(row["response_text"]) for row in rows) / max(response, 1)
+    question = mean(len(row["student_prompt"]) for row in rows)
+    teacher = mean(len(row["teacher_prompt"]) for row in rows)
+    judged = [len(row["judge_text"]) / characters for row in rows if row["judge_text"] is not None]
+    by_step: dict[int, int] = {}
+    for row in rows:
+        by_step[row["step"]] = max(by_step.get(row["step"], 0), len(row["response"]))
+    measured = ("response_share", "question_tokens", "solution_tokens", "graph_tokens", "trigger_rate")
+    sources = workload.sources | dict.fromkeys((*measured, *(["judge_tokens"] if judged else [])), where)
+    wording = workload.judge_prompt - workload.question - workload.response  # graph and instructions, as planned
+    return replace(
+        workload,
+        question=question,
+        teacher_prompt=teacher,
+        response=response,
+        longest=mean(by_step.values()),
+        judge_prompt=question + response + wording,
+        judge_answer=mean(judged) if judged else workload.judge_answer,
+        rows=round(len(rows) / steps),
+        probes=sum(len(row["probes"]) for row in rows) / steps,
+        sources=sources,
+    )
+
+
+def _context_tokens(kind: str, lengths: dict[str, float], wording: float) -> float:
+    """What the teacher reads beside the question. Plans and subproblems are taken to be as long as a graph."""
+    shown = {
+        "none": 0.0,
+        "solution": lengths["solution"],
+        "other_problem": lengths["solution"] + lengths["question"],
+        "dag_frontier": lengths["graph"] / 2,  # half of the way, on average
+    }
+    return 0.0 if kind == "none" else shown.get(kind, lengths["graph"]) + wording
+
+
+def _lengths(problems: list[Problem], characters: float) -> dict[str, float]:
+    """Mean tokens of what the problems have."""
+    found = {"question": mean(len(problem.problem) for problem in problems) / characters}
+    solutions = [len(problem.solution) for problem in problems if problem.solution]
+    graphs = [
+        sum(len(data["statement"]) for _, data in problem.dag.nodes(data=True))
+        for problem in problems
+        if problem.dag is not None
+    ]
+    if solutions:
+        found["solution"] = mean(solutions) / characters
+    if graphs:
+        found["graph"] = mean(graphs) / characters
+    return found
