@@ -106,7 +106,7 @@ def test_a_suite_gives_one_table_and_nothing_is_done_twice(aopsd):
     difference = float(found["mine"]["pass@1"]) - float(found["opsd"]["pass@1"])
     assert float(found["mine"]["against opsd"]) == pytest.approx(difference)
     page = Path("out/results.md").read_text()
-    assert "No `train/supervision_bytes_per_token` in the metrics of: opsd." in page and "<svg" in page_figure()
+    assert "No `train/supervision_bytes_per_token` in the metrics of opsd:" in page and "<svg" in page_figure()
     assert [times(f"out/{name}/seed_1") for name in ("base", "opsd", "mine")] == [["0"], ["1"], ["1"]]  # shared
 
     stamps = {path: path.stat().st_mtime_ns for path in Path("out").rglob("seed_*/*")}

@@ -68,7 +68,7 @@ def test_the_page_and_the_csv_have_counts_intervals_and_what_is_missing(tmp_path
     assert opsd[0] == "opsd" and opsd[2].startswith("62.5 % [") and opsd[3:6] == ["5 of 8", "75.0 %", "3 of 4"]
     assert opsd[6].startswith("+37.5 pp [") and opsd[7] == "-" and opsd[8:] == ["2.00", "2", "80", "13.0"]
     assert mine[7].startswith("+25.0 pp [") and mine[-1] == "-"
-    assert "No `train/supervision_bytes_per_token` in the metrics of: mine." in page
+    assert "No `train/supervision_bytes_per_token` in the metrics of mine:" in page
     assert f"- lost/seed_0: boom (`{tmp_path}/lost/seed_0.log`)" in page
     assert lines[-1] == ["mine", "-", "75.0 %"]  # its seed 0 is missing
     base, _, last = csv.DictReader(io.StringIO(csv_text(rows, "opsd")))

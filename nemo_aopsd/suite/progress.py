@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nemo_aopsd.suite.folder import Run
@@ -40,7 +41,7 @@ class _Watcher:
         for run in done:
             self._finish(run, f"[green]done[/] {run.label}")
         for failure in failures:
-            self._finish(failure.run, f"[red]failed[/] {failure.run.label}: {failure.run.log}")
+            self._finish(failure.run, f"[red]failed[/] {failure.run.label}: {escape(str(failure.run.log))}")
         self.bar.update(self.overall, completed=self.already + len(done))
         if self.console.is_terminal and time.monotonic() - self.looked > _EVERY:
             self.looked = time.monotonic()

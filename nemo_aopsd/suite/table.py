@@ -78,7 +78,10 @@ def _missing_note(rows: Sequence[Row]) -> str:
     silent = [row.member for row in rows if row.steps and row.bytes_per_token is None]
     if not silent:
         return ""
-    return f"\nNo `train/supervision_bytes_per_token` in the metrics of: {', '.join(silent)}.\n"
+    return (
+        f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, or its "
+        "whole distribution is formed inside the update.\n"
+    )
 
 
 def _by_seed(rows: Sequence[Row]) -> str:
