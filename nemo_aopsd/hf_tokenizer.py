@@ -11,7 +11,7 @@ from nemo_aopsd.types import Tokens
 
 
 class HFTokenizer:
-    """`hf` is the wrapped tokenizer; `end_ids` joins its own end token and the model's list."""
+    """`hf` is the wrapped tokenizer; `end_ids` joins its own end token, which is `end_id`, and the model's list."""
 
     def __init__(self, hf: Any, model_end_ids: Iterable[int]):
         if not hf.chat_template:
@@ -21,9 +21,10 @@ class HFTokenizer:
             )
         self.hf = hf
         own = [] if hf.eos_token_id is None else [hf.eos_token_id]
-        self.end_ids = frozenset([*own, *model_end_ids])
-        if not self.end_ids:
+        ends = [*own, *model_end_ids]
+        if not ends:
             raise UserError(f"{hf.name_or_path}: neither tokenizer nor model names an end token. Set eos_token.")
+        self.end_ids, self.end_id = frozenset(ends), ends[0]
         plain = hf("a")["input_ids"]
         self._adds_bos = hf.bos_token_id is not None and plain[:1] == [hf.bos_token_id]
 

@@ -20,7 +20,8 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "rollout/count": len(rollouts),
         "rollout/mean_tokens": mean(len(rollout.output.tokens) for rollout in rollouts),
         "rollout/truncated": sum(not rollout.output.finished for rollout in rollouts),
-        "rollout/leak_rate": mean(leaks),
+        **_source_metrics(rollouts, aopsd, leaks),
+        **_mean("reward/mean", (rollout.reward for rollout in rollouts)),
         "context/dropped": len(rollouts) - len(scored),
         **_progress_metrics(rollouts, aopsd.context.kind),
         **_gap_metrics(scored),
@@ -30,6 +31,17 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "time/step": sum(result.seconds.values()),
     }
     return {key: float(value) for key, value in metrics.items()}
+
+
+def _source_metrics(rollouts: list[Rollout], aopsd: AOPSDConfig, leaks: list[bool]) -> dict[str, float]:
+    """The data's solutions are counted; only the student's own answers tell how often it talks of a private context."""
+    own = [leak for rollout, leak in zip(rollouts, leaks, strict=True) if not rollout.is_demonstration]
+    metrics = _mean("rollout/leak_rate", own)
+    if aopsd.objective.reads_solutions:
+        solutions = [rollout for rollout in rollouts if rollout.is_demonstration]
+        metrics["rollout/demonstrations"] = len(solutions)
+        metrics["rollout/cut_demonstrations"] = sum(not rollout.output.finished for rollout in solutions)
+    return metrics
 
 
 def _progress_metrics(rollouts: list[Rollout], context: str) -> dict[str, float]:
@@ -46,7 +58,7 @@ def _progress_metrics(rollouts: list[Rollout], context: str) -> dict[str, float]
 def _gap_metrics(scored: list[Rollout]) -> dict[str, float]:
     import torch
 
-    gaps = torch.cat([rollout.gap.abs() for rollout in scored]) if scored else torch.empty(0)
+    gaps = torch.cat([torch.empty(0), *(rollout.gap.abs() for rollout in scored if rollout.gap is not None)])
     if not len(gaps):
         return {}
     total = gaps.sum().item()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config import Config, ObjectiveConfig
 from nemo_aopsd.context import assign_donors, disclosed_share
 from nemo_aopsd.dag import frontier
 from nemo_aopsd.data import Problem
@@ -28,8 +28,12 @@ _WEAK, _MIDDLE = 0.5, 1.0  # nats; strong begins at the probe threshold
 
 
 def show(problem: Problem, problems: list[Problem], engine: Engine, config: Config, console: Console) -> None:
-    """Print one rollout of `problem` and all that the update would see. `problems` provide the other problem's text."""
-    config = replace(config, aopsd=replace(config.aopsd, num_generations_per_prompt=1))
+    """Print one rollout of `problem` and all that the update would see. `problems` provide the other problem's text.
+
+    The gap of sampled tokens is shown whatever the objective.
+    """
+    changes = {"num_generations_per_prompt": 1, "objective": ObjectiveConfig()}
+    config = replace(config, aopsd=replace(config.aopsd, **changes))
     aopsd = config.aopsd
     donors = assign_donors(problems, aopsd.seed) if aopsd.context.kind == "other_problem" else {}
     seconds: dict[str, float] = {}

@@ -16,12 +16,15 @@ from nemo_aopsd import dag
 from nemo_aopsd.config import AOPSDConfig, Config
 from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data import Problem
-from nemo_aopsd.engine import Engine
+from nemo_aopsd.demonstrations import demonstrations, takes_solutions
+from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
+from nemo_aopsd.grading import is_correct
 from nemo_aopsd.judge import Verdict, judge_attempts
+from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.probes import Probe, run_probes
-from nemo_aopsd.types import Generation, Tokens, TrainRow
+from nemo_aopsd.types import Generation, Signal, Tokens, TopK, TrainRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,22 +34,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """All that one rollout went through, in the order of the stages."""
+    """All that one rollout went through, in the order of the stages; None for what its objective does not read."""
 
     problem: Problem
     student_prompt: Tokens
     output: Generation
     verdict: Verdict | None  # None where neither context nor curriculum asks for progress
     reached: frozenset[str] | None
-    teacher_prompt: Tokens
+    teacher_prompt: Tokens | None
     student_logprobs: Tensor | None  # [T]
     teacher_logprobs: Tensor | None  # [T]
     probes: list[Probe]
-
-    @property
-    def dropped(self) -> bool:
-        """No room for the teacher's row: not scored, not trained on."""
-        return self.teacher_logprobs is None
+    top_k: TopK | None = None
+    dropped: bool = False  # no room for the teacher's row: not scored, not trained on
+    is_demonstration: bool = False  # the data's solution, not the student's answer
+    reward: float | None = None
 
     @property
     def progress(self) -> float | None:
@@ -56,9 +58,9 @@ class Rollout:
         return dag.progress(self.problem.dag, self.reached)
 
     @property
-    def gap(self) -> Tensor:
-        """g_t = log q - log p of the sampled tokens, [T] (eq:opsd-gap)."""
-        return self.teacher_logprobs - self.student_logprobs
+    def gap(self) -> Tensor | None:
+        """g_t = log q - log p of the sampled tokens, [T] (eq:opsd-gap); None if it was not scored."""
+        return None if self.teacher_logprobs is None else self.teacher_logprobs - self.student_logprobs
 
     @property
     def weights(self) -> Tensor:
@@ -98,9 +100,9 @@ def train_step(
 
     # 6. Update: the objective forms the clipped, weighted advantage anew in every forward (eq:weighted-advantage).
     with _timed(seconds, "update"):
-        rows = [_train_row(rollout, config.aopsd) for rollout in rollouts_B if not rollout.dropped]
-        train_metrics = engine.train(rows, objective)
-    return StepResult(rollouts_B, train_metrics, seconds)
+        rows = [_train_row(rollout, config.aopsd, objective) for rollout in rollouts_B if not rollout.dropped]
+        train_metrics = engine.train(objective.prepare(rows), objective)
+    return StepResult(rollouts_B, train_metrics | _payload(rows, objective.signal), seconds)
 
 
 def collect(
@@ -114,19 +116,29 @@ def collect(
 ) -> list[Rollout]:
     """Stages 1 to 5: everything that the update needs, without the update. Adds to `seconds` by stage."""
     aopsd, tokenizer = config.aopsd, engine.tokenizer
+    objective = build_objective(aopsd.objective)
+    signal, has_teacher = objective.signal, aopsd.objective.reads_teacher
     problems_B = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]
 
-    # 1. Rollout: the student answers the bare question.
+    # 1. Rollout: the student answers the bare question, or the data does.
     with _timed(seconds, "rollout"):
         prompts_B = [
             tokenizer.render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems_B
         ]
-        outputs_B = engine.student.generate(prompts_B, config.rollout, derive_seed(seed, "rollout"))
+        from_data = takes_solutions(objective.on_policy_rate, seed)
+        if from_data:
+            outputs_B = demonstrations(problems_B, prompts_B, tokenizer, config)
+        else:
+            outputs_B = engine.student.generate(prompts_B, config.rollout, derive_seed(seed, "rollout"))
         responses_B = [output.tokens for output in outputs_B]
+    rewards_B = _rewards(problems_B, outputs_B, tokenizer) if objective.needs_reward else [None] * len(problems_B)
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with _timed(seconds, "judge"):
-        verdicts_B = judge_rollouts(problems_B, responses_B, engine, config, seed)
+        shows_progress = has_teacher and aopsd.context.kind == "dag_frontier"
+        verdicts_B: list[Verdict | None] = [None] * len(problems_B)
+        if shows_progress or (aopsd.curriculum.name != "shuffle" and not from_data):
+            verdicts_B = judge_rollouts(problems_B, responses_B, engine, config, seed)
         reached_B = [
             dag.largest_closed_subset(problem.dag, verdict.judged) if verdict else None
             for problem, verdict in zip(problems_B, verdicts_B, strict=True)
@@ -135,10 +147,12 @@ def collect(
     # 3. Disclosure: the teacher sees R and its frontier, or what the context says (eq:local-disclosure).
     teacher_prompts_B = [
         tokenizer.render(_teacher_messages(problem, reached, donors, aopsd), aopsd.thinking.teacher)
+        if has_teacher
+        else None
         for problem, reached in zip(problems_B, reached_B, strict=True)
     ]
     fits_B = [
-        _fits(problem, prompt, response, config)
+        prompt is None or _fits(problem, prompt, response, config)
         for problem, prompt, response in zip(problems_B, teacher_prompts_B, responses_B, strict=True)
     ]
 
@@ -146,39 +160,39 @@ def collect(
     kept = [index for index, fits in enumerate(fits_B) if fits]
     rows_K = [[rows[index] for index in kept] for rows in (prompts_B, teacher_prompts_B, responses_B)]
     student_prompts_K, teacher_prompts_K, responses_K = rows_K
+    student_K = teacher_K = top_K = [None] * len(kept)
     with _timed(seconds, "student"):
-        student_K = engine.student.logprobs(student_prompts_K, responses_K)
+        if objective.needs_old_logprobs:
+            student_K = engine.student.logprobs(student_prompts_K, responses_K)
     with _timed(seconds, "teacher"):
-        teacher_K = engine.teacher.logprobs(teacher_prompts_K, responses_K)
+        if signal.sampled:
+            teacher_K = engine.teacher.logprobs(teacher_prompts_K, responses_K)
+        if signal.top_k:
+            top_K = engine.teacher.top_logprobs(teacher_prompts_K, responses_K, signal.top_k)
 
-    _check_lengths(responses_K, student_K, teacher_K)
+    _check_lengths(responses_K, student_K, teacher_K, [top and top.ids for top in top_K])
 
     # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
     with _timed(seconds, "probes"):
-        gaps_K = [teacher - student for teacher, student in zip(teacher_K, student_K, strict=True)]
-        probes_K = (
-            run_probes(engine.student, engine.teacher, *rows_K, gaps_K, aopsd.probes)
-            if aopsd.weighting == "continuation"
-            else [[] for _ in kept]
-        )
+        probes_K: list[list[Probe]] = [[] for _ in kept]
+        if aopsd.weighting == "continuation":
+            gaps_K = [teacher - student for teacher, student in zip(teacher_K, student_K, strict=True)]
+            probes_K = run_probes(engine.student, engine.teacher, *rows_K, gaps_K, aopsd.probes)
 
-    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, strict=True), strict=True))
-    unscored = (None, None, [])  # no room for the teacher
+    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, top_K, strict=True), strict=True))
+    unscored = (None, None, [], None)  # no room for the teacher
+    stages_B = zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
     return [
-        Rollout(problem, prompt, output, verdict, reached, teacher_prompt, *scored.get(index, unscored))
-        for index, (problem, prompt, output, verdict, reached, teacher_prompt) in enumerate(
-            zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
-        )
+        Rollout(*stages, *scored.get(index, unscored), not fits_B[index], from_data, rewards_B[index])
+        for index, stages in enumerate(stages_B)
     ]
 
 
 def judge_rollouts(
     problems: Sequence[Problem], responses: list[Tokens], engine: Engine, config: Config, seed: int
-) -> list[Verdict | None]:
-    """A verdict for each response, or None for all where neither context nor curriculum uses progress."""
+) -> list[Verdict]:
+    """A verdict on each response by the model that the config names."""
     aopsd = config.aopsd
-    if aopsd.context.kind != "dag_frontier" and aopsd.curriculum.name != "competence":
-        return [None] * len(responses)
     return judge_attempts(
         engine.student if aopsd.judge.model == "student" else engine.teacher,
         engine.tokenizer,
@@ -216,18 +230,26 @@ def _fits(problem: Problem, teacher_prompt: Tokens, response: Tokens, config: Co
     return needed <= config.max_row_tokens
 
 
-def _check_lengths(responses: list[Tokens], *scores: list[Tensor]) -> None:
+def _rewards(problems: list[Problem], outputs: list[Generation], tokenizer: Tokenizer) -> list[float]:
+    """1 for a finished answer that is right, else 0."""
+    return [
+        float(output.finished and is_correct(tokenizer.decode(output.tokens), problem.answer))
+        for problem, output in zip(problems, outputs, strict=True)
+    ]
+
+
+def _check_lengths(responses: list[Tokens], *scores: list[Tensor | None]) -> None:
     """A missing log-prob must stop the step: broadcast or padded, it would pass for a gap."""
     wanted = [len(response) for response in responses]
     for rows in scores:
-        if [len(row) for row in rows] != wanted:
+        if any(row is not None for row in rows) and [len(row) for row in rows] != wanted:
             raise ValueError("an engine returned another number of log-probs than the responses have tokens")
 
 
-def _train_row(rollout: Rollout, aopsd: AOPSDConfig) -> TrainRow:
+def _train_row(rollout: Rollout, aopsd: AOPSDConfig, objective: Objective) -> TrainRow:
     import torch
 
-    counted = rollout.output.finished or not aopsd.mask_truncated
+    counted = rollout.output.finished or rollout.is_demonstration or not aopsd.mask_truncated
     return TrainRow(
         prompt=rollout.student_prompt,
         response=rollout.output.tokens,
@@ -236,7 +258,29 @@ def _train_row(rollout: Rollout, aopsd: AOPSDConfig) -> TrainRow:
         weights=rollout.weights,
         mask=torch.full((len(rollout.output.tokens),), counted),
         sampler_logprobs=rollout.output.logprobs,
+        teacher_prompt=rollout.teacher_prompt if objective.signal.full else None,
+        top_k=rollout.top_k,
+        reward=rollout.reward,
     )
+
+
+def _payload(rows: list[TrainRow], signal: Signal) -> dict[str, float]:
+    """Bytes of supervision a token, by the types that the rows have; absent where the teacher sends nothing."""
+    import torch
+
+    num_tokens = sum(len(row.response) for row in rows)
+    if not num_tokens or not (signal.sampled or signal.top_k):
+        return {}
+    num_bytes = 0
+    for row in rows:
+        if signal.sampled:  # the sampled id, as int32 like those of the top k
+            num_bytes += torch.int32.itemsize * len(row.response)
+            num_bytes += row.teacher_logprobs.nbytes + row.weights.nbytes + row.mask.nbytes
+        if signal.top_k:
+            num_bytes += row.top_k.ids.nbytes + row.top_k.logprobs.nbytes
+        if signal.entropy:
+            num_bytes += row.top_k.entropy.nbytes
+    return {"train/supervision_bytes_per_token": num_bytes / num_tokens}
 
 
 @contextmanager

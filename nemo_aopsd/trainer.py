@@ -1,7 +1,7 @@
 """When things happen: initial attempts, epochs, steps, evaluation, checkpoints, resume. What happens is in step.py.
 
 Every random choice has a seed of its own, made from the run's seed and the step's number, so the state of a run is
-its weights, its curriculum and three counters. A killed run redoes the steps since its last checkpoint, and finds
+its weights, its curriculum and a few counters. A killed run redoes the steps since its last checkpoint, and finds
 the same numbers.
 """
 
@@ -40,7 +40,10 @@ def train(
     resume: bool,
     console: Console | None = None,
 ) -> None:
-    """Train into the run folder until `max_num_epochs` or `max_num_steps`; with `resume`, from where it stopped."""
+    """Train into the run folder until `max_num_epochs` or a budget is used up; with `resume`, from where it stopped.
+
+    Budgets are `max_num_steps`, `max_response_tokens` and `max_train_seconds`; the step that reaches one is the last.
+    """
     Trainer(config, problems, held_out, engine, run, console or Console()).run(resume)
 
 
@@ -70,12 +73,15 @@ class Trainer:
         )
         self.step = 0  # steps done
         self.next_batch = 0  # of the running epoch
+        self.response_tokens = 0  # of the steps done
+        self.train_seconds = 0.0  # of the steps done
 
     def run(self, resume: bool) -> None:
         state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
         if state:
             self._check_problems(state)
             self.step, self.next_batch = state["step"], state["next_batch"]
+            self.response_tokens, self.train_seconds = state["response_tokens"], state["train_seconds"]
             self.curriculum.load_state_dict(state["curriculum"])
         self._forget_steps_after(self.step)
         if not self._finished():
@@ -102,6 +108,8 @@ class Trainer:
             )
             self.step += 1
             self.next_batch += 1
+            self.response_tokens += sum(len(rollout.output.tokens) for rollout in result.rollouts)
+            self.train_seconds += sum(result.seconds.values())
             self._observe(result)
             self._record(result, epoch)
             finished = self.next_batch == len(batches)
@@ -109,14 +117,14 @@ class Trainer:
                 self.curriculum.end_epoch()
                 self.next_batch = 0
                 self._record_competence()
-            if finished or self._out_of_steps() or self.step % self.config.checkpointing["save_period"] == 0:
+            if finished or self._out_of_budget() or self.step % self.config.checkpointing["save_period"] == 0:
                 self._save()
-            if self._out_of_steps():
+            if self._out_of_budget():
                 return
 
     def _observe(self, result: StepResult) -> None:
         for rollout in result.rollouts:
-            if rollout.progress is not None:
+            if rollout.progress is not None and not rollout.is_demonstration:
                 self.curriculum.observe(rollout.problem.id, rollout.progress)
 
     def _record(self, result: StepResult, epoch: int) -> None:
@@ -125,13 +133,14 @@ class Trainer:
             at | rollout_record(rollout, self.engine.tokenizer, self.aopsd.context.kind) for rollout in result.rollouts
         ]
         leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
-        metrics = at | step_metrics(result, self.aopsd, leaks)
+        totals = {"rollout/total_tokens": self.response_tokens, "time/total": self.train_seconds}
+        metrics = at | step_metrics(result, self.aopsd, leaks) | totals
         write_jsonl(self.folder / "rollouts" / f"step_{self.step:06d}.jsonl", records)
         append_jsonl(self.folder / "metrics.jsonl", metrics)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
 
     def _start_curriculum(self) -> None:
-        if self.aopsd.curriculum.name == "competence":
+        if self.aopsd.curriculum.name != "shuffle":
             self.curriculum.initialize(self._initial_progress())
         self._record_competence()
 
@@ -203,6 +212,8 @@ class Trainer:
         return {
             "step": self.step,
             "next_batch": self.next_batch,
+            "response_tokens": self.response_tokens,
+            "train_seconds": self.train_seconds,
             "teacher_checksum": self.engine.teacher_checksum(),
             "problems": fingerprint(self.problems.values()),
             "held_out": fingerprint(self.held_out or []),
@@ -236,10 +247,15 @@ class Trainer:
                 path.unlink()
 
     def _finished(self) -> bool:
-        return self.curriculum.epoch >= self.aopsd.max_num_epochs or self._out_of_steps()
+        return self.curriculum.epoch >= self.aopsd.max_num_epochs or self._out_of_budget()
 
-    def _out_of_steps(self) -> bool:
-        return self.aopsd.max_num_steps is not None and self.step >= self.aopsd.max_num_steps
+    def _out_of_budget(self) -> bool:
+        budgets = (
+            (self.aopsd.max_num_steps, self.step),
+            (self.aopsd.max_response_tokens, self.response_tokens),
+            (self.aopsd.max_train_seconds, self.train_seconds),
+        )
+        return any(budget is not None and used >= budget for budget, used in budgets)
 
     @property
     def checkpoints(self) -> Path:

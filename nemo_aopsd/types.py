@@ -53,11 +53,13 @@ class Signal:
     """What an objective reads of the teacher; nothing else of it is computed.
 
     `sampled`: log-probs of the response's own tokens, at collection. `top_k`: its k most likely tokens at each
-    position, at collection. `full`: its whole distribution, one chunk of positions at a time inside the update.
+    position, at collection, and with `entropy` that of its whole distribution. `full`: that distribution itself, one
+    chunk of positions at a time inside the update.
     """
 
     sampled: bool = False
     top_k: int = 0
+    entropy: bool = False
     full: bool = False
 
 

@@ -15,7 +15,7 @@ import torch
 
 from nemo_aopsd.config import AOPSDConfig, Config
 from nemo_aopsd.data import Problem
-from nemo_aopsd.types import Branch, Generation
+from nemo_aopsd.types import Branch, Generation, TopK
 
 ALPHABET = "\0" + string.printable  # id 0 ends a response
 END = 0
@@ -25,6 +25,7 @@ class CharTokenizer:
     """One character, one token."""
 
     end_ids = frozenset({END})
+    end_id = END
 
     def render(self, messages, thinking):
         return self.encode("".join(message["content"] for message in messages) + "\n")
@@ -70,6 +71,18 @@ class BigramModel:
         with torch.no_grad():
             return [self.score(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
 
+    def top_logprobs(self, prompts, responses, k):
+        with torch.no_grad():
+            return [self.top(prompt, response, k) for prompt, response in zip(prompts, responses, strict=True)]
+
+    def top(self, prompt, response, k):
+        table = self.distributions(prompt, response).float()
+        values, ids = table.topk(k, -1)
+        return TopK(ids.int(), values, -(table.exp() * table).sum(-1))
+
+    def distributions(self, prompt, response):
+        return self.table()[[prompt[-1], *response][:-1]]
+
     def score(self, prompt, response):
         row = [prompt[-1], *response]
         return self.table()[row[:-1], response].float()
@@ -105,22 +118,33 @@ class FakeEngine:
     def train(self, rows, objective):
         self.trained.append(rows)
         num_tokens = sum(row.mask.sum().item() for row in rows)
+        num_rows = sum(row.mask.any().item() for row in rows)
         if not num_tokens:
             return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
         self.student.logits.grad = None
         total = {}
         for row in rows:
-            columns = {
-                name: getattr(row, name)[None] for name in ("old_logprobs", "teacher_logprobs", "weights", "mask")
-            }
+            names = ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask")
+            columns = {name: None if (value := getattr(row, name)) is None else value[None] for name in names}
             logprobs = self.student.score(row.prompt, row.response)[None]
-            loss, metrics = objective(logprobs, **columns, num_tokens=num_tokens)
+            columns["divergence"] = self.divergence(row, objective)
+            loss, metrics = objective(logprobs, **columns, num_tokens=num_tokens, num_rows=num_rows)
             loss.backward()
             total = {key: total.get(key, 0.0) + value.item() for key, value in metrics.items()}
         grad = self.student.logits.grad
         with torch.no_grad():
             self.student.logits -= self.learning_rate * grad
         return total | {"train/grad_norm": grad.norm().item()}
+
+    def divergence(self, row, objective):
+        signal = objective.signal
+        if not (signal.full or signal.top_k):
+            return None
+        student = self.student.distributions(row.prompt, row.response)
+        teacher = row.top_k
+        if signal.full:
+            teacher = self.teacher.distributions(row.teacher_prompt, row.response).detach()
+        return objective.divergence(student, teacher)[None]
 
     def teacher_checksum(self):
         return hashlib.sha256(self.teacher.logits.detach().numpy().tobytes()).hexdigest()

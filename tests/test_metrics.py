@@ -77,7 +77,7 @@ def test_numbers_of_a_small_step_by_hand():
 
 def test_what_does_not_apply_is_absent_and_never_0():
     unread = replace(VERDICT, failed=True, judged=frozenset())
-    dropped = make_rollout([1.0], verdict=unread, reached=frozenset(), student_logprobs=None, teacher_logprobs=None)
+    dropped = make_rollout([1.0], verdict=unread, reached=frozenset(), dropped=True)
     metrics = metrics_of(dropped)
     assert metrics["judge/failed"] == metrics["context/dropped"] == 1
     assert not {"dag/progress", "gap/mean_abs", "probe/trigger_rate", "probe/nll_mean"} & set(metrics)

@@ -390,6 +390,6 @@ def test_each_objective_declares_the_least_signal():
         "grpo": Signal(),
         **dict.fromkeys(("fkl", "rkl", "jsd", "dash", "gkd"), Signal(full=True)),
         "topk_fkl": Signal(top_k=32),
-        "eopd": Signal(sampled=True, top_k=32),
+        "eopd": Signal(sampled=True, top_k=32, entropy=True),
         "minillm": Signal(sampled=True, full=True),
     }

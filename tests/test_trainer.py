@@ -71,6 +71,7 @@ def outcome(folder):
         for path in sorted((folder / "eval").iterdir())
     }
     state = json.loads(max((folder / "checkpoints").glob("*/state.json")).read_text())
+    del state["train_seconds"]
     return metrics, rollouts, evals, lines(folder / "competence.jsonl"), state
 
 

@@ -66,13 +66,15 @@ def read_rollouts(run: Path, fields: Mapping[str, Kind], steps: Steps = ALL_STEP
 
 
 def gaps_of(record: Record, where: str) -> np.ndarray | None:
-    """g_t = log q - log p, [T], in nats (eq:opsd-gap); None for a rollout that was dropped before it was scored.
+    """g_t = log q - log p, [T], in nats (eq:opsd-gap); None for a rollout without: dropped, or not for its objective.
 
     Raises UserError if the two lists and the response differ in length or a number is not finite.
     """
     if record["dropped"]:
         return None
     columns = {field: record[field] for field in ("teacher_logprobs", "student_logprobs")}
+    if columns["teacher_logprobs"] is None:
+        return None
     wanted = len(record["response"])
     for field, values in columns.items():
         if not isinstance(values, list) or len(values) != wanted:

@@ -21,7 +21,7 @@ class EntropyAware(PolicyGradient):
 
     def __init__(self, config: ObjectiveConfig):
         super().__init__(config)
-        self.signal = Signal(sampled=True, top_k=config.top_k)
+        self.signal = Signal(sampled=True, top_k=config.top_k, entropy=True)
 
     def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
         """h_t KL_t [N]."""

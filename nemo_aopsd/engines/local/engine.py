@@ -11,12 +11,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from nemo_aopsd.engines.local.loss import micro_batch_loss
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
-from nemo_aopsd.engines.local.scoring import batches, response_logprobs
+from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
@@ -44,13 +44,13 @@ class LocalEngine:
         self._forget_prefixes()
         rows = [row for row in rows if row.mask.any()]
         if not rows:
-            _, zeros = objective(torch.zeros(0, 0), **_columns([]), num_tokens=1.0)
+            _, zeros = self._loss([], objective, 1.0, 1.0)
             return {"train/loss": 0.0, **_floats(zeros), "train/grad_norm": 0.0, "train/skipped": 1.0}
         num_tokens = float(sum(row.mask.sum().item() for row in rows))
         lengths = [len(row.prompt) + len(row.response) for row in rows]
         totals: dict[str, float] = {}
         for batch in batches(range(len(rows)), lengths, self.settings.train_micro_batch_size):
-            loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens)
+            loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens, float(len(rows)))
             loss.backward()
             self.optimizer.accumulate()
             for key, value in _floats({"train/loss": loss, **metrics}).items():
@@ -103,11 +103,8 @@ class LocalEngine:
         self.student.network.causal_lm.save_pretrained(directory)
         self.tokenizer.hf.save_pretrained(directory)
 
-    def _loss(self, rows: list[TrainRow], objective: Objective, num_tokens: float) -> tuple[Tensor, dict[str, Tensor]]:
-        prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
-        logprobs, _ = response_logprobs(self.student.network, prompts, responses)
-        columns = _columns(rows, self.student.network.device)
-        return objective(pad_sequence(logprobs, batch_first=True), **columns, num_tokens=num_tokens)
+    def _loss(self, rows: list[TrainRow], objective: Objective, *counts: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return micro_batch_loss(self.student.network, self.teacher.network, rows, objective, *counts)
 
     @torch.no_grad()
     def _move_teacher(self) -> None:
@@ -125,14 +122,6 @@ class LocalEngine:
     def _forget_prefixes(self) -> None:
         self.student.prefixes.clear()
         self.teacher.prefixes.clear()
-
-
-def _columns(rows: list[TrainRow], device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """The supervision of `rows`, padded to [B, S]; padding is zero and masked out."""
-    names = ("old_logprobs", "teacher_logprobs", "weights", "mask")
-    if not rows:
-        return {name: torch.zeros(0, 0, dtype=torch.bool if name == "mask" else torch.float32) for name in names}
-    return {name: pad_sequence([getattr(row, name) for row in rows], batch_first=True).to(device) for name in names}
 
 
 def _floats(metrics: dict[str, Tensor]) -> dict[str, float]:

@@ -14,9 +14,10 @@ from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import Decoder, uniforms
 from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
 from nemo_aopsd.engines.local.network import Network
-from nemo_aopsd.engines.local.scoring import batches, response_logprobs
+from nemo_aopsd.engines.local.scoring import batches, response_hidden, response_logprobs
 from nemo_aopsd.engines.local.settings import Settings
-from nemo_aopsd.types import Branch, Generation, Sampling, Tokens
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
 Result = TypeVar("Result")
 
@@ -60,6 +61,23 @@ class LocalModel:
             for index, row_logprobs in zip(batch, logprobs, strict=True):
                 results[index] = row_logprobs.cpu()
         return results
+
+    @torch.no_grad()
+    def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
+        """The `k` most likely tokens at the place of each response token, on the CPU."""
+        words = self.network.head.weight.shape[0]
+        if k > words:
+            raise UserError(f"aopsd.objective.top_k={k}: the model's vocabulary has {words} tokens. Lower it.")
+        rows = list(zip(prompts, responses, strict=True))
+        self._check_lengths(rows)
+        results: dict[int, TopK] = {}
+        for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
+            hidden, _, _ = response_hidden(self.network, *zip(*(rows[index] for index in batch), strict=True))
+            top = self.network.top(hidden, k)
+            lengths = [len(rows[index][1]) for index in batch]
+            columns = [column.cpu().split(lengths) for column in (top.ids, top.logprobs, top.entropy)]
+            results |= {index: TopK(*row) for index, row in zip(batch, zip(*columns, strict=True), strict=True)}
+        return [results[index] for index in range(len(rows))]
 
     def continue_greedily(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int

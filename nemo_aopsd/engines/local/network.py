@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 
 from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.types import TopK
 
 MAX_LOGITS = 2**25  # logits that exist at once; 128 MiB in float32
 
@@ -55,21 +56,38 @@ class Network:
 
     def greedy(self, hidden: Tensor) -> Tensor:
         """The most likely next token [N] of hidden states [N, H]."""
-        return torch.cat([self.head(part).argmax(-1) for part in hidden.split(self._chunk)])
+        return torch.cat([self.head(part).argmax(-1) for part in hidden.split(self.chunk)])
 
     def token_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Log-probs [N] of `targets` [N] after `hidden` [N, H].
 
         Logits over the vocabulary exist for one chunk at a time; the backward forms each chunk's anew.
         """
-        parts = zip(hidden.split(self._chunk), targets.split(self._chunk), strict=True)
+        parts = zip(hidden.split(self.chunk), targets.split(self.chunk), strict=True)
         if torch.is_grad_enabled():
             return torch.cat([checkpoint(_logprobs, self.head, *part, use_reentrant=False) for part in parts])
         return torch.cat([_logprobs(self.head, *part) for part in parts])
 
+    def top(self, hidden: Tensor, k: int) -> TopK:
+        """The `k` most likely next tokens of hidden states [N, H], without gradient."""
+        parts = [_top(self.head, part, k) for part in hidden.split(self.chunk)]
+        return TopK(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
     @property
-    def _chunk(self) -> int:
+    def chunk(self) -> int:
+        """Positions whose logits may exist at once."""
         return max(1, MAX_LOGITS // self.head.weight.shape[0])
+
+
+def log_softmax(head: torch.nn.Module, hidden: Tensor) -> Tensor:
+    """Log-probs [N, V] of few hidden states [N, H]."""
+    return _upcast(head(hidden)).log_softmax(-1)
+
+
+def _top(head: torch.nn.Module, hidden: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    logprobs = log_softmax(head, hidden)
+    values, ids = logprobs.topk(k, -1)
+    return ids.int(), values.float(), -(logprobs.exp() * logprobs).sum(-1).float()
 
 
 def _logprobs(head: torch.nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:

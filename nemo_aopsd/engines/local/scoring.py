@@ -12,15 +12,23 @@ from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.types import Tokens
 
 
-def response_logprobs(
+def response_hidden(
     network: Network, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
-) -> tuple[list[Tensor], DynamicCache | None]:
-    """Log-probs [T] of each response after its prompt, with gradient if enabled; and keys and values if wanted."""
+) -> tuple[Tensor, Tensor, DynamicCache | None]:
+    """Of all responses in one list: the hidden state before each token [N, H], the tokens [N]; keys and values."""
     rows = list(zip(prompts, responses, strict=True))
     hidden, kv = network.prefill([prompt + response for prompt, response in rows], keep_kv)
     before = [hidden[i, len(p) - 1 : len(p) + len(r) - 1] for i, (p, r) in enumerate(rows)]
     targets = torch.tensor([token for response in responses for token in response], dtype=torch.long)
-    logprobs = network.token_logprobs(torch.cat(before), targets.to(network.device))
+    return torch.cat(before), targets.to(network.device), kv
+
+
+def response_logprobs(
+    network: Network, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
+) -> tuple[list[Tensor], DynamicCache | None]:
+    """Log-probs [T] of each response after its prompt, with gradient if enabled; and keys and values if wanted."""
+    hidden, targets, kv = response_hidden(network, prompts, responses, keep_kv)
+    logprobs = network.token_logprobs(hidden, targets)
     return list(logprobs.split([len(response) for response in responses])), kv
 
 

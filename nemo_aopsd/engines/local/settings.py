@@ -45,6 +45,7 @@ def read_settings(config: Config) -> Settings:
     """Settings of a config whose values `config_checks` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
     model = _model_path(policy["model_name"])
+    _check_top_k(config, model)
     tokenizer = (policy.get("tokenizer") or {}).get("name")
     optional = {
         key: policy[key]
@@ -66,6 +67,19 @@ def read_settings(config: Config) -> Settings:
         max_total_sequence_length=policy["max_total_sequence_length"],
         **optional,
     )
+
+
+def _check_top_k(config: Config, model: Path) -> None:
+    """Refuse more tokens than there are, where the model's files say how many: a GGUF file tells when it is loaded."""
+    objective = config.aopsd.objective
+    if objective.name not in ("topk_fkl", "eopd") or model.suffix == ".gguf":
+        return
+    words = json.loads((model / "config.json").read_bytes()).get("vocab_size")
+    if isinstance(words, int) and objective.top_k > words:
+        raise UserError(
+            f"config: aopsd.objective.top_k is {objective.top_k}, but the vocabulary of {model} has {words} tokens. "
+            f"Set it to at most {words}; 16 and 32 are usual."
+        )
 
 
 def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:

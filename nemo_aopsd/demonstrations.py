@@ -1,0 +1,38 @@
+"""Responses from the data instead of the student: the solution, and the token that ends it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from nemo_aopsd.config import Config
+from nemo_aopsd.data import Problem
+from nemo_aopsd.engine import Tokenizer
+from nemo_aopsd.files import derive_seed
+from nemo_aopsd.types import Generation, Tokens
+
+
+def takes_solutions(on_policy_rate: float, seed: int) -> bool:
+    """The coin of a step: true with probability 1 - `on_policy_rate`.
+
+    >>> takes_solutions(1.0, seed=3), takes_solutions(0.0, seed=3)
+    (False, True)
+    """
+    return random.Random(derive_seed(seed, "demonstrations")).random() >= on_policy_rate
+
+
+def demonstrations(
+    problems: Sequence[Problem], prompts: Sequence[Tokens], tokenizer: Tokenizer, config: Config
+) -> list[Generation]:
+    """Each problem's solution and end token, no longer than a rollout may be; one that is cut has no end token.
+
+    So a model learns to stop only where the solution does. Raises ValueError for a problem without a solution.
+    """
+    found = []
+    for problem, prompt in zip(problems, prompts, strict=True):
+        if problem.solution is None:
+            raise ValueError(f"{problem.where}: problem {problem.id!r} has no solution")
+        tokens = [*tokenizer.encode(problem.solution), tokenizer.end_id]
+        room = max(0, min(config.rollout.max_new_tokens, config.max_row_tokens - len(prompt)))
+        found.append(Generation(tokens[:room], finished=len(tokens) <= room))
+    return found

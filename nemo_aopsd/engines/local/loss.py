@@ -1,0 +1,106 @@
+"""From a micro-batch of rows to its loss. Where the objective compares whole distributions, both sides' logits exist
+for one chunk of positions at a time, and the backward forms each chunk's anew: no [T, V] tensor of a row is ever made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+from nemo_aopsd.engines.local.network import Network, log_softmax
+from nemo_aopsd.engines.local.scoring import response_hidden
+from nemo_aopsd.objectives import Objective
+from nemo_aopsd.types import TopK, TrainRow
+
+# Values over the vocabulary that the backward of a comparison holds for each logit of the sampled path: this many
+# times fewer positions a chunk keep its peak memory where that path has it.
+_SIDES = 4
+
+
+def micro_batch_loss(
+    student: Network, teacher: Network, rows: list[TrainRow], objective: Objective, num_tokens: float, num_rows: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The objective's loss, with gradient, and its metrics; `rows` may be empty (all columns are then [0, 0])."""
+    columns = _columns(rows, student.device)
+    empty = columns["weights"]
+    logprobs, divergence = _score(student, teacher, rows, objective) if rows else (empty, empty)
+    return objective(logprobs, divergence=divergence, **columns, num_tokens=num_tokens, num_rows=num_rows)
+
+
+def _score(
+    student: Network, teacher: Network, rows: list[TrainRow], objective: Objective
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs of the response tokens [B, S], and the objective's divergences [B, S] if it reads distributions."""
+    responses = [row.response for row in rows]
+    signal = objective.signal
+    teacher_side: list[Tensor] = []
+    if signal.full:  # before the student's forward, whose activations stay
+        with torch.no_grad():
+            teacher_side = [response_hidden(teacher, [row.teacher_prompt for row in rows], responses)[0]]
+    hidden, targets, _ = response_hidden(student, [row.prompt for row in rows], responses)
+    if signal.full:
+        logprobs, divergence = compare(student, hidden, targets, teacher_side, _full(objective, teacher.head))
+    elif signal.top_k:
+        top = [row.top_k for row in rows]
+        names = ("ids", "logprobs", "entropy")
+        teacher_side = [torch.cat([getattr(each, name) for each in top]).to(student.device) for name in names]
+        logprobs, divergence = compare(student, hidden, targets, teacher_side, _top_k(objective))
+    else:
+        logprobs, divergence = student.token_logprobs(hidden, targets), None
+    lengths = [len(response) for response in responses]
+
+    def padded(values: Tensor) -> Tensor:
+        return pad_sequence(list(values.split(lengths)), batch_first=True)
+
+    return padded(logprobs), None if divergence is None else padded(divergence)
+
+
+def compare(
+    student: Network,
+    hidden: Tensor,
+    targets: Tensor,
+    teacher_side: list[Tensor],
+    divergence: Callable[..., Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of `targets` [N] after `hidden` [N, H], and `divergence(student log-softmax, *teacher_side)`, both [N].
+
+    Each tensor of `teacher_side` has N rows and is cut with the others.
+    """
+
+    def one(part: Tensor, part_targets: Tensor, *part_teacher: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs = log_softmax(student.head, part)
+        return logprobs.gather(-1, part_targets.unsqueeze(-1)).squeeze(-1), divergence(logprobs, *part_teacher)
+
+    size = max(1, student.chunk // _SIDES)
+    chunks = zip(*(tensor.split(size) for tensor in (hidden, targets, *teacher_side)), strict=True)
+    logprobs, divergences = zip(*(checkpoint(one, *chunk, use_reentrant=False) for chunk in chunks), strict=True)
+    return torch.cat(logprobs), torch.cat(divergences)
+
+
+def _full(objective: Objective, head: nn.Module) -> Callable[..., Tensor]:
+    def divergence(logprobs: Tensor, teacher_hidden: Tensor) -> Tensor:
+        with torch.no_grad():
+            teacher = log_softmax(head, teacher_hidden)
+        return objective.divergence(logprobs, teacher)
+
+    return divergence
+
+
+def _top_k(objective: Objective) -> Callable[..., Tensor]:
+    return lambda logprobs, *top: objective.divergence(logprobs, TopK(*top))
+
+
+def _columns(rows: list[TrainRow], device: torch.device) -> dict[str, Tensor | None]:
+    """The supervision of `rows`, padded to [B, S] with zeros that the mask leaves out; None for what is not there."""
+    found: dict[str, Tensor | None] = {}
+    for name in ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask"):
+        values = [getattr(row, name) for row in rows]
+        if not rows:
+            found[name] = torch.zeros(0, 0, dtype=torch.bool if name == "mask" else torch.float32, device=device)
+        else:
+            found[name] = None if values[0] is None else pad_sequence(values, batch_first=True).to(device)
+    return found
