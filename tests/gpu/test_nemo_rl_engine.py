@@ -192,7 +192,7 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, n
     from nemo_aopsd.engines.nemo_rl.batches import training_batch
     from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 
-    rows = [_train_row(rollout, config.aopsd) for rollout in rollouts]
+    rows = [_train_row(rollout, config.aopsd, build_objective(config.aopsd.objective)) for rollout in rollouts]
     settings = engine.settings
     batch = training_batch(
         rows,
@@ -258,8 +258,8 @@ def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems
     student_prompts, _, responses = columns(rollouts)
     found = [rollout.student_logprobs for rollout in rollouts]
     measured = differences(found, exported.student.logprobs(student_prompts, responses))
-    rows = [_train_row(rollout, config.aopsd) for rollout in rollouts]
     objective = build_objective(config.aopsd.objective)
+    rows = [_train_row(rollout, config.aopsd, objective) for rollout in rollouts]
     expected, cluster = exported.train(rows, objective), engine.train(rows, objective)
     note(
         exported_student=measured,
