@@ -112,8 +112,8 @@ class Pool:
         code = active.process.returncode
         if code:
             return Failure(active.run, last_words(active.run.log, code))
-        record = {"seconds": time.monotonic() - active.started, "command": active.run.arguments()}
-        atomic_write(active.run.finished_file, json.dumps(record, ensure_ascii=False) + "\n")
+        record = {"seconds": time.monotonic() - active.started}  # since it was started, or resumed
+        atomic_write(active.run.finished_file, json.dumps(record) + "\n")
         return None
 
     def _release(self, active: Active) -> None:
