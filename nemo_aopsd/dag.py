@@ -42,11 +42,14 @@ def find_faults(raw: Any, answer: str | None = None) -> list[Fault]:
     graph = nx.DiGraph()
     graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in nodes)
     graph.add_edges_from((u, v) for u, v in edges if u != v and u in graph and v in graph)
-    if not nx.is_directed_acyclic_graph(graph):
+    try:
+        faults += [
+            Fault("transitive_edge", f"{u!r} -> {v!r} follows from a longer path", is_error=False)
+            for u, v in transitive_edges(graph)
+        ]
+    except nx.NetworkXUnfeasible:
         cycle = [u for u, _ in nx.find_cycle(graph)]
         faults.append(Fault("cycle", " -> ".join([*cycle, cycle[0]])))
-    else:
-        faults += _transitive_edges(graph)
     if answer:
         faults += _answer_leaks(graph, answer)
     return sorted(faults, key=lambda fault: not fault.is_error)
@@ -62,6 +65,27 @@ def build_graph(raw: Any, answer: str | None = None, where: str = "graph") -> nx
     graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in raw["nodes"])
     graph.add_edges_from(tuple(edge[:2]) for edge in raw["edges"])
     return graph
+
+
+def transitive_edges(graph: nx.DiGraph) -> list[tuple[str, str]]:
+    """The edges that a longer path replaces. Raises networkx.NetworkXUnfeasible if there is a cycle.
+
+    Ancestor sets are bit masks, so that one pass over 10,000 checkpoints takes moments.
+
+    >>> transitive_edges(nx.DiGraph([("a", "b"), ("b", "c"), ("a", "c")]))
+    [('a', 'c')]
+    """
+    bit = {node: 1 << index for index, node in enumerate(graph)}
+    ancestors: dict[str, int] = {}
+    found = []
+    for node in nx.topological_sort(graph):
+        beyond = own = 0
+        for parent in graph.pred[node]:
+            beyond |= ancestors[parent]
+            own |= bit[parent]
+        ancestors[node] = beyond | own
+        found += [(parent, node) for parent in graph.pred[node] if beyond & bit[parent]]
+    return found
 
 
 def largest_closed_subset(graph: nx.DiGraph, judged: Collection[str]) -> frozenset[str]:
@@ -147,21 +171,6 @@ def _edge_faults(ids: set[str], edges: list[tuple[str, str]]) -> Iterable[Fault]
             yield Fault("self_loop", f"{u!r} -> {v!r}")
         if count > 1:
             yield Fault("duplicate_edge", f"{u!r} -> {v!r} listed {count} times", is_error=False)
-
-
-def _transitive_edges(graph: nx.DiGraph) -> Iterable[Fault]:
-    """Ancestor sets are bit masks, so that one pass over 10,000 checkpoints takes moments."""
-    bit = {node: 1 << index for index, node in enumerate(graph)}
-    ancestors: dict[str, int] = {}
-    for node in nx.topological_sort(graph):
-        beyond = own = 0
-        for parent in graph.pred[node]:
-            beyond |= ancestors[parent]
-            own |= bit[parent]
-        ancestors[node] = beyond | own
-        for parent in graph.pred[node]:
-            if beyond & bit[parent]:
-                yield Fault("transitive_edge", f"{parent!r} -> {node!r} follows from a longer path", is_error=False)
 
 
 def _answer_leaks(graph: nx.DiGraph, answer: str) -> Iterable[Fault]:

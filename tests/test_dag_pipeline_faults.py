@@ -175,6 +175,15 @@ def test_requests_that_are_on_their_way_also_learn_of_max_completion_tokens():
     assert [completion.text for completion in answers] == ["fine"] * 8
 
 
+def test_redirect_is_followed(tmp_path):
+    def move(body, headers):
+        return Reply(status=307, headers={"Location": f"{server.url}/chat/completions"}, body=b"")
+
+    with ChatServer(answer_well) as server, ChatServer(move) as old_address:
+        assert run(tmp_path, old_address, count=2)["accepted"] == 2
+    assert len(server.bodies) == 8
+
+
 def test_concurrency_is_kept(tmp_path):
     with ChatServer(lambda body, headers: answer_well(body, headers, delay=0.02)) as server:
         run(tmp_path, server, count=20, concurrency=5)

@@ -7,6 +7,7 @@ connections). A time-out may have been paid for on the server's side; no client 
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +149,8 @@ class ChatClient:
     def _http_client(self, timeout: float) -> Any:
         """The aiohttp transport of the openai package, with a slot held from the request's head to the answer's end.
 
-        Neither the making of a request nor the pause before a retry takes a slot from those that are ready.
+        Neither the making of a request nor the pause before a retry takes a slot from those that are ready. Only a
+        redirect goes through httpx's own `send`, which also knows authentication flows, hooks and cookies.
         """
         chat = self
 
@@ -156,6 +158,11 @@ class ChatClient:
             async def send(self, request: Any, **options: Any) -> Any:
                 async with chat._slots:
                     chat.num_requests += 1
+                    transport = self._transport_for_url(request.url)  # one of the environment's proxies, maybe
+                    async with aclosing(await transport.handle_async_request(request)) as response:
+                        if not response.has_redirect_location:
+                            await response.aread()
+                            return response
                     return await super().send(request, **options)
 
         client = SlottedClient(timeout=timeout)

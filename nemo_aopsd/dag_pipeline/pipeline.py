@@ -99,7 +99,8 @@ def _rare_collections() -> Iterator[None]:
 
 
 class _Run:
-    """Workers that take the next problem; a few more than requests may be open, so that no slot waits for a disk."""
+    """Workers that take the next problem; twice as many as requests may be open, so that no slot waits for a disk, or
+    at the end for the stages of a few last problems."""
 
     def __init__(self, ledger: Ledger, settings: Settings, tally: Tally, watch: Watch):
         self.ledger, self.settings, self.tally, self.watch = ledger, settings, tally, watch
@@ -109,7 +110,7 @@ class _Run:
 
     async def all(self, problems: list[Problem]) -> None:
         queue = iter(problems)
-        num_workers = min(len(problems), self.settings.concurrency * 3 // 2 + 1)
+        num_workers = min(len(problems), 2 * self.settings.concurrency)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(num_workers):

@@ -15,7 +15,7 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.dag import Fault, find_faults, serialize
+from nemo_aopsd.dag import Fault, find_faults, serialize, transitive_edges
 from nemo_aopsd.dag_pipeline.answers import find_answer_leaks, states_answer
 from nemo_aopsd.dag_pipeline.client import Completion
 from nemo_aopsd.dag_pipeline.parse import read_checkpoints, read_ids, read_object
@@ -92,8 +92,7 @@ def read_compressed(completion: Completion, answer: str, dense: nx.DiGraph) -> D
     draft, found = _read_graph(completion)
     if draft.graph is None:
         return draft
-    graph, reduced = draft.graph, nx.transitive_reduction(draft.graph)
-    redundant = [edge for edge in graph.edges if not reduced.has_edge(*edge)]
+    graph, redundant = draft.graph, transitive_edges(draft.graph)
     graph.remove_edges_from(redundant)
     faults = [*draft.faults, *find_answer_leaks(graph, answer), *_route_faults(graph, found.get("answer_requires"))]
     if len(graph) > len(dense):
