@@ -153,6 +153,11 @@ class AOPSDConfig:
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
+    @property
+    def shown_context(self) -> str:
+        """`context.kind`, or none where no teacher would read it."""
+        return self.context.kind if self.objective.reads_teacher else "none"
+
 
 @dataclass(frozen=True)
 class Config:

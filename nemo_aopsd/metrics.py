@@ -23,7 +23,7 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         **_source_metrics(rollouts, aopsd, leaks),
         **_mean("reward/mean", (rollout.reward for rollout in rollouts)),
         "context/dropped": len(rollouts) - len(scored),
-        **_progress_metrics(rollouts, aopsd.context.kind),
+        **_progress_metrics(rollouts, aopsd.shown_context),
         **_gap_metrics(scored),
         **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.weighting == "continuation" else {}),
         **result.train_metrics,

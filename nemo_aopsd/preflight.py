@@ -5,6 +5,7 @@ from __future__ import annotations
 from nemo_aopsd.config import AOPSDConfig, Config
 from nemo_aopsd.context import check_problems, student_messages, teacher_messages
 from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge import judge_messages
 from nemo_aopsd.leaks import leak_patterns
 
@@ -13,16 +14,27 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
     aopsd = config.aopsd
     problems = load_problems(config.data["train"]["data_path"])
-    check_problems(problems, aopsd.context.kind, aopsd.curriculum.name)
+    check_problems(problems, aopsd.shown_context, aopsd.curriculum.name)
+    if aopsd.objective.reads_solutions:
+        _check_solutions(problems, aopsd.objective.name)
     _check_prompts(aopsd, problems)
     return problems, load_problems(aopsd.evaluation.data_path) if aopsd.evaluation.data_path else None
+
+
+def _check_solutions(problems: list[Problem], objective: str) -> None:
+    for problem in problems:
+        if not (problem.solution or "").strip():
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r} has no `solution`, which aopsd.objective.name={objective} "
+                "trains on. Add it, drop the row, or choose another objective."
+            )
 
 
 def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     """Fill every template once; a missing file or gap raises UserError."""
     first, last = problems[0], problems[-1]
     student_messages(first, aopsd.prompts)
-    teacher_messages(first, aopsd.context.kind, aopsd.prompts, donor=last)
+    teacher_messages(first, aopsd.shown_context, aopsd.prompts, donor=last)
     if first.dag is not None:
         judge_messages(first, "", aopsd.prompts)
     leak_patterns(aopsd.prompts)
@@ -38,7 +50,7 @@ def summarize(config: Config, problems: list[Problem], held_out: list[Problem] |
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "held out": evaluation,
         "length": f"{steps} steps an epoch, {aopsd.max_num_epochs} epochs at most",
-        "method": f"{aopsd.objective.name}, context {aopsd.context.kind}, weighting {aopsd.weighting}, "
+        "method": f"{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],
     }

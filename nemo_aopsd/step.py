@@ -135,7 +135,7 @@ def collect(
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with _timed(seconds, "judge"):
-        shows_progress = has_teacher and aopsd.context.kind == "dag_frontier"
+        shows_progress = aopsd.shown_context == "dag_frontier"
         verdicts_B: list[Verdict | None] = [None] * len(problems_B)
         if shows_progress or (aopsd.curriculum.name != "shuffle" and not from_data):
             verdicts_B = judge_rollouts(problems_B, responses_B, engine, config, seed)

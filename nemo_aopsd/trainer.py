@@ -66,7 +66,7 @@ class Trainer:
         self.folder = run
         self.console = console
         self.objective = build_objective(self.aopsd.objective)
-        self.donors = assign_donors(problems, self.aopsd.seed) if self.aopsd.context.kind == "other_problem" else {}
+        self.donors = assign_donors(problems, self.aopsd.seed) if self.aopsd.shown_context == "other_problem" else {}
         self.leak_patterns = leak_patterns(self.aopsd.prompts)
         self.curriculum = Curriculum(
             list(self.problems), self.aopsd.curriculum, self.aopsd.num_prompts_per_step, self.aopsd.seed
@@ -130,7 +130,7 @@ class Trainer:
     def _record(self, result: StepResult, epoch: int) -> None:
         at = {"epoch": epoch, "step": self.step}
         records = [
-            at | rollout_record(rollout, self.engine.tokenizer, self.aopsd.context.kind) for rollout in result.rollouts
+            at | rollout_record(rollout, self.engine.tokenizer, self.aopsd.shown_context) for rollout in result.rollouts
         ]
         leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
         totals = {"rollout/total_tokens": self.response_tokens, "time/total": self.train_seconds}

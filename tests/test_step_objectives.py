@@ -1,0 +1,201 @@
+"""The step with the other objectives: only what is declared is computed; demonstrations, rewards, payload."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_aopsd.config import CHOICES, AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.demonstrations import demonstrations, takes_solutions
+from nemo_aopsd.metrics import step_metrics
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.records import rollout_record
+from nemo_aopsd.step import train_step
+from nemo_aopsd.types import Generation
+from tests.fakes import END, CharTokenizer, make_config, make_engine, make_problem
+
+PROBLEMS = [make_problem(index) for index in range(4)]
+NAMES = CHOICES["objective.name"]
+SHUFFLE = CurriculumConfig(name="shuffle")
+
+
+def settings(name: str, **changes) -> AOPSDConfig:
+    values = {"weighting": "uniform", "curriculum": SHUFFLE, "context": ContextConfig(kind="solution")}
+    group = {"num_generations_per_prompt": 2} if name == "grpo" else {}
+    return AOPSDConfig(objective=ObjectiveConfig(name=name, **changes), **values, **group)
+
+
+def step(engine, aopsd: AOPSDConfig, seed: int = 0, problems=PROBLEMS, **policy):
+    config = make_config(Path("run"), aopsd, **policy)
+    made = build_objective(aopsd.objective)
+    return train_step(problems, engine, made, config, donors={}, seed=seed)
+
+
+def forbid(model, *names: str) -> None:
+    """Make those methods fail if they are called."""
+    for name in names:
+        setattr(model, name, None)
+
+
+UNUSED_OF_TEACHER = {
+    "pg": ["top_logprobs", "distributions"],
+    "sft": ["logprobs", "top_logprobs", "generate", "distributions"],
+    "grpo": ["logprobs", "top_logprobs", "generate", "distributions"],
+    **{name: ["logprobs", "top_logprobs"] for name in ("fkl", "rkl", "jsd", "dash", "gkd")},
+    "topk_fkl": ["logprobs"],
+    "eopd": [],
+    "minillm": ["top_logprobs"],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_objective_trains_and_computes_only_what_it_declares(name):
+    engine = make_engine()
+    aopsd = settings(name)
+    forbid(engine.teacher, "continue_greedily", *UNUSED_OF_TEACHER[name])
+    forbid(engine.student, "top_logprobs", "branch_logprobs")
+    if name in ("sft", "fkl", "rkl", "jsd", "dash", "gkd", "topk_fkl"):
+        forbid(engine.student, "logprobs")
+    if name == "sft":
+        forbid(engine.student, "generate")
+    before = engine.student.logits.detach().clone()
+    result = step(engine, aopsd)
+    metrics = step_metrics(result, aopsd, [False] * len(result.rollouts))
+    assert all(value == value and abs(value) < float("inf") for value in metrics.values())
+    assert ("gap/mean_abs" in metrics) == (name in ("pg", "eopd", "minillm"))
+    records = [rollout_record(rollout, CharTokenizer(), aopsd.shown_context) for rollout in result.rollouts]
+    assert all((record["teacher_prompt"] is None) == (name in ("sft", "grpo")) for record in records)
+    assert not any(record["dropped"] for record in records)
+    moved = not torch.equal(before, engine.student.logits)
+    assert moved != (name == "grpo")  # no answer of a random table is right, so no group tells anything
+
+
+def test_no_teacher_means_no_judge_for_its_context_and_no_drop():
+    for name in ("sft", "grpo"):
+        engine = make_engine()
+        aopsd = replace(settings(name), context=ContextConfig(kind="dag_frontier"))
+        result = step(engine, aopsd, max_total_sequence_length=60)
+        assert all(rollout.verdict is None and not rollout.dropped for rollout in result.rollouts)
+        assert "dag/disclosed_share" not in step_metrics(result, aopsd, [False] * len(result.rollouts))
+
+
+# Demonstrations
+
+
+def test_a_demonstration_is_the_solution_and_the_end_token():
+    config = make_config(Path("run"), settings("sft"), generation={"max_new_tokens": 14})
+    [found] = demonstrations(PROBLEMS[:1], [[5]], CharTokenizer(), config)
+    assert found == Generation([*CharTokenizer().encode("Add one to 0."), END], True)
+
+
+@pytest.mark.parametrize(("longest", "row"), [(13, 4096), (4096, 14)])
+def test_a_demonstration_that_is_too_long_is_cut_without_an_end_token(longest, row):
+    limits = {"generation": {"max_new_tokens": longest}, "max_total_sequence_length": row}
+    config = make_config(Path("run"), settings("sft"), **limits)
+    [found] = demonstrations(PROBLEMS[:1], [[5]], CharTokenizer(), config)
+    assert found == Generation(CharTokenizer().encode("Add one to 0."), False)
+
+
+def test_sft_trains_on_the_solutions_alone_and_counts_those_that_were_cut():
+    problems = [*PROBLEMS[:3], replace(PROBLEMS[3], solution="A long story about three and one.")]
+    engine, aopsd = make_engine(), settings("sft")
+    result = step(engine, aopsd, problems=problems, generation={"max_new_tokens": 20})
+    [rows] = engine.trained
+    assert [CharTokenizer().decode(row.response) for row in rows] == [
+        *(f"Add one to {index}." for index in range(3)),
+        "A long story about t",
+    ]
+    assert [row.response[-1] == END for row in rows] == [True, True, True, False]
+    assert all(row.mask.all() for row in rows)
+    metrics = step_metrics(result, aopsd, [True] * 4)
+    assert (metrics["rollout/demonstrations"], metrics["rollout/cut_demonstrations"]) == (4, 1)
+    assert "rollout/leak_rate" not in metrics  # the student said nothing
+
+
+def test_sft_raises_the_likelihood_of_the_solutions():
+    engine = make_engine()
+    losses = [step(engine, settings("sft"), seed=seed).train_metrics["train/loss"] for seed in range(30)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_coin_of_gkd_is_fair_seeded_and_per_step():
+    flips = [takes_solutions(0.25, seed) for seed in range(2000)]
+    assert 0.72 < sum(flips) / len(flips) < 0.78
+    assert flips == [takes_solutions(0.25, seed) for seed in range(2000)]
+    assert not any(takes_solutions(1.0, seed) for seed in range(100))
+    assert all(takes_solutions(0.0, seed) for seed in range(100))
+
+
+def test_a_gkd_step_is_all_demonstrations_or_all_rollouts():
+    kinds = set()
+    for seed in range(12):
+        result = step(make_engine(), settings("gkd"), seed=seed)
+        [kind] = {rollout.is_demonstration for rollout in result.rollouts}
+        texts = [CharTokenizer().decode(rollout.output.tokens) for rollout in result.rollouts]
+        assert (texts == [f"Add one to {index}" for index in range(4)]) == kind  # cut at 12 tokens
+        kinds.add(kind)
+    assert kinds == {True, False}
+
+
+# Rewards
+
+
+def scripted(engine, texts: list[str], finished: bool = True) -> None:
+    """The student answers these, in turn."""
+    ends = [END] if finished else []
+    engine.student.generate = lambda prompts, sampling, seed: [
+        Generation([*CharTokenizer().encode(text), *ends], finished) for text, _ in zip(texts, prompts, strict=True)
+    ]
+
+
+def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
+    engine, aopsd = make_engine(), settings("grpo")
+    scripted(engine, ["so \\boxed{1}", "no \\boxed{7}"])
+    result = step(engine, aopsd, problems=PROBLEMS[:1])
+    assert [rollout.reward for rollout in result.rollouts] == [1.0, 0.0]
+    assert step_metrics(result, aopsd, [False] * 2)["reward/mean"] == 0.5
+    [rows] = engine.trained
+    assert rows[0].advantages[0].item() == pytest.approx(0.5**0.5, abs=1e-5)
+    assert rows[1].advantages[0].item() == pytest.approx(-(0.5**0.5), abs=1e-5)
+    after = engine.student.logprobs([row.prompt for row in rows], [row.response for row in rows])
+    assert after[0].sum() > rows[0].old_logprobs.sum()
+
+
+def test_a_right_answer_that_does_not_end_has_no_reward():
+    engine = make_engine()
+    scripted(engine, ["so \\boxed{1}", "no \\boxed{7}"], finished=False)
+    result = step(engine, settings("grpo"), problems=PROBLEMS[:1])
+    assert [rollout.reward for rollout in result.rollouts] == [0.0, 0.0]
+
+
+# Payload
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": "pg"}, 13),
+        ({"name": "topk_fkl", "top_k": 16}, 128),
+        ({"name": "topk_fkl", "top_k": 32}, 256),
+        ({"name": "eopd", "top_k": 16}, 13 + 128 + 4),
+        ({"name": "minillm"}, 13),
+    ],
+)
+def test_supervision_bytes_per_token_by_the_types_of_the_rows(changes, expected):
+    found = step(make_engine(), settings(**changes)).train_metrics
+    assert found["train/supervision_bytes_per_token"] == expected
+
+
+def test_the_savings_that_the_paper_claims():
+    found = [
+        step(make_engine(), settings(name, top_k=k)).train_metrics["train/supervision_bytes_per_token"]
+        for name, k in (("pg", 16), ("topk_fkl", 16), ("topk_fkl", 32))
+    ]
+    assert 1 - found[0] / found[1] >= 0.898
+    assert 1 - found[0] / found[2] >= 0.949
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo", "fkl"])
+def test_no_payload_where_the_teacher_sends_nothing(name):
+    assert "train/supervision_bytes_per_token" not in step(make_engine(), settings(name)).train_metrics
