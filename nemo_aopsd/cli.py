@@ -27,6 +27,7 @@ from nemo_aopsd import (
     cli_evaluate,
     cli_grade,
     cli_plan,
+    cli_wordproblems,
     run_folder,
 )
 from nemo_aopsd.config import Config
@@ -46,6 +47,7 @@ app = typer.Typer(
 dag_app = typer.Typer(help="Check and draw the reasoning DAGs of a problems file.", no_args_is_help=True)
 app.add_typer(dag_app, name="dag")
 cli_data.mount(app, dag_app)
+cli_wordproblems.mount(cli_data.data_app)
 cli_grade.mount(app)
 cli_diagnose.mount(app)
 cli_audit.mount(app)

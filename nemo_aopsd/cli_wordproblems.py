@@ -1,0 +1,31 @@
+"""`aopsd data wordproblems`: problems with exact reasoning DAGs, and demonstrations to warm a small model up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def mount(data_app: typer.Typer) -> None:
+    """Add the command to `aopsd data`."""
+    data_app.command("wordproblems", epilog="Example: aopsd data wordproblems --out runs/wordproblems/data")(
+        wordproblems
+    )
+
+
+def wordproblems(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files; older ones are replaced.")],
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same bytes.")] = 0,
+    train: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to train on.")] = 2000,
+    heldout: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to compare methods on.")] = 400,
+    warmstart: Annotated[int, typer.Option(min=1, metavar="N", help="Demonstrations.")] = 6000,
+    dev: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to watch the warm start on.")] = 200,
+) -> None:
+    """Arithmetic word problems in plain English; no two files share a computation. See docs/wordproblems.md."""
+    from nemo_aopsd.wordproblems.files import write_files
+
+    sizes = {"train": train, "heldout": heldout, "warmstart": warmstart, "dev": dev}
+    for path, rows in write_files(out, seed, sizes):
+        typer.echo(f"{path}: {rows} rows")

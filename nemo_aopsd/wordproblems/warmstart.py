@@ -1,0 +1,61 @@
+"""Demonstrations of the supervised warm start: a file that `aopsd train` learns by heart with the objective `sft`.
+
+A row's `problem` is a whole prompt and its `solution` the response to it, so the config reads them with prompts that
+add nothing (the folder `verbatim`). Next to solutions there are judge's verdicts and solutions under the
+teacher's prompts: the student is its own judge and teacher, and a small model knows neither part by nature.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nemo_aopsd.context import student_messages, teacher_messages
+from nemo_aopsd.dag import largest_closed_subset
+from nemo_aopsd.data import Problem, parse_problem
+from nemo_aopsd.files import derive_seed
+from nemo_aopsd.judge import judge_messages
+from nemo_aopsd.wordproblems.problems import problem_record
+from nemo_aopsd.wordproblems.story import Story
+from nemo_aopsd.wordproblems.wording import attempt, verdict
+
+FAMILY = "default"  # the prompts of the runs that follow
+SHARES = {"question": 0.50, "judge": 0.26, "dag_frontier": 0.14, "dag_full": 0.04, "solution": 0.06}
+
+
+def demonstrations(stories: Iterable[Story], seed: int) -> Iterator[dict[str, Any]]:
+    """One row a story; its kind (a key of `SHARES`) is in its id."""
+    rng = random.Random(derive_seed(seed, "demonstrations"))
+    kinds, shares = list(SHARES), list(SHARES.values())
+    for index, story in enumerate(stories):
+        kind = rng.choices(kinds, shares)[0]
+        record = problem_record(story, f"warm-{index:05d}-{kind}", seed)
+        problem = parse_problem(record, "warm start")
+        prompt, response = _judging(rng, story, problem) if kind == "judge" else _solving(rng, kind, story, problem)
+        yield {"id": problem.id, "problem": prompt, "answer": problem.answer, "solution": response}
+
+
+def bare_questions(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Problems under the student's prompt, to evaluate the warm start where prompts add nothing."""
+    for record in records:
+        problem = parse_problem(record, "evaluation of the warm start")
+        yield {**record, "problem": student_messages(problem, FAMILY)[0]["content"]}
+
+
+def _solving(rng: random.Random, kind: str, story: Story, problem: Problem) -> tuple[str, str]:
+    response = attempt(rng, story).text
+    if kind == "question":
+        return student_messages(problem, FAMILY)[0]["content"], response
+    reached = frozenset()
+    if rng.random() < 0.6:
+        share = rng.random()
+        reached = largest_closed_subset(problem.dag, [node for node in problem.dag if rng.random() < share])
+    return teacher_messages(problem, kind, FAMILY, reached=reached)[0]["content"], response
+
+
+def _judging(rng: random.Random, story: Story, problem: Problem) -> tuple[str, str]:
+    """Half of the attempts are whole, the others stop early; most have slips."""
+    num_steps = None if rng.random() < 0.5 else rng.randint(0, len(story.quantities) - 1)
+    seen = attempt(rng, story, slip=rng.choice((0.05, 0.15, 0.35)), num_steps=num_steps)
+    return judge_messages(problem, seen.text, FAMILY)[0]["content"], verdict(story, seen.values)

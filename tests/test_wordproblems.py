@@ -1,0 +1,196 @@
+"""Word problems: every number follows from the text, graphs are exact and give nothing away, splits share nothing."""
+
+import itertools
+import json
+import operator
+import random
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli import app
+from nemo_aopsd.context import student_messages
+from nemo_aopsd.dag_files import check_file
+from nemo_aopsd.data import load_problems, parse_problem
+from nemo_aopsd.grading import is_correct
+from nemo_aopsd.judge import judge_messages, parse_verdict
+from nemo_aopsd.wordproblems.problems import BUCKETS, LARGEST, SCALE, STEPS, problem_record, sample_split, sample_story
+from nemo_aopsd.wordproblems.story import Story, compute, is_sound
+from nemo_aopsd.wordproblems.warmstart import SHARES, demonstrations
+from nemo_aopsd.wordproblems.wording import attempt, verdict
+
+EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
+APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+SEEDS = st.integers(0, 2**32)
+
+
+def story_of(seed, num_steps):
+    return sample_story(random.Random(seed), num_steps)
+
+
+def rederive(record):
+    """Values in order and edges, from nothing but the numbers of the text and the operations of the solution."""
+    stated = {int(number) for number in re.findall(r"\d+", record["problem"])}
+    values, parents, used = [], {}, set()
+    for left, symbol, right, written in EQUATION.findall(record["solution"]):
+        operands = [int(left), int(right)]
+        for operand in operands:
+            assert (operand in stated) != (operand in values), f"{operand} has no single source"
+        used |= set(operands)
+        value = APPLY[symbol](*operands)
+        assert value == int(written)
+        parents[int(written)] = {operand for operand in operands if operand in values}
+        values.append(int(written))
+    assert stated <= used, "a number of the text is not needed"
+    return values, parents
+
+
+@settings(deadline=None)
+@given(SEEDS, st.sampled_from(STEPS))
+def test_every_answer_and_statement_follows_from_the_numbers_of_the_text(seed, num_steps):
+    record = problem_record(story_of(seed, num_steps), "p", seed)
+    values, _ = rederive(record)
+    assert len(values) == num_steps
+    assert record["answer"] == str(values[-1])
+    stated = [int(re.fullmatch(r"\D+ is (\d+)\.", node["statement"])[1]) for node in record["dag"]["nodes"]]
+    assert stated == values[:-1]
+    assert is_correct(record["solution"], record["answer"])
+    assert all(len(record[field]) == num_steps for field in ("plan", "subproblems"))
+
+
+@settings(deadline=None)
+@given(SEEDS, st.sampled_from(STEPS))
+def test_edges_are_the_immediate_prerequisites(seed, num_steps):
+    """Reachability of the graph is that of the computation, and no edge follows from a longer path."""
+    record = problem_record(story_of(seed, num_steps), "p", seed)
+    values, parents = rederive(record)
+    number = {value: str(index) for index, value in enumerate(values[:-1], start=1)}
+
+    def above(direct):
+        reach = {}
+        for node in number.values():
+            reach[node] = set(direct[node]).union(*(reach[parent] for parent in direct[node]))
+        return reach
+
+    graph = {node: {u for u, v in record["dag"]["edges"] if v == node} for node in number.values()}
+    computed = {number[value]: {number[parent] for parent in parents[value]} for value in values[:-1]}
+    assert above(graph) == above(computed)
+    for direct in graph.values():
+        assert not any(one in above(graph)[other] for one, other in itertools.permutations(direct, 2))
+
+
+@settings(deadline=None)
+@given(SEEDS, st.sampled_from(STEPS))
+def test_no_statement_has_the_answer_and_no_question_a_result(seed, num_steps):
+    story = story_of(seed, num_steps)
+    record = problem_record(story, "p", seed)
+    for text in [node["statement"] for node in record["dag"]["nodes"]] + record["plan"] + record["subproblems"]:
+        assert record["answer"] not in re.findall(r"\d+", text)
+    assert not {str(item.value) for item in story.quantities} & set(re.findall(r"\d+", record["problem"]))
+    assert not re.search(r"[{}]", record["problem"]), "a gap was left"
+
+
+@settings(deadline=None, max_examples=30)
+@given(SEEDS, st.sampled_from(STEPS), st.floats(0, 1))
+def test_the_verdict_is_what_the_attempt_says(seed, num_steps, slip):
+    """Against the attempt's own equations: a checkpoint counts if the step in its place has its value."""
+    story, rng = story_of(seed, num_steps), random.Random(seed)
+    shown = rng.choice([None, *range(num_steps)])
+    tried = attempt(rng, story, slip=slip, num_steps=shown)
+    written = [int(value) for *_, value in re.findall(r"(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)", tried.text)]
+    assert len(written) == (num_steps if shown is None else shown)
+    expected = {
+        str(n)
+        for n, (item, value) in enumerate(zip(story.checkpoints, written, strict=False), start=1)
+        if value == item.value
+    }
+    problem = parse_problem(problem_record(story, "p", seed), "here")
+    assert parse_verdict(verdict(story, tried.values), problem.dag) == expected
+
+
+def test_a_slip_is_carried_on():
+    first = compute("the cost of the pens", 3, "*", 4)
+    story = Story(("3 pens cost $4 each.", "A coupon takes $5 off."), "?", (first, compute("the price", first, "-", 5)))
+    tried = attempt(random.Random(0), story, slip=1.0)
+    assert tried.values[first] != 12
+    assert f"{tried.values[first]} - 5 = {tried.values[story.target]}" in tried.text
+
+
+@pytest.mark.parametrize(
+    ("sentence", "steps"),
+    [
+        ("3 and 4 and 5", lambda a: [a, compute("y", a, "-", 7)]),  # 7 is not in the text
+        ("3 and 4 and 5 and 6", lambda a: [a, compute("y", a, "+", 5)]),  # 6 is not needed
+        ("3 and 4 and 12", lambda a: [a, compute("y", a, "+", 12)]),  # 12 is given and computed
+        ("3 and 4 and 5", lambda a: [a, compute("y", a, "/", 5)]),  # not whole
+        ("3 and 4 and 12 and 11", lambda a: [a, compute("y", a, "-", 11)]),  # 1 is too small
+        ("3 and 4 and 90", lambda a: [a, compute("y", a, "*", 90)]),  # too large
+        ("3 and 4 and 5 and 6", lambda a: [a, compute("y", 5, "+", 6)]),  # a checkpoint that nothing needs
+    ],
+)
+def test_unsound_stories_are_refused(sentence, steps):
+    story = Story((sentence,), "?", tuple(steps(compute("x", 3, "*", 4))))
+    assert not is_sound(story, 400)
+    assert is_sound(
+        Story(("3 and 4 and 5",), "?", (story.quantities[0], compute("y", story.quantities[0], "+", 5))), 400
+    )
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
+    def write(name, *options):
+        line = ["data", "wordproblems", "--out", str(tmp_path / name), "--train", "60", "--heldout", "40"]
+        result = CliRunner().invoke(app, [*line, "--warmstart", "50", "--dev", "10", *options])
+        assert result.exit_code == 0, result.output
+        return {path.name: path.read_bytes() for path in sorted((tmp_path / name).iterdir())}
+
+    first = write("a")
+    assert list(first) == ["dev.jsonl", "heldout.jsonl", "train.jsonl", "warmstart.jsonl"]
+    assert write("b", "--seed", "0") == first
+    assert all(content != first[name] for name, content in write("c", "--seed", "1").items())
+    rows = [row for name in ("train", "heldout") for row in check_file(tmp_path / "a" / f"{name}.jsonl")]
+    assert len(rows) == 100 and not any(row.faults for row in rows)
+    assert all(len(load_problems(tmp_path / "a" / name)) for name in first)
+
+
+def test_no_computation_is_in_two_splits_whatever_the_seed():
+    """In numbers alone, as the test reads them from the texts: the words may differ."""
+    found = {}
+    for split, seed in itertools.product(BUCKETS, (0, 1)):
+        for story in itertools.islice(sample_split(split, seed), 400):
+            equations = EQUATION.findall(problem_record(story, "p", 0)["solution"])
+            found.setdefault(tuple(sorted(equations)), set()).add(split)
+    assert all(len(splits) == 1 for splits in found.values())
+    assert sorted(number for part in BUCKETS.values() for number in part) == list(range(20))
+
+
+def test_a_split_has_no_text_twice_and_all_lengths_kinds_and_many_forms():
+    stories = list(itertools.islice(sample_split("train", 0), 1000))
+    assert len({story.text for story in stories}) == 1000
+    assert Counter(len(story.quantities) for story in stories) == dict.fromkeys(STEPS, 200)
+    forms = Counter(re.sub(r"\d+", "#", story.text) for story in stories)
+    assert len(forms) > 900  # hardly any text differs from another in numbers only
+    assert max(item.value for story in stories for item in story.quantities) <= LARGEST
+    assert SCALE < LARGEST
+
+
+def test_demonstrations_are_prompt_and_response_of_the_real_prompts():
+    stories = list(itertools.islice(sample_split("warmstart", 0), 400))
+    rows = list(demonstrations(stories, 0))
+    kinds = Counter(row["id"].split("-", 2)[2] for row in rows)
+    assert set(kinds) == set(SHARES)
+    assert all(abs(kinds[kind] / 400 - share) < 0.08 for kind, share in SHARES.items())
+    for story, row in zip(stories, rows, strict=True):
+        problem = parse_problem(problem_record(story, "p", 0), "here")
+        if row["id"].endswith("judge"):
+            tried = re.search(r"<attempt>\n(.*)\n</attempt>\n\nA checkpoint", row["problem"], re.DOTALL)[1]
+            assert row["problem"] == judge_messages(problem, tried, "default")[0]["content"]
+            assert parse_verdict(row["solution"], problem.dag) is not None
+        else:
+            assert story.text in row["problem"] and is_correct(row["solution"], row["answer"])
+        if row["id"].endswith("question"):
+            assert row["problem"] == student_messages(problem, "default")[0]["content"]
+    assert json.dumps(rows) == json.dumps(list(demonstrations(stories, 0)))
