@@ -49,9 +49,19 @@ def summarize(config: Config, problems: list[Problem], held_out: list[Problem] |
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "held out": evaluation,
-        "length": f"{steps} steps an epoch, {aopsd.max_num_epochs} epochs at most",
+        "length": f"{steps} steps an epoch, at most {_limits(aopsd)}",
         "method": f"{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],
     }
     return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + "\nok: ready to train"
+
+
+def _limits(aopsd: AOPSDConfig) -> str:
+    limits = {
+        "epochs": aopsd.max_num_epochs,
+        "steps": aopsd.max_num_steps,
+        "response tokens": aopsd.max_response_tokens,
+        "seconds": aopsd.max_train_seconds,
+    }
+    return ", ".join(f"{limit:,} {name}" for name, limit in limits.items() if limit is not None)

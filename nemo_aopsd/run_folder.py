@@ -18,7 +18,7 @@ from nemo_aopsd.errors import UserError
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
 _MAY_CHANGE = (
-    *("aopsd.max_num_epochs", "aopsd.max_num_steps"),
+    *("aopsd.max_num_epochs", "aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
     *("checkpointing.enabled", "checkpointing.save_period", "checkpointing.keep_top_k"),
     *("policy.generation_batch_size", "policy.logprob_batch_size", "policy.train_micro_batch_size"),
 )

@@ -206,6 +206,22 @@ def test_wrong_types_name_key_and_type(base, override, expected):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
+        (
+            "aopsd.objective.name=opsd",
+            "must be one of pg, sft, grpo, fkl, rkl, jsd, topk_fkl, dash, eopd, gkd, minillm",
+        ),
+        ("aopsd.objective.top_k_form=both", "must be one of none, renorm, teacher_renorm, tail"),
+        ("aopsd.objective.divergence=dash", "must be one of fkl, rkl, jsd"),
+        ("aopsd.objective.aggregation=sum", "must be one of token_mean, seq_mean"),
+        ("aopsd.objective.top_k=0", "at least 1; got 0"),
+        ("aopsd.objective.token_clip=0", "above 0; got 0"),
+        ("aopsd.objective.dash_kappa=-5", "above 0; got -5"),
+        ("aopsd.objective.jsd_beta=-0.5", "between 0 and 1 (its ends are the divergences fkl and rkl); got -0.5"),
+        ("aopsd.objective.jsd_beta=1", "between 0 and 1 (its ends are the divergences fkl and rkl); got 1"),
+        ("aopsd.objective.entropy_threshold=-1", "at least 0; got -1"),
+        ("aopsd.objective.on_policy_rate=1.5", "from 0 to 1; got 1.5"),
+        ("aopsd.max_response_tokens=0", "at least 1; got 0"),
+        ("aopsd.max_train_seconds=0", "above 0; got 0"),
         ("aopsd.context.kind=dag", "must be one of none, solution, plan, subproblems, dag_full, dag_frontier"),
         ("aopsd.engine=cloud", "must be one of local, nemo_rl"),
         ("policy.precision=float16", "must be one of float32, bfloat16"),
@@ -250,6 +266,38 @@ def test_values_that_cannot_work(base, override, expected):
     key = override.lstrip("+").split("=")[0]
     text = message(base, override)
     assert text.startswith(f"override `{override}`: `{key}".removesuffix(".x")) and expected in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "expected"),
+    [
+        (
+            ["aopsd.objective.name=fkl"],
+            "aopsd.weighting",
+            "must be uniform with aopsd.objective.name=fkl; got 'continuation'",
+        ),
+        (["aopsd.objective.name=eopd"], "aopsd.weighting", "which only the objective pg has"),
+        (
+            ["aopsd.objective.name=grpo", "aopsd.weighting=uniform"],
+            "aopsd.num_generations_per_prompt",
+            "must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got 1. 8 is",
+        ),
+        (
+            ["aopsd.objective.name=fkl", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],
+            "aopsd.objective.name",
+            "must be pg with aopsd.engine=nemo_rl; got 'fkl'. Use engine=local",
+        ),
+    ],
+)
+def test_settings_that_the_objective_cannot_have(base, overrides, key, expected):
+    text = message(base, *overrides)
+    assert f"`{key}`" in text and expected in text
+
+
+@pytest.mark.parametrize("name", ["sft", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm", "grpo"])
+def test_every_objective_has_settings_that_pass(base, name):
+    overrides = [f"aopsd.objective.name={name}", "aopsd.weighting=uniform", "aopsd.num_generations_per_prompt=2"]
+    assert load_config(base, overrides).aopsd.objective.name == name
 
 
 @pytest.mark.parametrize(

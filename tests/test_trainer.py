@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from nemo_aopsd.config import AOPSDConfig, CurriculumConfig, EvaluationConfig, ProbeConfig
+from nemo_aopsd.config import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
@@ -82,6 +82,19 @@ def uninterrupted(tmp_path_factory):
     return outcome(folder)
 
 
+def test_the_engine_is_told_each_step_s_numbers_and_each_evaluation(tmp_path):
+    engine = make_engine()
+    run(tmp_path, engine)
+    steps = [entry for entry in engine.logged if "train/loss" in entry[1]]
+    assert steps == [(line["step"], line) for line in metrics_of(tmp_path)]
+    rates = [entry for entry in engine.logged if entry not in steps]
+    summaries = [
+        json.loads(path.read_text())["pass_at_k"] for path in sorted((tmp_path / "eval").glob("epoch_???.json"))
+    ]
+    assert [rate for _, rate in rates] == [{f"eval/pass_at_{k}": rates[k] for k in "12"} for rates in summaries]
+    assert rates[0][0] == 0 and rates[-1][0] == steps[-1][0]
+
+
 def test_every_problem_is_visited_once_in_each_epoch(uninterrupted):
     metrics, rollouts, evals, competence, state = uninterrupted
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
@@ -136,6 +149,48 @@ def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path,
     assert ended["weights"] == "step_000002"
     run(tmp_path, resume=True)
     assert outcome(tmp_path) == uninterrupted
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_budget_of_response_tokens_ends_at_the_step_that_reaches_it_and_is_kept_over_a_kill(tmp_path, uninterrupted):
+    totals = [line["rollout/total_tokens"] for line in uninterrupted[0]]
+    lengths = [sum(len(line["response"]) for line in step) for step in uninterrupted[1].values()]
+    assert totals == [sum(lengths[: count + 1]) for count in range(6)]
+    for budget, steps in ((totals[2], 3), (totals[2] + 1, 4)):
+        folder = tmp_path / str(budget)
+        limited = replace(AOPSD, max_response_tokens=int(budget))
+        with pytest.raises(Killed):
+            run(folder, dying(make_engine(), 20), aopsd=limited)
+        assert 0 < len(metrics_of(folder)) < steps
+        run(folder, aopsd=limited, resume=True)
+        assert [line["rollout/total_tokens"] for line in metrics_of(folder)] == totals[:steps]
+        state = json.loads((folder / f"checkpoints/step_{steps:06d}/state.json").read_text())
+        assert state["response_tokens"] == totals[steps - 1]
+
+
+def test_a_budget_of_seconds_counts_the_steps_alone_and_goes_on_counting(tmp_path, monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr("nemo_aopsd.step.time.perf_counter", lambda: next(clock))  # each stage takes one second
+    first = replace(AOPSD, max_num_steps=1)
+    run(tmp_path, aopsd=first)
+    [line] = metrics_of(tmp_path)
+    each = line["time/step"]
+    assert each >= 5 and line["time/total"] == each
+    run(tmp_path, aopsd=replace(AOPSD, max_train_seconds=2 * each + 1.0), resume=True)
+    assert [line["time/total"] for line in metrics_of(tmp_path)] == [each, 2 * each, 3 * each]
+    state = json.loads((tmp_path / "checkpoints/step_000003/state.json").read_text())
+    assert state["train_seconds"] == 3 * each
+
+
+@pytest.mark.parametrize(("name", "rate"), [("sft", 0.5), ("gkd", 0.0)])
+def test_solutions_teach_but_say_nothing_of_the_students_competence(tmp_path, name, rate):
+    objective = ObjectiveConfig(name=name, on_policy_rate=rate)
+    run(tmp_path, aopsd=replace(AOPSD, objective=objective, weighting="uniform"))
+    history = [json.loads(line) for line in (tmp_path / "competence.jsonl").read_text().splitlines()]
+    assert history[0]["competence"] == history[-1]["competence"]
 
 
 def test_no_steps_is_an_evaluation_of_the_model_as_it_is(tmp_path, uninterrupted):

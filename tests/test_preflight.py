@@ -1,0 +1,51 @@
+"""What the data must have depends on the objective; all of it is known before a model is loaded."""
+
+import json
+
+import pytest
+
+from nemo_aopsd.config import AOPSDConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.preflight import check_inputs, summarize
+from tests.fakes import make_config
+
+
+def config_for(tmp_path, objective: ObjectiveConfig, fields: dict, **changes):
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"id": "p1", "problem": "1 + 1?", "answer": "2", **fields}) + "\n")
+    curriculum = CurriculumConfig(name="shuffle")
+    aopsd = AOPSDConfig(objective=objective, weighting="uniform", curriculum=curriculum, **changes)
+    config = make_config(tmp_path, aopsd, model_name="m")
+    config.data["train"]["data_path"] = str(path)
+    return config
+
+
+@pytest.mark.parametrize("objective", [ObjectiveConfig(name="sft"), ObjectiveConfig(name="gkd", on_policy_rate=0.9)])
+@pytest.mark.parametrize("fields", [{}, {"solution": " "}])
+def test_objectives_that_train_on_solutions_refuse_a_problem_without(tmp_path, objective, fields):
+    dag = {"nodes": [{"id": "a", "statement": "one and one"}], "edges": []}
+    config = config_for(tmp_path, objective, {"dag": dag, **fields})
+    expected = (
+        f"problems.jsonl:1: problem 'p1' has no `solution`, which aopsd.objective.name={objective.name} trains on"
+    )
+    with pytest.raises(UserError, match="solution") as error:
+        check_inputs(config)
+    if not fields:  # blank text may be refused by the reader of the file
+        assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "fields"), [("sft", {"solution": "Count."}), ("grpo", {})])
+def test_without_a_teacher_the_data_need_not_have_what_a_context_shows(tmp_path, name, fields):
+    """The default context would show a graph."""
+    config = config_for(tmp_path, ObjectiveConfig(name=name), fields, num_generations_per_prompt=2)
+    problems, _ = check_inputs(config)
+    assert "context none" in summarize(config, problems, None)
+    with pytest.raises(UserError, match="no `dag`"):
+        check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields))
+
+
+def test_the_summary_names_every_limit(tmp_path):
+    budgets = {"max_num_steps": 5, "max_response_tokens": 120000, "max_train_seconds": 90.0}
+    config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {}, **budgets)
+    problems, _ = check_inputs(config)
+    assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in summarize(config, problems, None)
