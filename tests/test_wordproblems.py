@@ -18,6 +18,7 @@ from nemo_aopsd.dag_files import check_file
 from nemo_aopsd.data import load_problems, parse_problem
 from nemo_aopsd.grading import is_correct
 from nemo_aopsd.judge import judge_messages, parse_verdict
+from nemo_aopsd.judge_eval import load_cases
 from nemo_aopsd.wordproblems.problems import BUCKETS, LARGEST, SCALE, STEPS, problem_record, sample_split, sample_story
 from nemo_aopsd.wordproblems.story import Story, compute, is_sound
 from nemo_aopsd.wordproblems.warmstart import SHARES, demonstrations
@@ -148,12 +149,14 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
         return {path.name: path.read_bytes() for path in sorted((tmp_path / name).iterdir())}
 
     first = write("a")
-    assert list(first) == ["dev.jsonl", "heldout.jsonl", "train.jsonl", "warmstart.jsonl"]
+    assert list(first) == [f"{name}.jsonl" for name in ("dev", "heldout", "judge_cases", "train", "warmstart")]
     assert write("b", "--seed", "0") == first
     assert all(content != first[name] for name, content in write("c", "--seed", "1").items())
     rows = [row for name in ("train", "heldout") for row in check_file(tmp_path / "a" / f"{name}.jsonl")]
     assert len(rows) == 100 and not any(row.faults for row in rows)
-    assert all(len(load_problems(tmp_path / "a" / name)) for name in first)
+    assert all(load_problems(tmp_path / "a" / name) for name in first if name != "judge_cases.jsonl")
+    cases = load_cases(tmp_path / "a" / "judge_cases.jsonl", tmp_path / "a" / "heldout.jsonl")
+    assert len(cases) == 40 and {len(case.problem.dag) - len(case.established) for case in cases} >= {0, 1, 2}
 
 
 def test_no_computation_is_in_two_splits_whatever_the_seed():

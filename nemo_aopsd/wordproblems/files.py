@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.files import write_jsonl
 from nemo_aopsd.wordproblems.problems import problem_record, sample_split
-from nemo_aopsd.wordproblems.warmstart import bare_questions, demonstrations
+from nemo_aopsd.wordproblems.story import Story
+from nemo_aopsd.wordproblems.warmstart import bare_questions, demonstrations, judge_cases
 
 
 def write_files(out: Path, seed: int, sizes: dict[str, int]) -> list[tuple[Path, int]]:
-    """Write a file a split of `sizes` (keys of `BUCKETS`), the same bytes each time; return paths and rows."""
-    written = []
-    for split, size in sizes.items():
-        path, rows = out / f"{split}.jsonl", list(_rows(split, size, seed))
-        write_jsonl(path, rows)
-        written.append((path, len(rows)))
-    return written
+    """Write a file a split of `sizes` (keys of `BUCKETS`), and `judge_cases.jsonl`, attempts at the held-out problems.
+
+    The same seed and sizes give the same bytes. Returns paths and numbers of rows.
+    """
+    stories = {split: list(islice(sample_split(split, seed), size)) for split, size in sizes.items()}
+    records = {split: _records(split, stories[split], seed) for split in ("train", "heldout", "dev")}
+    ids = [record["id"] for record in records["heldout"]]
+    files = {
+        "train": records["train"],
+        "heldout": records["heldout"],
+        "dev": bare_questions(records["dev"]),
+        "warmstart": demonstrations(stories["warmstart"], seed),
+        "judge_cases": judge_cases(stories["heldout"], ids, seed),
+    }
+    return [_write(out / f"{name}.jsonl", list(rows)) for name, rows in files.items()]
 
 
-def _rows(split: str, size: int, seed: int) -> Iterable[dict[str, Any]]:
-    stories = islice(sample_split(split, seed), size)
-    if split == "warmstart":
-        return demonstrations(stories, seed)
-    records = (
+def _records(split: str, stories: list[Story], seed: int) -> list[dict[str, Any]]:
+    return [
         problem_record(story, f"{split}-{index:04d}-steps{len(story.quantities)}", seed)
         for index, story in enumerate(stories)
-    )
-    return bare_questions(records) if split == "dev" else records
+    ]
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> tuple[Path, int]:
+    write_jsonl(path, rows)
+    return path, len(rows)

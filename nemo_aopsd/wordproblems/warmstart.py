@@ -18,7 +18,7 @@ from nemo_aopsd.files import derive_seed
 from nemo_aopsd.judge import judge_messages
 from nemo_aopsd.wordproblems.problems import problem_record
 from nemo_aopsd.wordproblems.story import Story
-from nemo_aopsd.wordproblems.wording import attempt, verdict
+from nemo_aopsd.wordproblems.wording import Attempt, attempt, established, verdict
 
 FAMILY = "default"  # the prompts of the runs that follow
 SHARES = {"question": 0.50, "judge": 0.26, "dag_frontier": 0.14, "dag_full": 0.04, "solution": 0.06}
@@ -43,6 +43,14 @@ def bare_questions(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
         yield {**record, "problem": student_messages(problem, FAMILY)[0]["content"]}
 
 
+def judge_cases(stories: Iterable[Story], ids: Iterable[str], seed: int) -> Iterator[dict[str, Any]]:
+    """Labelled attempts at the problems `ids`, one each, as `aopsd judge eval` reads them."""
+    rng = random.Random(derive_seed(seed, "judge cases"))
+    for story, problem_id in zip(stories, ids, strict=True):
+        tried = _judged_attempt(rng, story)
+        yield {"problem_id": problem_id, "attempt": tried.text, "established": established(story, tried.values)}
+
+
 def _solving(rng: random.Random, kind: str, story: Story, problem: Problem) -> tuple[str, str]:
     response = attempt(rng, story).text
     if kind == "question":
@@ -55,7 +63,11 @@ def _solving(rng: random.Random, kind: str, story: Story, problem: Problem) -> t
 
 
 def _judging(rng: random.Random, story: Story, problem: Problem) -> tuple[str, str]:
+    tried = _judged_attempt(rng, story)
+    return judge_messages(problem, tried.text, FAMILY)[0]["content"], verdict(story, tried.values)
+
+
+def _judged_attempt(rng: random.Random, story: Story) -> Attempt:
     """Half of the attempts are whole, the others stop early; most have slips."""
     num_steps = None if rng.random() < 0.5 else rng.randint(0, len(story.quantities) - 1)
-    seen = attempt(rng, story, slip=rng.choice((0.05, 0.15, 0.35)), num_steps=num_steps)
-    return judge_messages(problem, seen.text, FAMILY)[0]["content"], verdict(story, seen.values)
+    return attempt(rng, story, slip=rng.choice((0.05, 0.15, 0.35)), num_steps=num_steps)

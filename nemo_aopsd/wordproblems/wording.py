@@ -59,13 +59,16 @@ def _sentence(rng: random.Random, opener: str, label: str, total: str, value: in
     return sentence[0].upper() + sentence[1:]
 
 
+def established(story: Story, values: dict[Quantity, int]) -> list[str]:
+    """Ids of the checkpoints that have their true value among `values`."""
+    numbered = enumerate(story.checkpoints, start=1)
+    return [str(number) for number, item in numbered if values.get(item) == item.value]
+
+
 def verdict(story: Story, values: dict[Quantity, int]) -> str:
     """A judge's answer: a line of evidence a checkpoint, then the list of those that the attempt established."""
-    lines, held = [], []
+    held, lines = established(story, values), []
     for number, item in enumerate(story.checkpoints, start=1):
-        found = values.get(item)
-        if found == item.value:
-            held.append(str(number))
-        seen = "missing" if found is None else f"found {found}"
-        lines.append(f"{number}: {item.value}, {seen}, {'yes' if found == item.value else 'no'}")
+        seen = f"found {values[item]}" if item in values else "missing"
+        lines.append(f"{number}: {item.value}, {seen}, {'yes' if str(number) in held else 'no'}")
     return "\n".join([*lines, json.dumps(held)])
