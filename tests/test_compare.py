@@ -212,6 +212,14 @@ def test_a_changed_suite_is_refused_and_says_what_changed(aopsd, old, new, messa
     assert Path("out/results.md").read_text() == before
 
 
+def test_a_config_that_is_edited_while_the_suite_runs_starts_no_further_run(aopsd, monkeypatch):
+    edit = "import pathlib; pathlib.Path('run.yaml').write_text(pathlib.Path('run.yaml').read_text() + 'env: {x: 1}')"
+    monkeypatch.setattr(processes, "CHILD", f"{CHILD}; {edit}")
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --jobs 1 --out out")
+    assert code == 1 and [path.parent.name for path in Path("out").glob("*/*.finished.json")] == ["base"]
+    assert "failed: mine/seed_0: not started: its config says another env.x than when the suite was started" in err
+
+
 def test_changed_problems_are_refused(aopsd):
     assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
     write_rows("held_out.jsonl", *map(row, range(9, 13)))

@@ -138,6 +138,15 @@ def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, st
     atomic_write(path, json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
 
 
+def check_current(run: Run) -> None:
+    """Raise UserError if a file that the member is made of was changed since the suite was started."""
+    expected = json.loads((run.out / "suite.json").read_text(encoding="utf-8"))["members"][run.member]
+    found = _leaves(run.config())
+    changed = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
+    if changed:
+        raise UserError(f"not started: its config says another {', '.join(changed)} than when the suite was started")
+
+
 def share_evaluation(source: Run, target: Run) -> bool:
     """Give `target`, not begun yet, the evaluation of the untrained model that `source` has made; False if it differs.
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.suite.folder import Run, share_evaluation
+from nemo_aopsd.suite.folder import Run, check_current, share_evaluation
 
 # The parent holds the other end of the child's stdin: it closes however the parent ends, and the child ends with it.
 CHILD = """\
@@ -67,7 +68,10 @@ class Pool:
             while waiting or self.active:
                 for run in self._startable(waiting):
                     waiting.remove(run)
-                    self._start(run)
+                    try:
+                        self._start(run)
+                    except UserError as error:
+                        failures.append(Failure(run, str(error)))
                 watch(self.active, done, failures)
                 time.sleep(0.1)
                 for active in [active for active in self.active if active.process.poll() is not None]:
@@ -85,6 +89,7 @@ class Pool:
         return free[: self.jobs - len(self.active)]
 
     def _start(self, run: Run) -> None:
+        check_current(run)
         base = self.base(run)
         if base not in (None, run):
             share_evaluation(base, run)

@@ -41,7 +41,7 @@ class _Watcher:
         for run in done:
             self._finish(run, f"[green]done[/] {run.label}")
         for failure in failures:
-            self._finish(failure.run, f"[red]failed[/] {failure.run.label}: {escape(str(failure.run.log))}")
+            self._finish(failure.run, f"[red]failed[/] {failure.run.label}: {escape(failure.reason)}")
         self.bar.update(self.overall, completed=self.already + len(done))
         if self.console.is_terminal and time.monotonic() - self.looked > _EVERY:
             self.looked = time.monotonic()
@@ -52,7 +52,8 @@ class _Watcher:
         if run in self.told:
             return
         self.told.add(run)
-        self.bar.remove_task(self.lines[run])
+        if run in self.lines:  # one that could not be started has none
+            self.bar.remove_task(self.lines[run])
         self.console.print(f"{len(self.told) + self.already}/{self.total} {message}", highlight=False, soft_wrap=True)
 
     def _say(self, message: str) -> None:
