@@ -64,7 +64,7 @@ def holdings(rng: random.Random, num_steps: int, scale: int) -> Story:
     ends_together = num_steps > 1 and rng.random() < 0.4
     for person in people[1 : num_steps + 1 - ends_together]:
         label = f"the number of {things} of {person}"
-        other = unused[-1] if rng.random() < 0.7 else rng.choice(list(owned))
+        other = unused[-1] if rng.random() < 0.5 else rng.choice(list(owned))
         sentence, quantity, parents = _relation(rng, label, person, other, owned, unused, scale)
         sentences.append(sentence.format(p=person, **words))
         owned[person] = quantity
@@ -93,7 +93,7 @@ def _relation(
 ) -> tuple[str, Quantity, tuple[str, ...]]:
     """How a new holding follows: a sentence with gaps left, the quantity, and whose holdings it uses."""
     held = owned[other]
-    kinds = ["times", "more", "fewer", "boxed"] + ["both"] * (2 if len(unused) > 1 else 1) * (len(owned) > 1)
+    kinds = ["times", "more", "fewer", "boxed"] + ["both"] * 3 * (len(owned) > 1)
     match rng.choice(kinds):
         case "times":
             n = rng.randint(2, 5)

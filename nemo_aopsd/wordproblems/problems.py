@@ -23,9 +23,10 @@ BUCKETS = {"train": range(10), "warmstart": range(10, 16), "dev": range(16, 17),
 
 
 def sample_story(rng: random.Random, num_steps: int) -> Story:
-    """A sound story with `num_steps` computations."""
+    """A sound story with `num_steps` computations; the kinds are equally likely."""
+    kind = rng.choice(KINDS)
     while True:
-        story = rng.choice(KINDS)(rng, num_steps, SCALE)
+        story = kind(rng, num_steps, SCALE)
         if len(story.quantities) == num_steps and is_sound(story, LARGEST):
             return story
 

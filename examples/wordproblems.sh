@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The comparison on word problems from nothing: data, warm start, judge, suite. Killed anywhere, the same command goes on.
+#
+#   examples/wordproblems.sh MODEL [aopsd compare options]     # from the checkout, `aopsd` on the PATH, one GPU
+#   examples/wordproblems.sh smollm2.gguf --seeds 3 --jobs 8
+#
+# The warm start stops at the first look at which pass@1 on the dev problems is at least TARGET: docs/wordproblems.md.
+set -euo pipefail
+
+(($# >= 1)) || { echo "usage: $0 MODEL [aopsd compare options]; MODEL is a .gguf file or a model directory" >&2; exit 2; }
+model=$1
+shift
+target=${TARGET:-0.33}
+out=runs/wordproblems
+warmstart=$out/warmstart
+
+[[ -e $out/data/judge_cases.jsonl ]] || aopsd data wordproblems --out "$out/data" --train 640
+
+pass_at_1() {
+    python -c 'import json, sys; print(json.load(open(sys.argv[1]))["pass_at_k"]["1"])' "$warmstart/eval/epoch_001.json"
+}
+
+if [[ ! -e $out/model ]]; then
+    for steps in {24..180..12}; do
+        resume=()
+        [[ -e $warmstart/config.yaml ]] && resume=(--resume "$warmstart")
+        aopsd train examples/configs/wordproblems_warmstart.yaml "policy.model_name=$model" "aopsd.max_num_steps=$steps" "${resume[@]}"
+        rate=$(pass_at_1)
+        echo "warm start: pass@1 $rate on the dev problems after $steps steps"
+        awk "BEGIN { exit !($rate >= $target) }" && break
+    done
+    aopsd export "$warmstart" --out "$out/model"
+fi
+
+aopsd judge eval --cases "$out/data/judge_cases.jsonl" --problems "$out/data/heldout.jsonl" \
+    --config examples/configs/wordproblems_smollm2.yaml | tee "$out/judge.txt"
+aopsd compare examples/suites/wordproblems.yaml "$@"
