@@ -1,0 +1,57 @@
+"""Comparing whole distributions takes no more memory than the sampled path, at the vocabulary of Qwen3.
+
+Live bytes are counted tensor by tensor, so the numbers are the same on every machine. At 16k tokens, and on a GPU:
+benchmarks/loss_memory.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.loss_memory import COMPARED, GOAL, SAMPLED, LiveBytes, make_network, measure
+from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.engines.local.network import MAX_LOGITS
+
+V = 151_936
+TOKENS = 450  # three chunks of the sampled path, nine of a comparison
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="counts float32 tensors on a CPU")
+
+
+def peak(config: ObjectiveConfig, tokens: int = TOKENS, vocabulary: int = V) -> int:
+    return measure(config, make_network(vocabulary), make_network(vocabulary), tokens)
+
+
+@pytest.fixture(scope="module")
+def sampled() -> int:
+    return peak(SAMPLED)
+
+
+def test_live_bytes_by_hand():
+    """Views and in-place work count nothing, and what is gone no longer counts."""
+    with LiveBytes() as memory:
+        a = torch.zeros(1000)
+        b = a + 1
+        c = a.view(10, 100)[3:]
+        a.mul_(2)
+        del b
+        d = torch.zeros(500)
+    assert (memory.live, memory.peak) == (6000, 8000)
+    assert len(c) == 7 and len(d) == 500
+
+
+def test_the_sampled_path_holds_a_chunk_of_logits_and_not_a_response_of_them(sampled):
+    assert 4 * MAX_LOGITS <= sampled <= 4 * (4 * MAX_LOGITS) < 4 * (TOKENS * V * 3)
+
+
+@pytest.mark.parametrize(
+    "config", COMPARED, ids=lambda config: f"{config.name}-{config.token_clip}-{config.top_k_form}"
+)
+def test_peak_memory_is_within_1_3_of_the_sampled_path(sampled, config):
+    assert peak(config) <= GOAL * sampled
+
+
+def test_it_grows_with_the_response_by_hidden_states_and_not_by_logits():
+    small, large = (peak(ObjectiveConfig(name="fkl"), tokens) for tokens in (TOKENS, 2 * TOKENS))
+    assert large - small < TOKENS * V * 4 / 20
