@@ -325,6 +325,18 @@ def test_what_works_is_not_refused(overrides):
     assert settings(*overrides).max_total_sequence_length == 16384
 
 
+def test_a_tracker_needs_its_block():
+    assert faults("logger.mlflow_enabled=true", "logger.wandb_enabled=true", "logger.tensorboard_enabled=true") == [
+        "- logger.mlflow is null; expected a block, since logger.mlflow_enabled is true. "
+        "Add logger.mlflow, or set logger.mlflow_enabled=false."
+    ]
+    assert faults("logger.monitor_gpus=true") == [
+        "- logger.monitor_gpus is true; expected false: no tracker is on to take what it measures. "
+        "Set logger.monitor_gpus=false, or logger.tensorboard_enabled=true."
+    ]
+    assert settings("logger.monitor_gpus=true", "logger.tensorboard_enabled=true")
+
+
 def test_neither_torch_nor_nemo_rl_is_imported():
     code = (
         "import sys, nemo_aopsd.engines.nemo_rl.settings; "
