@@ -75,6 +75,9 @@ class Engine(Protocol):
         of memory takes; then the objective itself, once a micro-batch.
         """
 
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """Hand numbers that the run folder has already to the engine's own trackers, if it has any."""
+
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights."""
 

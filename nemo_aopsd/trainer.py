@@ -137,6 +137,7 @@ class Trainer:
         metrics = at | step_metrics(result, self.aopsd, leaks) | totals
         write_jsonl(self.folder / "rollouts" / f"step_{self.step:06d}.jsonl", records)
         append_jsonl(self.folder / "metrics.jsonl", metrics)
+        self.engine.log_metrics(metrics, self.step)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
 
     def _start_curriculum(self) -> None:
@@ -197,6 +198,8 @@ class Trainer:
             epoch=epoch,
             weights=f"step_{self.step:06d}",
         )
+        rates = {f"eval/pass_at_{k}": rate for k, rate in summary["pass_at_k"].items()}
+        self.engine.log_metrics(rates, self.step)
         self.console.print(evaluation_line(summary), highlight=False, soft_wrap=True)
 
     def _record_competence(self) -> None:

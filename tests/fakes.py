@@ -114,6 +114,7 @@ class FakeEngine:
         self.student, self.teacher = BigramModel(student), BigramModel(teacher)
         self.learning_rate = learning_rate
         self.trained: list = []
+        self.logged: list = []
 
     def train(self, rows, objective):
         self.trained.append(rows)
@@ -145,6 +146,9 @@ class FakeEngine:
         if signal.full:
             teacher = self.teacher.distributions(row.teacher_prompt, row.response).detach()
         return objective.divergence(student, teacher)[None]
+
+    def log_metrics(self, metrics, step):
+        self.logged.append((step, metrics))
 
     def teacher_checksum(self):
         return hashlib.sha256(self.teacher.logits.detach().numpy().tobytes()).hexdigest()

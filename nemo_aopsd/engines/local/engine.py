@@ -59,6 +59,9 @@ class LocalEngine:
         self._move_teacher()
         return {**totals, "train/skipped": 0.0}
 
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """This engine has no trackers; the run folder has all numbers."""
+
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights, by name."""
         digest = hashlib.sha256()

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 from nemo_rl.algorithms.utils import get_tokenizer
+from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig, GenerationConfig
 
 from nemo_aopsd.config import Config
@@ -19,6 +20,7 @@ from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
 from nemo_aopsd.engines.nemo_rl.settings import Settings
+from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.hf_tokenizer import HFTokenizer
@@ -49,6 +51,10 @@ class NemoRLEngine:
     def teacher(self) -> ClusterModel:
         return self._model(Role.TEACHER)
 
+    @cached_property
+    def trackers(self) -> Logger | None:
+        return start_trackers(self.config)
+
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
         """One optimizer step on all `rows`; none, and `train/skipped` 1, if no token counts.
 
@@ -69,6 +75,11 @@ class NemoRLEngine:
             results = self.cluster.policy.train(batch, loss, gbs=batch.size)
         self.cluster.is_stale = True
         return {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """To the trackers of the `logger` block. A step that is made again after a kill is logged again."""
+        if self.trackers:
+            self.trackers.log_metrics(metrics, step)
 
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's Hugging Face tensors, whatever the parallel layout."""
