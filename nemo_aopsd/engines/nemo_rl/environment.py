@@ -179,9 +179,11 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
             )
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class ProgressJudgeEnvironment(ProgressJudgeEnvironmentImpl):
-    """The Ray actor."""
+    """The Ray actor. It claims no CPU: after its node is lost it starts again on any other, instead of waiting for room
+    for ever, and the step that it was in is done again.
+    """
 
 
 class _Characters:
