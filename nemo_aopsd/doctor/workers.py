@@ -13,23 +13,8 @@ from pathlib import Path
 
 from nemo_aopsd.doctor import versions
 from nemo_aopsd.doctor.result import ERROR, OK, Check, Run
+from nemo_aopsd.worker_classes import WORKERS
 
-_OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
-# Ours, and the class of NeMo RL whose environment it runs in: as in engines/nemo_rl/cluster.py.
-CLASSES = {
-    "vllm": (
-        f"{_OURS}.vllm_worker.ProbingVllmWorker",
-        f"{_THEIRS}.generation.vllm.vllm_worker.VllmGenerationWorker",
-    ),
-    "megatron": (
-        f"{_OURS}.megatron_worker.TeacherMegatronWorker",
-        f"{_THEIRS}.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
-    ),
-    "dtensor": (
-        f"{_OURS}.dtensor_worker.TeacherDTensorWorker",
-        f"{_THEIRS}.policy.workers.dtensor_policy_worker.DTensorPolicyWorker",
-    ),
-}
 PROBE = Path(__file__).with_name("probe.py")
 SECONDS = 240  # a cold import of vLLM or Megatron from a network file system takes minutes
 
@@ -44,7 +29,7 @@ class Environment:
 
 def find_environment(kind: str, environment: Mapping[str, str]) -> Environment:
     """As `register_worker` decides it: this Python, or the parent's prebuilt one where that is there."""
-    folder = Path(environment.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"), CLASSES[kind][1])
+    folder = Path(environment.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"), WORKERS[kind][1])
     if environment.get("NEMO_RL_PY_EXECUTABLES_SYSTEM") != "1" and (folder / "bin/python").is_file():
         return Environment(str(folder / "bin/python"), True)
     return Environment(sys.executable, False)
@@ -53,7 +38,7 @@ def find_environment(kind: str, environment: Mapping[str, str]) -> Environment:
 def check_worker(kind: str, environment: Mapping[str, str], run: Run, seconds: float = SECONDS) -> Iterator[Check]:
     """The import of our class, then the versions around it. A missing answer is an error, not a pass."""
     where = find_environment(kind, environment)
-    name, (ours, _) = f"worker {kind}", CLASSES[kind]
+    name, (ours, _) = f"worker {kind}", WORKERS[kind]
     try:
         answer = json.loads(run([where.python, "-P", str(PROBE), ours], seconds).strip().splitlines()[-1])
     except (OSError, ValueError, IndexError) as error:

@@ -25,22 +25,8 @@ from nemo_aopsd.config import Config
 from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.worker_classes import WORKERS
 
-_OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
-WORKERS = {
-    "vllm": (
-        f"{_OURS}.vllm_worker.ProbingVllmWorker",
-        f"{_THEIRS}.generation.vllm.vllm_worker.VllmGenerationWorker",
-    ),
-    "megatron": (
-        f"{_OURS}.megatron_worker.TeacherMegatronWorker",
-        f"{_THEIRS}.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
-    ),
-    "dtensor": (
-        f"{_OURS}.dtensor_worker.TeacherDTensorWorker",
-        f"{_THEIRS}.policy.workers.dtensor_policy_worker.DTensorPolicyWorker",
-    ),
-}
 _UNBOUNDED = 1_000_000  # steps, for a schedule of a run without a limit of its own
 
 
