@@ -62,8 +62,9 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     num_tokens = int(sums.tokens.sum())
     if not num_tokens:
         raise UserError(
-            f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} were dropped because "
-            "the teacher's prompt did not fit). Choose other steps, or raise policy.max_total_sequence_length."
+            f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} have no gap: the "
+            f"teacher's prompt did not fit, or the objective {config.aopsd.objective.name} compares no sampled tokens). "
+            "Choose other steps, raise policy.max_total_sequence_length, or look at a run of the objective pg."
         )
     notes = [
         "A gap is the teacher's log-prob of the sampled token less the student's, at collection; all tokens of a "
