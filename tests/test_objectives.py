@@ -332,6 +332,17 @@ def test_masked_tokens_may_hold_anything(name):
     assert (logits.grad[~counted] == 0).all()
 
 
+def test_negative_divergences_are_counted_and_rounding_is_not():
+    batch = Batch()
+    batch.teacher = batch.logits.log_softmax(-1) + 1e-9
+    assert batch.loss(objective("fkl"))[1]["train/frac_negative"] == 0
+    batch = Batch()
+    student = batch.logits.log_softmax(-1)
+    terms = (batch.teacher.exp() * (batch.teacher - student)).clamp(max=0.05).sum(-1)[batch.mask]
+    found = batch.loss(objective("fkl", token_clip=0.05))[1]["train/frac_negative"].item()
+    assert found == pytest.approx((terms < 0).double().mean().item()) and found > 0
+
+
 # What needs the whole step
 
 

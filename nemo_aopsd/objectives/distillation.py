@@ -7,6 +7,8 @@ from torch import Tensor
 from nemo_aopsd.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.types import Signal
 
+_ROUNDING = 1e-5  # nats; a KL of equal distributions in float32 is 0 but for this
+
 
 class Distillation(BaseObjective):
     """L = mean over tokens of D_t; a subclass says which D in `divergence`. Without gradient through the sampling."""
@@ -27,7 +29,7 @@ class Distillation(BaseObjective):
         return loss, {
             "train/loss": loss.detach(),
             "train/divergence": token_mean(divergence.detach(), mask, num_tokens),
-            "train/frac_negative": token_mean((divergence.detach() < 0).float(), mask, num_tokens),
+            "train/frac_negative": token_mean((divergence.detach() < -_ROUNDING).float(), mask, num_tokens),
         }
 
     def token_losses(self, divergence: Tensor, mask: Tensor) -> Tensor:
