@@ -63,7 +63,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     if not num_tokens:
         raise UserError(
             f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} have no gap: "
-            f"the teacher's prompt did not fit, or objective {config.aopsd.objective.name} compares no sampled tokens). "
+            f"the teacher's prompt did not fit, or objective {config.aopsd.objective.name} reads no sampled tokens). "
             "Choose other steps, raise policy.max_total_sequence_length, or look at a run of the objective pg."
         )
     notes = [
