@@ -19,6 +19,7 @@ from nemo_aopsd.data import load_problems, parse_problem
 from nemo_aopsd.grading import is_correct
 from nemo_aopsd.judge import judge_messages, parse_verdict
 from nemo_aopsd.judge_eval import load_cases
+from nemo_aopsd.wordproblems import holdings, parts, problems, stock
 from nemo_aopsd.wordproblems.problems import BUCKETS, LARGEST, SCALE, STEPS, problem_record, sample_split, sample_story
 from nemo_aopsd.wordproblems.story import Story, compute, is_sound
 from nemo_aopsd.wordproblems.warmstart import SHARES, demonstrations
@@ -26,6 +27,7 @@ from nemo_aopsd.wordproblems.wording import attempt, verdict
 
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+WRITTEN = re.compile(r"-?\d+ [-+*/] -?\d+ = (-?\d+)")  # of an attempt, which may have slipped below zero
 SEEDS = st.integers(0, 2**32)
 
 
@@ -48,6 +50,12 @@ def rederive(record):
         values.append(int(written))
     assert stated <= used, "a number of the text is not needed"
     return values, parents
+
+
+def established_by(story, text):
+    """Ids of the checkpoints in whose place the attempt's equations have the true value."""
+    written = zip(story.checkpoints, map(int, WRITTEN.findall(text)), strict=False)
+    return {str(number) for number, (item, value) in enumerate(written, start=1) if value == item.value}
 
 
 @settings(deadline=None)
@@ -102,15 +110,9 @@ def test_the_verdict_is_what_the_attempt_says(seed, num_steps, slip):
     story, rng = story_of(seed, num_steps), random.Random(seed)
     shown = rng.choice([None, *range(num_steps)])
     tried = attempt(rng, story, slip=slip, num_steps=shown)
-    written = [int(value) for *_, value in re.findall(r"(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)", tried.text)]
-    assert len(written) == (num_steps if shown is None else shown)
-    expected = {
-        str(n)
-        for n, (item, value) in enumerate(zip(story.checkpoints, written, strict=False), start=1)
-        if value == item.value
-    }
+    assert len(WRITTEN.findall(tried.text)) == (num_steps if shown is None else shown)
     problem = parse_problem(problem_record(story, "p", seed), "here")
-    assert parse_verdict(verdict(story, tried.values), problem.dag) == expected
+    assert parse_verdict(verdict(story, tried.values), problem.dag) == established_by(story, tried.text)
 
 
 def test_a_slip_is_carried_on():
@@ -180,6 +182,33 @@ def test_a_split_has_no_text_twice_and_all_lengths_kinds_and_many_forms():
     assert SCALE < LARGEST
 
 
+def test_a_text_that_comes_again_is_left_out(monkeypatch):
+    stories = [story for story in itertools.islice(sample_split("train", 0), 3) for _ in range(4)]
+    monkeypatch.setattr(problems, "sample_story", lambda rng, num_steps: stories.pop(0))
+    assert len({story.text for story in itertools.islice(sample_split("train", 0), 3)}) == 3
+
+
+@pytest.fixture(scope="module")
+def many_texts():
+    stories = itertools.islice(sample_split("train", 3), 3000)
+    return " ".join(f"{story.text} {item.label}" for story in stories for item in story.quantities)
+
+
+@pytest.mark.parametrize("module", [holdings, stock, parts])
+def test_every_sentence_and_setting_occurs(module, many_texts):
+    """A form that no sound story can use, because it says other numbers than are computed, would never be seen."""
+    forms = [form for name, value in vars(module).items() if name.isupper() for form in sentences_of(value)]
+    for form in forms:
+        assert re.search(re.sub(r"\\\{\w+\\\}", r"[\\w ,]+", re.escape(form)), many_texts), form
+
+
+def sentences_of(value):
+    if isinstance(value, str):
+        return [value]
+    parts_of = value if isinstance(value, tuple) else [getattr(value, field) for field in value.__slots__]
+    return [sentence for part in parts_of for sentence in sentences_of(part)]
+
+
 def test_demonstrations_are_prompt_and_response_of_the_real_prompts():
     stories = list(itertools.islice(sample_split("warmstart", 0), 400))
     rows = list(demonstrations(stories, 0))
@@ -191,7 +220,7 @@ def test_demonstrations_are_prompt_and_response_of_the_real_prompts():
         if row["id"].endswith("judge"):
             tried = re.search(r"<attempt>\n(.*)\n</attempt>\n\nA checkpoint", row["problem"], re.DOTALL)[1]
             assert row["problem"] == judge_messages(problem, tried, "default")[0]["content"]
-            assert parse_verdict(row["solution"], problem.dag) is not None
+            assert parse_verdict(row["solution"], problem.dag) == established_by(story, tried)
         else:
             assert story.text in row["problem"] and is_correct(row["solution"], row["answer"])
         if row["id"].endswith("question"):

@@ -16,7 +16,6 @@ class Setting:
     part: tuple[str, ...]
     part_label: str
     sum_label: str
-    ask_part: str
     ask_sum: str
     off: tuple[str, ...]  # makes the sum smaller
     off_label: str
@@ -32,7 +31,6 @@ SETTINGS = (
         ("Buying {m} {thing} at ${n} each is the plan.", "The list has {m} {thing}, and one costs ${n}."),
         "the cost of the {thing}",
         "the cost of the {things}",
-        "What do the {thing} cost in dollars?",
         "What is the cost of everything in dollars?",
         ("A coupon takes ${n} off.", "The shop gives a discount of ${n} on the whole."),
         "the price after the discount",
@@ -49,7 +47,6 @@ SETTINGS = (
         ),
         "the distance by {thing}",
         "the distance by {things}",
-        "How many km are covered by {thing}?",
         "How many km is that altogether?",
         ("A shortcut saves {n} km of that.", "Of these, {n} km were a detour that does not count."),
         "the distance that counts",
@@ -63,7 +60,6 @@ SETTINGS = (
         ("{m} rows of {n} {thing} each are set.", "The gardener plants {thing} in {m} rows, {n} to a row."),
         "the number of {thing}",
         "the number of {things}",
-        "How many {thing} are planted?",
         "How many plants is that altogether?",
         ("Frost kills {n} plants.", "Deer eat {n} of the plants."),
         "the number of plants that survive",
@@ -77,7 +73,6 @@ SETTINGS = (
         ("On {m} days {n} pages of {thing} are read each day.", "Reading {thing} fills {m} days, {n} pages a day."),
         "the number of pages of {thing}",
         "the number of pages of {things}",
-        "How many pages of {thing} are read?",
         "How many pages are read altogether?",
         ("Of these pages, {n} were read twice and count once.", "But {n} pages turn out to be blank."),
         "the number of pages that count",
@@ -91,7 +86,6 @@ SETTINGS = (
         ("A crew needs {n} minutes for one of the {m} {thing}.", "There are {m} {thing} to mend, {n} minutes each."),
         "the time for the {thing}",
         "the time for the {things}",
-        "How many minutes do the {thing} take?",
         "How many minutes does all the work take?",
         ("A helper saves {n} minutes.", "A new tool makes the work {n} minutes shorter."),
         "the time with that help",
@@ -119,10 +113,10 @@ def parts(rng: random.Random, num_steps: int, scale: int) -> Story:
         sentences.append(rng.choice(setting.part).format(m=m, n=n, thing=thing))
         made.append(compute(setting.part_label.format(thing=thing), m, "*", n))
     quantities += made
-    total, ask = made[0], setting.ask_part.format(thing=things[0])
-    for number in range(2, num_parts + 1):
-        named = " and ".join(things[:number]) if number == 2 else f"{things[0]}, {things[1]} and {things[2]}"
-        total, ask = compute(setting.sum_label.format(things=named), total, "+", made[number - 1]), setting.ask_sum
+    total, ask = made[0], setting.ask_sum
+    for number in range(1, num_parts):
+        label = setting.sum_label.format(things=f"{', '.join(things[:number])} and {things[number]}")
+        total = compute(label, total, "+", made[number])
         quantities.append(total)
     if has_off:
         n = rng.randint(2, max(2, total.value // 2))
