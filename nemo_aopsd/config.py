@@ -12,6 +12,8 @@ from typing import Any
 from nemo_aopsd.types import Sampling
 
 CONTEXTS = ("none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem")
+CONTINUED = ("continuation", "shuffled", "constant")  # weightings that ask the teacher for continuations
+WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_only", "zero_triggered")
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("local", "nemo_rl"),
     "objective.name": ("pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"),
@@ -21,8 +23,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "context.kind": CONTEXTS,
     "context.on_overlong": ("error", "drop"),
     "judge.model": ("student", "teacher"),
-    "weighting": ("uniform", "continuation"),
-    "curriculum.name": ("shuffle", "competence"),
+    "weighting": ("uniform", "continuation", *WEIGHTING_CONTROLS),
+    "curriculum.name": ("shuffle", "competence", "competence_reversed", "global_terciles"),
     "teacher.weights": ("frozen", "ema", "live"),
 }
 

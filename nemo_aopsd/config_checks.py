@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nemo_aopsd.config import CHOICES
+from nemo_aopsd.config import CHOICES, CONTINUED
 from nemo_aopsd.config_schema import flatten
 
 REQUIRED_KEYS = (
@@ -202,14 +202,14 @@ def _truncated_sampling(tree: Tree) -> Iterator[Fault]:
 
 def _contradictions(tree: Tree) -> Iterator[Fault]:
     size, curriculum = select(tree, "aopsd.num_prompts_per_step"), select(tree, "aopsd.curriculum.name")
-    if curriculum == "competence" and _is_int(size) and size % 4:
+    if curriculum != "shuffle" and _is_int(size) and size % 4:
         yield (
             "aopsd.num_prompts_per_step",
-            f"must be a multiple of 4, so that a bridge batch can mix easy : own : hard as 1:2:1; got {size}. "
+            f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
             "Or set aopsd.curriculum.name=shuffle.",
         )
     row = select(tree, "policy.max_total_sequence_length")
-    has_probes = select(tree, "aopsd.weighting") == "continuation"
+    has_probes = select(tree, "aopsd.weighting") in CONTINUED
     probe = select(tree, "aopsd.probes.length") if has_probes else 0
     limits = {"policy.generation.max_new_tokens": probe, "aopsd.judge.max_new_tokens": 0}
     if has_probes:

@@ -1,5 +1,8 @@
 """Which problems come when (eq:dynamic-competence): competence, its EMA, high-to-low order, 1:2:1 bridge batches.
 
+Beside the paper's order: `shuffle`, and two controls. `competence_reversed` goes from low to high; `global_terciles`
+reads "easy : moderate : hard = 1 : 2 : 1 within a batch" as of the whole set, which leaves no order between batches.
+
 A problem whose every attempt got no readable verdict has no competence; it stands at the mean of the others
 until its first observation, and is counted.
 """
@@ -46,7 +49,7 @@ class Curriculum:
         self.epoch += 1
 
     def order(self) -> list[str]:
-        """Problem ids of this epoch: from high to low competence (ties by id), or shuffled."""
+        """Problem ids of this epoch: from high to low competence (ties by id), the other way round, or shuffled."""
         if self.config.name == "shuffle":
             ids = sorted(self.competence)
             random.Random(f"{self.seed}/order/{self.epoch}").shuffle(ids)
@@ -56,7 +59,8 @@ class Curriculum:
 
         def rank(problem_id: str) -> tuple[float, str]:
             value = self.competence[problem_id]
-            return -(neutral if value is None else value), problem_id
+            competence = neutral if value is None else value
+            return competence if self.config.name == "competence_reversed" else -competence, problem_id
 
         return sorted(self.competence, key=rank)
 
@@ -65,7 +69,8 @@ class Curriculum:
         ids = self.order()
         if self.config.name == "shuffle":
             return _strata(ids, self.batch_size)
-        return bridge_batches(ids, self.batch_size, random.Random(f"{self.seed}/bridge/{self.epoch}"))
+        mix = tercile_batches if self.config.name == "global_terciles" else bridge_batches
+        return mix(ids, self.batch_size, random.Random(f"{self.seed}/bridge/{self.epoch}"))
 
     def num_unknown(self) -> int:
         """Problems whose competence no readable verdict has told yet."""
@@ -109,6 +114,22 @@ def bridge_batches(ids: Sequence[str], batch_size: int, rng: random.Random) -> l
         batches[min(index + 1, len(strata) - 1)] += mixed[quarter : 2 * quarter]
         batches[index] += mixed[2 * quarter :]
     return batches
+
+
+def tercile_batches(ids: Sequence[str], batch_size: int, rng: random.Random) -> list[list[str]]:
+    """Batches that each draw 1 : 2 : 1 from the easiest quarter, the middle half and the hardest quarter of `ids`.
+
+    Both quarters are n // 4 problems. What is left when they cannot fill another share makes one last, smaller batch.
+    """
+    quarter, share = len(ids) // 4, batch_size // 4
+    groups = [ids[:quarter], ids[quarter : len(ids) - quarter], ids[len(ids) - quarter :]]
+    easy, middle, hard = (rng.sample(group, len(group)) for group in groups)
+    batches = []
+    while len(easy) >= share:
+        batches.append(easy[:share] + middle[: 2 * share] + hard[:share])
+        easy, middle, hard = easy[share:], middle[2 * share :], hard[share:]
+    rest = easy + middle + hard
+    return [*batches, rest] if rest else batches
 
 
 def _strata(ids: Sequence[str], size: int) -> list[list[str]]:

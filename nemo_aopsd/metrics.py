@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
-from nemo_aopsd.config import AOPSDConfig
+from nemo_aopsd.config import CONTINUED, AOPSDConfig
 from nemo_aopsd.context import disclosed_share
 from nemo_aopsd.step import Rollout, StepResult
 
@@ -25,7 +25,7 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "context/dropped": len(rollouts) - len(scored),
         **_progress_metrics(rollouts, aopsd.shown_context),
         **_gap_metrics(scored),
-        **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.weighting == "continuation" else {}),
+        **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.weighting in CONTINUED else {}),
         **result.train_metrics,
         **{f"time/{stage}": seconds for stage, seconds in result.seconds.items()},
         "time/step": sum(result.seconds.values()),

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config import Config, ObjectiveConfig
+from nemo_aopsd.config import CONTINUED, Config, ObjectiveConfig
 from nemo_aopsd.context import assign_donors, disclosed_share
 from nemo_aopsd.dag import frontier
 from nemo_aopsd.data import Problem
@@ -51,7 +51,7 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
         _heading(console, "5. Gaps and probes")
         _plain(console, "None: the teacher's prompt and the response do not fit together, so this rollout is dropped.")
     else:
-        _show_gaps(console, rollout, tokenizer, threshold, probed=aopsd.weighting == "continuation")
+        _show_gaps(console, rollout, tokenizer, threshold, aopsd.weighting)
     _heading(console, "Seconds")
     _plain(console, "   ".join(f"{stage} {value:.1f}" for stage, value in seconds.items()))
 
@@ -129,7 +129,8 @@ def _show_progress(console: Console, rollout: Rollout, context: str) -> None:
     console.print(table)
 
 
-def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, threshold: float, *, probed: bool) -> None:
+def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, threshold: float, weighting: str) -> None:
+    probed = weighting in CONTINUED
     gaps, tokens = rollout.gap.tolist(), rollout.output.tokens
     triggered = [t for t, gap in enumerate(gaps) if abs(gap) >= threshold]
     _heading(console, "5. Gaps and probes")
@@ -138,17 +139,20 @@ def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, thresho
     if not triggered:
         return
     probes = {probe.position: probe for probe in rollout.probes}
-    columns = ("anchor", "teacher continues", "L", "weight") if probed else ()
-    table = _table("#", "at", "token", "gap", *columns)
+    columns = ("anchor", "teacher continues", "L") if probed else ()
+    table = _table("#", "at", "token", "gap", *columns, "weight")
     for row, t in enumerate(triggered, start=1):
         cells = [str(row), str(t), _quoted([tokens[t]], tokenizer), f"{gaps[t]:+.2f}"]
+        weight = f"{rollout.weights[t]:.2f}"
         if probed and t in probes:
             probe = probes[t]
             nll = "none" if probe.nll is None else f"{probe.nll:.2f}"
             suffix = _quoted(probe.suffix, tokenizer) if probe.suffix else "(nothing)"
-            cells += [_quoted([probe.anchor], tokenizer), suffix, nll, f"{probe.weight:.2f}"]
+            cells += [_quoted([probe.anchor], tokenizer), suffix, nll, weight]
         elif probed:
-            cells += ["not probed", "", "", "1.00"]
+            cells += ["not probed", "", "", weight]
+        else:
+            cells.append(weight)
         table.add_row(*map(Text, cells))
     console.print(table)
     if probed:
@@ -156,7 +160,7 @@ def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, thresho
             console, "gap, L in nats; L: mean surprisal of the student at the continuation; tokens unlisted weigh 1."
         )
     else:
-        _plain(console, "Uniform weighting: no probes, every token weighs 1.")
+        _plain(console, f"Weighting {weighting}: no probes.")
 
 
 def _quoted(tokens: Tokens, tokenizer: Tokenizer) -> str:

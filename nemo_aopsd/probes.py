@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.config import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
 from nemo_aopsd.types import Branch, Tokens
-from nemo_aopsd.weighting import continuation_weight
+from nemo_aopsd.weighting import continuation_weight, control_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,22 @@ def run_probes(
         [_probe(branch, gap, logprobs, config) for branch, logprobs in zip(branches, logprobs_N, strict=True)]
         for branches, gap, logprobs_N in zip(branches_B, gaps, logprobs_B, strict=True)
     ]
+
+
+def reweigh(probes_B: list[list[Probe]], weighting: str, seed: int) -> list[list[Probe]]:
+    """The probes of a step with the weights that `weighting` makes of theirs."""
+    weights = iter(control_weights([probe.weight for probes in probes_B for probe in probes], weighting, seed))
+    return [[replace(probe, weight=next(weights)) for probe in probes] for probes in probes_B]
+
+
+def probe_weights(probes: Sequence[Probe], num_tokens: int) -> Tensor:
+    """w_t, [T]: the probes' weights, 1 elsewhere."""
+    import torch
+
+    weights = torch.ones(num_tokens)
+    for probe in probes:
+        weights[probe.position] = probe.weight
+    return weights
 
 
 def _probe(branch: Branch, gap: Tensor, logprobs: Tensor, config: ProbeConfig) -> Probe:

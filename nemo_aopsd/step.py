@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nemo_aopsd import dag
-from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data import Problem
 from nemo_aopsd.demonstrations import demonstrations, takes_solutions
@@ -23,8 +23,9 @@ from nemo_aopsd.files import derive_seed
 from nemo_aopsd.grading import is_correct
 from nemo_aopsd.judge import Verdict, judge_attempts
 from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.probes import Probe, run_probes
+from nemo_aopsd.probes import Probe, probe_weights, reweigh, run_probes
 from nemo_aopsd.types import Generation, Signal, Tokens, TopK, TrainRow
+from nemo_aopsd.weighting import gap_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +46,7 @@ class Rollout:
     student_logprobs: Tensor | None  # [T]
     teacher_logprobs: Tensor | None  # [T]
     probes: list[Probe]
+    weights: Tensor | None = None  # w_t, [T]
     top_k: TopK | None = None
     dropped: bool = False  # no room for the teacher's row: not scored, not trained on
     is_demonstration: bool = False  # the data's solution, not the student's answer
@@ -61,16 +63,6 @@ class Rollout:
     def gap(self) -> Tensor | None:
         """g_t = log q - log p of the sampled tokens, [T] (eq:opsd-gap); None if it was not scored."""
         return None if self.teacher_logprobs is None else self.teacher_logprobs - self.student_logprobs
-
-    @property
-    def weights(self) -> Tensor:
-        """w_t, [T]: the probes' weights, 1 elsewhere."""
-        import torch
-
-        weights = torch.ones(len(self.output.tokens))
-        for probe in self.probes:
-            weights[probe.position] = probe.weight
-        return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +167,16 @@ def collect(
     # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
     with _timed(seconds, "probes"):
         probes_K: list[list[Probe]] = [[] for _ in kept]
-        if aopsd.weighting == "continuation":
-            gaps_K = [teacher - student for teacher, student in zip(teacher_K, student_K, strict=True)]
+        gaps_K = [_gap(*scores) for scores in zip(teacher_K, student_K, responses_K, strict=True)]
+        if aopsd.weighting in CONTINUED:
             probes_K = run_probes(engine.student, engine.teacher, *rows_K, gaps_K, aopsd.probes)
+            probes_K = reweigh(probes_K, aopsd.weighting, derive_seed(seed, "weights"))
+            weights_K = [probe_weights(probes, len(gap)) for probes, gap in zip(probes_K, gaps_K, strict=True)]
+        else:
+            weights_K = [gap_weights(gap, aopsd.weighting, aopsd.probes) for gap in gaps_K]
 
-    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, top_K, strict=True), strict=True))
-    unscored = (None, None, [], None)  # no room for the teacher
+    scored = dict(zip(kept, zip(student_K, teacher_K, probes_K, weights_K, top_K, strict=True), strict=True))
+    unscored = (None, None, [], None, None)  # no room for the teacher
     stages_B = zip(problems_B, prompts_B, outputs_B, verdicts_B, reached_B, teacher_prompts_B, strict=True)
     return [
         Rollout(*stages, *scored.get(index, unscored), not fits_B[index], from_data, rewards_B[index])
@@ -228,6 +224,13 @@ def _fits(problem: Problem, teacher_prompt: Tokens, response: Tokens, config: Co
             f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
         )
     return needed <= config.max_row_tokens
+
+
+def _gap(teacher: Tensor | None, student: Tensor | None, response: Tokens) -> Tensor:
+    """g_t, [T]; zeros for an objective that reads no log-probs of the sampled tokens, and so has no use for weights."""
+    import torch
+
+    return torch.zeros(len(response)) if teacher is None or student is None else teacher - student
 
 
 def _rewards(problems: list[Problem], outputs: list[Generation], tokenizer: Tokenizer) -> list[float]:

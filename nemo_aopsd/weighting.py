@@ -1,10 +1,17 @@
-"""How strongly the teacher is followed at a probed token (sec:selective)."""
+"""How strongly the teacher is followed at a triggered token (sec:selective), and controls of what of it matters."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
+from statistics import mean
+from typing import TYPE_CHECKING
 
 from nemo_aopsd.config import ProbeConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def band_pass(nll: float, beta: float) -> float:
@@ -25,3 +32,34 @@ def continuation_weight(gap: float, nll: float | None, config: ProbeConfig) -> f
     if nll is None:
         return 1.0
     return band_pass(nll, config.beta_positive if gap > 0 else config.beta_negative)
+
+
+def control_weights(weights: Sequence[float], weighting: str, seed: int) -> list[float]:
+    """What a control makes of the continuation weights of a step's triggered tokens, given in any fixed order.
+
+    `shuffled` gives each token the weight of another one, by a seeded permutation: the same weights, at the wrong
+    tokens. `constant` gives all of them the mean: the same amount, without selection. `continuation` changes nothing.
+    """
+    if weighting == "shuffled":
+        return random.Random(f"{seed}/shuffled").sample(weights, len(weights))
+    if weighting == "constant":
+        return [mean(weights)] * len(weights) if weights else []
+    return list(weights)
+
+
+def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
+    """Weights [T] that need no continuation, from the gap [T]: 1 below the threshold, at it and above by `weighting`.
+
+    `gap_only` is the band-pass of |gap| in the place of the surprise, `zero_triggered` is 0, `uniform` is 1.
+    """
+    import torch
+
+    weights = torch.ones(len(gap))
+    triggered = gap.abs() >= config.threshold
+    if weighting == "zero_triggered":
+        weights[triggered] = 0.0
+    if weighting == "gap_only":
+        for position in triggered.nonzero().flatten().tolist():
+            value = gap[position].item()
+            weights[position] = band_pass(abs(value), config.beta_positive if value > 0 else config.beta_negative)
+    return weights

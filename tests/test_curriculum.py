@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config import CurriculumConfig
-from nemo_aopsd.curriculum import Curriculum, bridge_batches
+from nemo_aopsd.curriculum import Curriculum, bridge_batches, tercile_batches
 
 
 def make(competence: dict[str, list[float]], batch_size: int = 4, **settings) -> Curriculum:
@@ -93,3 +93,28 @@ def test_state_of_other_problems_is_refused():
     curriculum = make({"a": [0.5]})
     with pytest.raises(ValueError, match="another set of problems"):
         curriculum.load_state_dict(make({"b": [0.5]}).state_dict())
+
+
+def test_the_reversed_order_runs_from_low_to_high_competence_with_ties_by_id():
+    curriculum = make({"c": [0.5], "a": [0.5], "d": [0.9], "b": [0.1]}, name="competence_reversed")
+    assert curriculum.order() == ["b", "a", "c", "d"]
+
+
+def test_global_terciles_mix_the_whole_set_in_every_batch():
+    curriculum = make({f"{i:02d}": [1 - i / 40] for i in range(40)}, batch_size=8, name="global_terciles")
+    batches = curriculum.batches()
+    assert [len(batch) for batch in batches] == [8] * 5
+    for batch in batches:
+        thirds = Counter("easy" if int(i) < 10 else "hard" if int(i) >= 30 else "moderate" for i in batch)
+        assert thirds == {"easy": 2, "moderate": 4, "hard": 2}
+    curriculum.end_epoch()
+    assert curriculum.batches() != batches
+
+
+@given(st.integers(1, 300), st.integers(1, 10), st.integers(0, 5))
+def test_terciles_place_every_problem_once_and_only_the_last_batch_is_smaller(num_problems, share, seed):
+    ids = [str(index) for index in range(num_problems)]
+    batches = tercile_batches(ids, 4 * share, random.Random(seed))
+    assert Counter(problem for batch in batches for problem in batch) == Counter(ids)
+    assert all(len(batch) == 4 * share for batch in batches[:-1])
+    assert 0 < len(batches[-1]) <= 4 * share

@@ -6,7 +6,7 @@ import torch
 from nemo_aopsd.config import AOPSDConfig
 from nemo_aopsd.judge import Verdict
 from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.probes import Probe
+from nemo_aopsd.probes import Probe, probe_weights
 from nemo_aopsd.records import rollout_record
 from nemo_aopsd.show import step_line
 from nemo_aopsd.step import Rollout, StepResult

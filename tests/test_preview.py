@@ -71,7 +71,7 @@ def test_reads_the_same_without_colours():
 
 def test_uniform_weighting_lists_gaps_without_probes():
     text, _ = preview(AOPSDConfig(weighting="uniform", probes=ProbeConfig(threshold=1.0)))
-    assert "Uniform weighting: no probes" in text
+    assert "Weighting uniform: no probes" in text
     assert "teacher continues" not in text
 
 

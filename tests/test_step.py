@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from nemo_aopsd import dag
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig, ProbeConfig
+from nemo_aopsd.config import (
+    WEIGHTING_CONTROLS,
+    AOPSDConfig,
+    ContextConfig,
+    CurriculumConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+)
 from nemo_aopsd.context import disclose
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.metrics import step_metrics
@@ -66,6 +73,36 @@ def test_uniform_weighting_runs_no_probe():
     engine.teacher.continue_greedily = None  # would fail if called
     result, config = step(engine, AOPSDConfig(weighting="uniform"))
     assert all(rollout.probes == [] and (rollout.weights == 1).all() for rollout in result.rollouts)
+    assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
+
+
+def weighed(weighting):
+    aopsd = AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0))
+    result, config = step(make_engine(), aopsd)
+    weights = torch.cat([rollout.weights for rollout in result.rollouts])
+    gaps = torch.cat([rollout.gap for rollout in result.rollouts])
+    return weights, gaps.abs() >= 1.0, step_metrics(result, config.aopsd, [False] * 4)
+
+
+def test_the_controls_change_the_weights_of_triggered_tokens_only():
+    weights, triggered, _ = weighed("continuation")
+    for weighting in WEIGHTING_CONTROLS:
+        found, same_triggers, _ = weighed(weighting)
+        assert torch.equal(triggered, same_triggers)
+        assert (found[~triggered] == 1).all()
+        assert not torch.equal(found[triggered], weights[triggered])
+    shuffled, constant = weighed("shuffled")[0], weighed("constant")[0]
+    assert torch.equal(shuffled[triggered].sort().values, weights[triggered].sort().values)
+    assert constant[triggered].tolist() == pytest.approx([weights[triggered].mean().item()] * int(triggered.sum()))
+    assert weighed("shuffled")[2]["probe/weight_mean"] == pytest.approx(weights[triggered].mean().item())
+
+
+@pytest.mark.parametrize("weighting", ["gap_only", "zero_triggered"])
+def test_controls_on_the_gap_ask_for_no_continuation(weighting):
+    engine = make_engine()
+    engine.teacher.continue_greedily = None  # would fail if called
+    result, config = step(engine, AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0)))
+    assert any((rollout.weights < 1).any() for rollout in result.rollouts)
     assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
 
 

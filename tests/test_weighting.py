@@ -1,11 +1,12 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config import ProbeConfig
-from nemo_aopsd.weighting import band_pass, continuation_weight
+from nemo_aopsd.weighting import band_pass, continuation_weight, control_weights, gap_weights
 
 # Computed with a pocket calculator from eq:continuation-weight.
 TABLE = {
@@ -44,3 +45,24 @@ def test_beta_goes_by_the_sign_of_the_gap_and_an_empty_suffix_keeps_1():
     assert continuation_weight(-3.0, 2.5, config) == pytest.approx(1)
     assert continuation_weight(-3.0, 1.0, config) == pytest.approx(0.4 * math.exp(0.6))
     assert continuation_weight(-3.0, None, config) == 1
+
+
+def test_shuffled_gives_the_same_weights_to_other_tokens_by_the_seed():
+    weights = [index / 20 for index in range(20)]
+    shuffled = control_weights(weights, "shuffled", seed=3)
+    assert sorted(shuffled) == weights != shuffled
+    assert control_weights(weights, "shuffled", seed=3) == shuffled != control_weights(weights, "shuffled", seed=4)
+
+
+def test_constant_gives_every_token_the_mean_and_nothing_to_nobody():
+    assert control_weights([0.0, 0.5, 1.0], "constant", seed=0) == [0.5, 0.5, 0.5]
+    assert control_weights([], "constant", seed=0) == control_weights([], "shuffled", seed=0) == []
+
+
+def test_gap_controls_by_hand():
+    gap = torch.tensor([0.5, 2.0, -2.0, -4.0, 1.99])
+    config = ProbeConfig(threshold=2.0, beta_positive=1.0, beta_negative=2.5)
+    assert gap_weights(gap, "uniform", config).tolist() == [1.0] * 5
+    assert gap_weights(gap, "zero_triggered", config).tolist() == [1.0, 0.0, 0.0, 0.0, 1.0]
+    # 2 e^-1, 0.8 e^0.2 and 1.6 e^-0.6 (a pocket calculator)
+    assert gap_weights(gap, "gap_only", config).tolist() == pytest.approx([1.0, 0.735759, 0.977122, 0.878099, 1.0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config import CONTINUED, Config
 from nemo_aopsd.data import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.objectives import build_objective
@@ -65,7 +65,7 @@ def from_config(config: Config, constants: Constants) -> Workload:
     signal = objective.signal
     question, response = lengths["question"], assumed["response_share"] * limit
     rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
-    probed = signal.sampled and aopsd.weighting == "continuation"
+    probed = signal.sampled and aopsd.weighting in CONTINUED
     return Workload(
         problems=len(problems) if problems else int(assumed["problems"]),
         prompts=aopsd.num_prompts_per_step,

@@ -61,11 +61,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
     probes, curriculum = method.probes, method.curriculum
     epochs = 1 + max((row["epoch"] for row in run.metrics), default=-1)
     weighting = method.weighting
-    if weighting == "continuation":
+    if weighting != "uniform":
         betas = f"β = {probes.beta_positive:g} / {probes.beta_negative:g}"
         weighting += f" (δ = {probes.threshold:g} nats, k = {probes.length}, {betas})"
     order = curriculum.name
-    if order == "competence":
+    if order != "shuffle":
         order += f" (K = {curriculum.num_initial_attempts}, λ = {curriculum.ema:g})"
     optimizer = policy.get("optimizer") or {}
     rate = (optimizer.get("kwargs") or {}).get("lr")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nemo_aopsd.config import CONTINUED
 from nemo_aopsd.report import figures
 from nemo_aopsd.report.figures import Series
 from nemo_aopsd.report.measures import duration, percent
@@ -129,7 +130,7 @@ def _nll(run: Run) -> Panel:
 
 def _competence(run: Run) -> Panel:
     title = "Competence by epoch"
-    if run.method.curriculum.name != "competence":
+    if run.method.curriculum.name == "shuffle":
         return Panel(title, missing="curriculum.name=shuffle: problems come at random, no competence is kept.")
     known = [
         (entry["epoch"], [value for value in entry["competence"].values() if value is not None])
@@ -199,6 +200,6 @@ def no_probes(run: Run) -> str:
     """Why there is no probe to show."""
     if not run.rollouts.num_rollouts:
         return _no_rollouts(run)
-    if run.method.weighting != "continuation":
-        return f"weighting={run.method.weighting}: this run sends no probes; every token has weight 1."
+    if run.method.weighting not in CONTINUED:
+        return f"weighting={run.method.weighting}: this run sends no probes."
     return f"No token reached |gap| ≥ {run.method.probes.threshold:g} with a continuation to score."
