@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.cli_methods import find_method
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def compare(
     from nemo_aopsd.suite.folder import Run
     from nemo_aopsd.suite.spec import load_suite
 
-    read = load_suite(suite, _find_method)
+    read = load_suite(suite, find_method)
     out = out or Path("runs/compare") / suite.stem
     runs = [Run(member.name, seed, out) for seed in range(seeds) for member in read.members]
     chosen = _choose(runs, only or [])
@@ -75,17 +76,6 @@ def compare(
         raise typer.Exit(1)
 
 
-def _find_method(name: str) -> Path:
-    """The config of a named method or ablation. Raises UserError."""
-    from nemo_aopsd.config_schema import nearest
-
-    folder = Path(__file__).parents[1] / "examples/configs"
-    files = {file.stem: file for kind in ("methods", "ablations") for file in sorted((folder / kind).glob("*.yaml"))}
-    if name not in files:
-        raise UserError(f"no method `{name}` in {folder}.{nearest(name, list(files))} `aopsd methods` lists them.")
-    return files[name]
-
-
 def _choose(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
     for name in only:
         if not any(name in (run.member, run.label) for run in runs):
@@ -102,7 +92,7 @@ def _prepare(suite: Suite, out: Path, console: Console) -> set[str]:
     with preparing(out):
         for line in check_unchanged(out, configs, problems):
             console.print(line, highlight=False, soft_wrap=True)
-        write_configs(suite.members, out)
+        write_configs(suite, out)
         remember(out, configs, problems)
     return {name for name, config in configs.items() if config.aopsd.max_num_steps == 0}
 
@@ -115,7 +105,7 @@ def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     from nemo_aopsd.suite.folder import write_configs
     from nemo_aopsd.suite.spec import check_alike
 
-    configs = write_configs(suite.members, out)
+    configs = write_configs(suite, out)
     check_alike(configs)
     for name, config in configs.items():
         try:
@@ -180,7 +170,7 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
         finished = sum(run.is_finished for run in own)
         begun = sum(run.is_begun and not run.is_finished for run in own)
         counts = (len(own) - begun - finished, begun, finished)
-        table.add_row(member.name, member.files[-1].name, method, *map(str, counts))
+        table.add_row(member.name, member.file.name, method, *map(str, counts))
     console.print(table)
     todo = [run for run in chosen if not run.is_finished]
     console.print(f"{len(todo)} runs, {jobs} at a time, {_threads(jobs)} threads each, into {runs[0].out}")

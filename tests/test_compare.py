@@ -309,4 +309,14 @@ def test_a_suite_on_top_of_another(aopsd):
     Path("sub/longer.yaml").write_text("defaults: ../suite.yaml\nsettings: {aopsd: {max_num_epochs: 7}}\n")
     assert aopsd("compare sub/longer.yaml --seeds 1 --jobs 3 --out out")[0] == 0
     assert list(table()) == ["base", "opsd", "mine"]
-    assert "max_num_epochs: 7" in Path("out/mine/config.yaml").read_text()
+    assert "max_num_epochs: 7" in Path("out/mine/seed_0/config.yaml").read_text()
+
+
+def test_a_method_goes_over_what_all_share_and_a_member_over_its_method(aopsd):
+    Path("none.yaml").write_text("aopsd: {max_num_steps: 2, max_num_epochs: 5}\n")
+    shared = "settings: {aopsd: {max_num_steps: 1, max_num_epochs: 6, num_prompts_per_step: 4}}\n"
+    Path("suite.yaml").write_text(shared + SUITE)
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
+    assert [table()[name]["steps"] for name in ("base", "opsd", "mine")] == ["0.0", "2.0", "2.0"]
+    text = Path("out/base/seed_0/config.yaml").read_text()
+    assert "max_num_epochs: 5" in text and "num_prompts_per_step: 4" in text

@@ -70,7 +70,7 @@ def test_the_embedded_model_through_a_suite(tmp_path, monkeypatch):
 def test_every_shipped_suite_can_be_read(path, tmp_path, monkeypatch):
     monkeypatch.chdir(REPO)
     suite = load_suite(path, _find_method)
-    configs = write_configs(suite.members, tmp_path)
+    configs = write_configs(suite, tmp_path)
     check_alike(configs)
     assert configs["base"].aopsd.max_num_steps == 0
     assert suite.reference == "opsd" and {"sft", "grpo", "opsd", "aopsd"} <= configs.keys()

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import flatten, load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run_folder import path_override
-from nemo_aopsd.suite.spec import Member
+from nemo_aopsd.suite.spec import Suite
 
 # Of a run, not of its member.
 _PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")
@@ -81,14 +83,21 @@ class Run:
         return load_config(self.config_file, [path_override("logger.log_dir", self.folder), f"aopsd.seed={self.seed}"])
 
 
-def write_configs(members: Sequence[Member], out: Path) -> dict[str, Config]:
+def write_configs(suite: Suite, out: Path) -> dict[str, Config]:
     """The config file of each member under `out`; returns what they say. Raises UserError if one is wrong."""
+    shared = out / "shared.yaml"
+    _write_yaml(shared, [suite.config], suite.settings)
     configs = {}
-    for member in members:
+    for member in suite.members:
         run = Run(member.name, 0, out)
-        atomic_write(run.config_file, member.config_file())
+        _write_yaml(run.config_file, [Path("..") / shared.name, member.file], member.settings)
         configs[member.name] = run.config()
     return configs
+
+
+def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]) -> None:
+    tree = {"defaults": [str(parent) for parent in parents], **settings}
+    atomic_write(path, OmegaConf.to_yaml(OmegaConf.create(tree)))
 
 
 @contextmanager

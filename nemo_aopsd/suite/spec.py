@@ -1,7 +1,7 @@
 """A suite: one base config, settings that all members share, and members by name. What each run will be.
 
     config: ../configs/aopsd_tiny_cpu.yaml   # paths are relative to the file that names them
-    settings: {aopsd: {max_num_epochs: 2}}   # over it and over each method, for every member
+    settings: {aopsd: {max_num_epochs: 2}}   # over it, for every member; a method or a member may say otherwise
     reference: opsd                          # besides `base`, what the others are compared with
     members:
       base:                                  # no value: the method of that name
@@ -39,23 +39,20 @@ FindMethod = Callable[[str], Path]  # name -> its config file; UserError where t
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """`files` are configs, later over earlier; `settings` go over them."""
+    """`file` is the config of its method, or one of its own; `settings` go over it."""
 
     name: str
-    files: tuple[Path, ...]
+    file: Path
     settings: dict[str, Any]
-
-    def config_file(self) -> str:
-        """A config of its own, which `aopsd train` takes."""
-        parents = [str(file) for file in self.files]
-        return OmegaConf.to_yaml(OmegaConf.create({"defaults": parents, **self.settings}))
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """`reference` is the member that others are compared with besides `base`, if there is one."""
+    """`settings` go over `config` and below each member; with `reference` others are compared besides `base`."""
 
     path: Path
+    config: Path
+    settings: dict[str, Any]
     members: tuple[Member, ...]
     reference: str | None
 
@@ -69,13 +66,14 @@ def load_suite(path: Path, find_method: FindMethod) -> Suite:
     members = tree.get("members")
     if not isinstance(members, dict) or not members:
         raise UserError(f"{locate('members', origins, path)}: `members` must be a block with a line a member.")
-    shared = _settings(tree, "settings", origins, path)
+    settings = _settings(tree, "settings", origins, path)
     reference = tree.get("reference")
     if reference is not None and reference not in members:
         where = locate("reference", origins, path)
         raise UserError(f"{where}: `reference` is {reference!r}, which is no member: {', '.join(map(str, members))}.")
-    reader = _Reader(path, origins, Path(tree["config"]), shared, find_method)
-    return Suite(path, tuple(reader.member(name, value) for name, value in members.items()), reference)
+    reader = _Reader(path, origins, find_method)
+    read = tuple(reader.member(name, value) for name, value in members.items())
+    return Suite(path, Path(tree["config"]), settings, read, reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,6 @@ class _Reader:
 
     path: Path
     origins: Origins
-    config: Path
-    shared: dict[str, Any]
     find_method: FindMethod
 
     def member(self, name: object, value: Any) -> Member:
@@ -97,18 +93,16 @@ class _Reader:
             raise UserError(f"{where}: `{key}` must be empty or a block of {', '.join(_MEMBER_KEYS)}; got {value!r}.")
         value = value or {}
         _check_keys(value, _MEMBER_KEYS, f"{key}.", self.origins, self.path)
-        own = _settings(value, "settings", self.origins, self.path, f"{key}.")
-        settings = OmegaConf.to_container(OmegaConf.merge(self.shared, own))
-        return Member(name, (self.config, *self._files(name, value, where)), settings)
+        settings = _settings(value, "settings", self.origins, self.path, f"{key}.")
+        return Member(name, self._file(name, value, where), settings)
 
-    def _files(self, name: str, value: dict[str, Any], where: str) -> Iterator[Path]:
+    def _file(self, name: str, value: dict[str, Any], where: str) -> Path:
         if "config" in value and "method" in value:
             raise UserError(f"{where}: member `{name}` has `config` and `method`. Leave one out.")
         if "config" in value:
-            yield Path(value["config"])
-            return
+            return Path(value["config"])
         try:
-            yield self.find_method(value.get("method", name))
+            return self.find_method(value.get("method", name))
         except UserError as error:
             raise UserError(f"{where}: member `{name}`: {error}") from error
 
