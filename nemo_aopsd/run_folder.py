@@ -27,6 +27,8 @@ _FOLDERS = {
     "rollouts": re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
     "eval": re.compile(r"\.?epoch_\d+(\.settings)?\.jsonl?(\.partial)?"),
     "checkpoints": re.compile(r"\.?step_\d+(\.partial)?"),
+    "diagnostics": re.compile(r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"),
+    "audit": re.compile(r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"),
 }
 
 
@@ -103,10 +105,15 @@ def path_override(key: str, path: Path) -> str:
 
 
 def remove_run(run: Path) -> None:
-    """Delete the files that a run wrote, by name. Raises UserError if the folder holds other things but no run."""
+    """Delete the files that a run and the commands on it wrote, by name.
+
+    Raises UserError if the folder holds other things but no run, or labels of an audit: they are somebody's work.
+    """
     if not run.exists() or (run.is_dir() and {path.name for path in run.iterdir()} <= {".lock"}):
         return
     load_run_config(run)
+    if labels := sorted((run / "audit/labels").glob("*.jsonl")):
+        raise UserError(f"{labels[0]}: labels of this run's events. Move {run / 'audit'} away, or delete it yourself.")
     for name in _FOLDERS:
         folder = run / name
         for entry in _ours(folder, name):

@@ -26,6 +26,9 @@ def run(tmp_path):
         *("rollouts/step_000001.jsonl", "rollouts/.step_000002.jsonl.partial"),
         *("eval/epoch_000.jsonl", "eval/epoch_000.json", "eval/epoch_000.settings.json"),
         *("checkpoints/step_000001/state.json", "checkpoints/.step_000002.partial/model.safetensors"),
+        *(f"diagnostics/{name}" for name in ("gaps.svg", "continuations.json", "leaks.md", ".utility.md.partial")),
+        "diagnostics/teacher/train_0a1b2c3d_x4/full_dag.jsonl",
+        *(f"audit/{name}" for name in ("events.jsonl", "key.jsonl", "sample.json", "report.md", "enrichment.svg")),
     ):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text("x")
@@ -125,7 +128,14 @@ def test_removal_leaves_everything_else(run, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "step_000001.jsonl").write_text("precious")
-    kept = ["notes.md", "rollouts/notes.jsonl", "eval/aime24/epoch_000.json", "checkpoints/best/state.json"]
+    kept = [
+        "notes.md",
+        "diagnostics/slides.md",
+        "audit/notes.md",
+        "rollouts/notes.jsonl",
+        "eval/aime24/epoch_000.json",
+        "checkpoints/best/state.json",
+    ]
     for name in kept:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("precious")
@@ -135,6 +145,15 @@ def test_removal_leaves_everything_else(run, tmp_path):
     run_folder.remove_run(run)
     assert sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()) == sorted(kept)
     assert (other / "step_000001.jsonl").read_text() == "precious"
+
+
+def test_labels_are_never_removed(run):
+    labels = run / "audit/labels/me.jsonl"
+    labels.parent.mkdir()
+    labels.write_text("work of hours")
+    with pytest.raises(UserError, match=r"me\.jsonl: labels .* Move .*/audit away"):
+        run_folder.remove_run(run)
+    assert labels.exists() and (run / "metrics.jsonl").exists()
 
 
 def test_removal_follows_no_linked_folder(run, tmp_path):
