@@ -29,6 +29,7 @@ def make_rollout(gap: list[float], probes: list[Probe] = [], **changes) -> Rollo
             student_logprobs=student,
             teacher_logprobs=student + torch.tensor(gap),
             probes=probes,
+            weights=probe_weights(probes, len(gap)),
         ),
         **changes,
     )
