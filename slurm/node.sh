@@ -10,6 +10,7 @@ set -euo pipefail
 role=$1
 logs=$2
 driver_pid=
+ray_pid=
 
 die() { echo "error: $*" >&2; exit 2; }
 
@@ -37,10 +38,27 @@ address() {
 run_driver() {
     setsid bash "$logs/driver.sh" >>"$logs/driver.log" 2>&1 & # a group of its own: a signal reaches all of it
     driver_pid=$!
-    until [[ -e $logs/stop ]] || ! kill -0 "$driver_pid" 2>/dev/null; do sleep 1; done
+    until [[ -e $logs/stop ]] || ! kill -0 "$driver_pid" 2>/dev/null; do
+        if [[ -n $ray_pid ]] && ! kill -0 "$ray_pid" 2>/dev/null; then echo "Ray died on $(hostname)" >&2; break; fi
+        sleep 1
+    done
     if kill -0 "$driver_pid" 2>/dev/null; then end_driver; fi
     wait "$driver_pid"
 }
+
+# Ray as a child that stays, and takes its processes along when it ends. `ray stop` would also end those of other jobs
+# on this machine.
+start_ray() { ray start --block "$@" "${ray_options[@]}" & ray_pid=$!; }
+
+end_ray() {
+    [[ -n $ray_pid ]] || return 0
+    kill -TERM "$ray_pid" 2>/dev/null || return 0
+    local left=30
+    while ((left-- > 0)) && kill -0 "$ray_pid" 2>/dev/null; do sleep 1; done
+    kill -KILL "$ray_pid" 2>/dev/null || true
+}
+
+check_ray() { kill -0 "$ray_pid" 2>/dev/null || die "Ray died on $(hostname); its logs are in /tmp/ray/session_latest/logs there."; }
 
 end_driver() {
     echo "stopping the driver"
@@ -59,6 +77,7 @@ ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=l
 print(int(ray.cluster_resources().get("worker_units", 0)))
 PYTHON
         ) || found=0
+        check_ray
         echo "$found of $wanted GPUs are there"
         ((found < wanted)) || return 0
         ((SECONDS < deadline)) || die "after $AOPSD_WAIT s only $found of $wanted GPUs are there; see ray-worker-*.log."
@@ -76,10 +95,11 @@ case $role in
     head)
         check_node
         trap 'touch "$logs/stop"' TERM
-        trap 'ray stop >/dev/null 2>&1 || true' EXIT
+        trap end_ray EXIT
         RAY_ADDRESS=$(address):$AOPSD_RAY_PORT
         export RAY_ADDRESS RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
-        ray start --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" "${ray_options[@]}"
+        start_ray --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT"
+        until (: >"/dev/tcp/${RAY_ADDRESS%:*}/$AOPSD_RAY_PORT") 2>/dev/null || [[ -e $logs/stop ]]; do check_ray; sleep 1; done
         echo "$RAY_ADDRESS" >"$logs/head-up.partial"
         mv "$logs/head-up.partial" "$logs/head-up"
         wait_for_gpus
@@ -88,16 +108,13 @@ case $role in
     worker)
         check_node
         trap 'touch "$logs/stop"' TERM
-        trap 'ray stop >/dev/null 2>&1 || true' EXIT
+        trap end_ray EXIT
         export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
         until [[ -e $logs/head-up || -e $logs/stop ]]; do sleep 2; done
-        until [[ -e $logs/stop ]] || timeout 120 ray start --address="$(cat "$logs/head-up")" "${ray_options[@]}"; do
-            ray stop >/dev/null 2>&1 || true
-            sleep 10
-        done
+        [[ -e $logs/stop ]] || start_ray --address="$(cat "$logs/head-up")"
         until [[ -e $logs/stop ]]; do
-            sleep 5
-            pgrep -x raylet >/dev/null || die "Ray died on $(hostname); its logs are in /tmp/ray/session_latest/logs there."
+            check_ray
+            sleep 2
         done
         ;;
     *) die "unknown role '$role'" ;;

@@ -1,8 +1,10 @@
 #!/bin/bash
-# A private Slurm on this machine: munge, controller and one node daemon under one folder, on ports of their own.
+# A private Slurm on this machine: munge, controller and node daemons under one folder, on ports of their own.
 #
-#   slurm.sh start FOLDER    writes FOLDER/slurm.conf; use it with SLURM_CONF=FOLDER/slurm.conf
+#   slurm.sh start FOLDER [NODES]    writes FOLDER/slurm.conf; use it with SLURM_CONF=FOLDER/slurm.conf
 #   slurm.sh stop FOLDER
+#
+# With NODES above 1 the nodes are node1, node2, ..., all of them this machine.
 #
 # Needs root and `apt-get install slurm-wlm munge`.
 set -euo pipefail
@@ -10,6 +12,7 @@ export PATH=$PATH:/usr/sbin
 
 action=$1
 folder=$2
+nodes=${3:-1}
 
 start() {
     mkdir -p "$folder"/{munge,state,spool,log}
@@ -20,21 +23,26 @@ start() {
     mkdir -p "$folder/run" # the socket's folder must be open to all, the key's to none
     munged --force --key-file="$folder/munge/key" --socket="$folder/run/munge.socket" --pid-file="$folder/run/munged.pid" \
         --log-file="$folder/log/munged.log" --seed-file="$folder/munge/seed"
+    local first=${SLURMD_PORT:-16818} listed
+    listed="NodeName=$(hostname -s) NodeAddr=127.0.0.1"
+    if ((nodes > 1)); then
+        listed="NodeName=node[1-$nodes] NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=[$first-$((first + nodes - 1))]"
+    fi
     cat >"$folder/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$(hostname -s)(127.0.0.1)
 SlurmctldPort=${SLURMCTLD_PORT:-16817}
-SlurmdPort=${SLURMD_PORT:-16818}
+SlurmdPort=$first
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=$folder/run/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation=$folder/state
-SlurmdSpoolDir=$folder/spool
+SlurmdSpoolDir=$folder/spool/%n
 SlurmctldPidFile=$folder/run/slurmctld.pid
-SlurmdPidFile=$folder/run/slurmd.pid
+SlurmdPidFile=$folder/run/slurmd-%n.pid
 SlurmctldLogFile=$folder/log/slurmctld.log
-SlurmdLogFile=$folder/log/slurmd.log
+SlurmdLogFile=$folder/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -49,26 +57,27 @@ JobRequeue=1
 KillWait=5
 MinJobAge=3600
 OverTimeLimit=0
-NodeName=$(hostname -s) NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+$listed CPUs=$(nproc) State=UNKNOWN
 PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
     export SLURM_CONF=$folder/slurm.conf
     slurmctld -c
-    slurmd
+    local number
+    if ((nodes == 1)); then slurmd; else for ((number = 1; number <= nodes; number++)); do slurmd -N "node$number"; done; fi
     local waited
     for ((waited = 0; waited < 30; waited++)); do
-        if [[ $(sinfo -h -o %T 2>/dev/null) == idle ]]; then return; fi
+        if [[ $(sinfo -h -t idle -o %D 2>/dev/null) == "$nodes" ]]; then return; fi
         sleep 1
     done
-    echo "error: the node did not become idle; see $folder/log" >&2
+    echo "error: the nodes did not become idle; see $folder/log" >&2
     exit 1
 }
 
 stop() {
     export SLURM_CONF=$folder/slurm.conf
-    local name
-    for name in slurmd slurmctld munged; do
-        if [[ -s $folder/run/$name.pid ]]; then kill "$(cat "$folder/run/$name.pid")" 2>/dev/null || true; fi
+    local file
+    for file in "$folder"/run/slurmd-*.pid "$folder/run/slurmctld.pid" "$folder/run/munged.pid"; do
+        if [[ -s $file ]]; then kill "$(cat "$file")" 2>/dev/null || true; fi
     done
 }
 

@@ -36,6 +36,7 @@ class Slurm:
 
     def __init__(self, folder):
         self.folder = folder
+        (folder / "jobs").mkdir()  # where sbatch itself is to put a log, Slurm makes no folder
         self.env = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "AOPSD_CONTAINER": "none",
