@@ -26,6 +26,7 @@ from nemo_aopsd import (
     cli_doctor,
     cli_evaluate,
     cli_grade,
+    cli_methods,
     cli_plan,
     cli_wordproblems,
     run_folder,
@@ -53,12 +54,16 @@ cli_diagnose.mount(app)
 cli_audit.mount(app)
 cli_evaluate.mount(app)
 cli_compare.mount(app)
+cli_methods.mount(app)
 cli_doctor.mount(app)
 cli_plan.mount(app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file; +KEY=VALUE adds a key.")
+]
+MethodName = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="A method over the file; `aopsd methods` lists them.")
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 ProblemId = Annotated[str, typer.Option("--problem", metavar="ID", help="`id` of a problem of the file.")]
@@ -80,13 +85,14 @@ def main() -> None:
 def train(
     config: ConfigPath,
     overrides: Overrides = None,
+    method: MethodName = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
 ) -> None:
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
     overrides = overrides or []
     place = [run_folder.path_override("logger.log_dir", resume)] if resume else []
-    settings = load_config(config, [*overrides, *place])
+    settings = load_config(config, [*overrides, *place], method and cli_methods.find_method(method))
     if resume:
         run_folder.check_resumable(resume, settings)
     else:
@@ -96,15 +102,16 @@ def train(
         typer.echo(summarize(settings, problems, held_out))
         return
     with run_folder.lock(_run(settings)):
-        command = shlex.join(["aopsd", "train", str(config), *overrides])
+        chosen = ["--method", method] if method else []
+        command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
         _train(settings, problems, held_out, resume=resume is not None, typed=command, again=command)
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(_run(settings)))}")
 
 
 @app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-351-level6")
-def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None) -> None:
+def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
-    settings = load_config(config, overrides or [])
+    settings = load_config(config, overrides or [], method and cli_methods.find_method(method))
     problems, _ = _check(settings)
     chosen = _find(problems, problem, settings.data["train"]["data_path"])
     from rich.console import Console

@@ -51,11 +51,14 @@ _MISSING = object()
 _UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, AttributeError)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The run that a config file and `key=value` overrides describe. Raises UserError naming file, line and key."""
+def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | None = None) -> Config:
+    """The run that a config file, a method's file over it, and `key=value` overrides describe.
+
+    Raises UserError naming file, line and key.
+    """
     register_resolvers()
     path = Path(path)
-    layers = list(_file_layers(path, ()))
+    layers = [*_file_layers(path, ()), *(_file_layers(method, ()) if method else ())]
     for layer in layers:
         check_keys(layer, path)
     tree = OmegaConf.create()
@@ -72,6 +75,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     raw = _resolve(tree, origins, path)
     _require(raw, origins, path)
     return _build(raw, origins, path)
+
+
+def method_settings(path: Path) -> dict[str, Any]:
+    """What a method's file sets, parents included, as dotted keys. Raises UserError on a key that there is not."""
+    tree = OmegaConf.create()
+    for layer in _file_layers(path, ()):
+        check_keys(layer, path)
+        tree = _merge(tree, layer, path)
+    return flatten(OmegaConf.to_container(tree))
 
 
 def to_yaml(config: Config) -> str:
