@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli_methods import find_method
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def compare(
     from nemo_aopsd.suite.folder import Run
     from nemo_aopsd.suite.spec import load_suite
 
-    read = load_suite(suite, find_method)
+    read = load_suite(suite, _find_method)
     out = out or Path("runs/compare") / suite.stem
     runs = [Run(member.name, seed, out) for seed in range(seeds) for member in read.members]
     chosen = _choose(runs, only or [])
@@ -74,6 +73,17 @@ def compare(
     if failures:
         typer.echo(f"{len(failures)} of {len(chosen)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)
+
+
+def _find_method(name: str) -> Path:
+    """The config of a named method or ablation. Raises UserError."""
+    from nemo_aopsd.config_schema import nearest
+
+    folder = Path(__file__).parents[1] / "examples/configs"
+    files = {file.stem: file for kind in ("methods", "ablations") for file in sorted((folder / kind).glob("*.yaml"))}
+    if name not in files:
+        raise UserError(f"no method `{name}` in {folder}.{nearest(name, list(files))} `aopsd methods` lists them.")
+    return files[name]
 
 
 def _choose(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
@@ -102,10 +112,11 @@ def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     from nemo_aopsd.cli import engine_module
     from nemo_aopsd.data import fingerprint
     from nemo_aopsd.preflight import check_inputs
-    from nemo_aopsd.suite.folder import write_configs
+    from nemo_aopsd.suite.folder import load_configs, write_configs
     from nemo_aopsd.suite.spec import check_alike
 
-    configs = write_configs(suite, out)
+    write_configs(suite, out)
+    configs = load_configs(suite, out)
     check_alike(configs)
     for name, config in configs.items():
         try:
@@ -154,6 +165,7 @@ def _report(suite: Suite, runs: Sequence[Run], seeds: int, failures: Sequence[Fa
 
 def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: int, console: Console) -> None:
     """A line a member; changes and wrong settings are refused as in earnest. Writes nothing."""
+    from rich import box
     from rich.table import Table
 
     from nemo_aopsd.suite.folder import check_unchanged
@@ -162,7 +174,7 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
         configs, problems = _check(suite, Path(scratch))
     for line in check_unchanged(runs[0].out, configs, problems):
         console.print(line, highlight=False, soft_wrap=True)
-    table = Table("member", "config", "method", "to run", "to go on", "finished")
+    table = Table("member", "method", "to run", "to go on", "finished", box=box.SIMPLE_HEAD)
     for member in suite.members:
         aopsd = configs[member.name].aopsd
         method = f"{aopsd.objective.name}, {aopsd.context.kind}, {aopsd.weighting}, {aopsd.curriculum.name}"
@@ -170,7 +182,7 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
         finished = sum(run.is_finished for run in own)
         begun = sum(run.is_begun and not run.is_finished for run in own)
         counts = (len(own) - begun - finished, begun, finished)
-        table.add_row(member.name, member.file.name, method, *map(str, counts))
+        table.add_row(member.name, method, *map(str, counts))
     console.print(table)
     todo = [run for run in chosen if not run.is_finished]
     console.print(f"{len(todo)} runs, {jobs} at a time, {_threads(jobs)} threads each, into {runs[0].out}")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd import cli
-from nemo_aopsd.cli_compare import _find_method
-from nemo_aopsd.suite.folder import write_configs
+from nemo_aopsd.cli_methods import find_method
+from nemo_aopsd.suite.folder import load_configs, write_configs
 from nemo_aopsd.suite.spec import check_alike, load_suite
 
 REPO = Path(__file__).parents[1]
@@ -69,8 +69,9 @@ def test_the_embedded_model_through_a_suite(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_every_shipped_suite_can_be_read(path, tmp_path, monkeypatch):
     monkeypatch.chdir(REPO)
-    suite = load_suite(path, _find_method)
-    configs = write_configs(suite, tmp_path)
+    suite = load_suite(path, find_method)
+    write_configs(suite, tmp_path)
+    configs = load_configs(suite, tmp_path)
     check_alike(configs)
     assert configs["base"].aopsd.max_num_steps == 0
     assert suite.reference == "opsd" and {"sft", "grpo", "opsd", "aopsd"} <= configs.keys()

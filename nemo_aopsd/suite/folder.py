@@ -83,16 +83,17 @@ class Run:
         return load_config(self.config_file, [path_override("logger.log_dir", self.folder), f"aopsd.seed={self.seed}"])
 
 
-def write_configs(suite: Suite, out: Path) -> dict[str, Config]:
-    """The config file of each member under `out`; returns what they say. Raises UserError if one is wrong."""
+def write_configs(suite: Suite, out: Path) -> None:
+    """The config file of each member under `out`."""
     shared = out / "shared.yaml"
     _write_yaml(shared, [suite.config], suite.settings)
-    configs = {}
     for member in suite.members:
-        run = Run(member.name, 0, out)
-        _write_yaml(run.config_file, [Path("..") / shared.name, member.file], member.settings)
-        configs[member.name] = run.config()
-    return configs
+        _write_yaml(Run(member.name, 0, out).config_file, [Path("..") / shared.name, member.file], member.settings)
+
+
+def load_configs(suite: Suite, out: Path) -> dict[str, Config]:
+    """What those files say, by member. Raises UserError if one is wrong."""
+    return {member.name: Run(member.name, 0, out).config() for member in suite.members}
 
 
 def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]) -> None:
@@ -147,23 +148,24 @@ def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, st
     atomic_write(path, json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
 
 
-def check_current(run: Run) -> None:
-    """Raise UserError if a file that the member is made of was changed since the suite was started."""
-    expected = json.loads((run.out / "suite.json").read_text(encoding="utf-8"))["members"][run.member]
-    found = _leaves(run.config())
+def current_config(run: Run) -> Config:
+    """Of a run about to start. Raises UserError if a file that makes it has changed since the suite was started."""
+    config = run.config()
+    expected, found = _remembered(run), _leaves(config)
     changed = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
     if changed:
         raise UserError(f"not started: its config says another {', '.join(changed)} than when the suite was started")
+    return config
 
 
-def share_evaluation(source: Run, target: Run) -> bool:
+def share_evaluation(source: Run, target: Run, config: Config) -> bool:
     """Give `target`, not begun yet, the evaluation of the untrained model that `source` has made; False if it differs.
 
     A run with its config and that evaluation is one that stopped before its first step, and goes on from there.
     """
     summary = source.folder / "eval" / "epoch_000.json"
-    config = target.config()
-    if target.is_begun or not summary.is_file() or _evaluated_as(source.config()) != _evaluated_as(config):
+    alike = _of_evaluation(_remembered(source)) == _of_evaluation(_leaves(config))
+    if target.is_begun or not summary.is_file() or not alike:
         return False
     (target.folder / "eval").mkdir(parents=True, exist_ok=True)
     atomic_write(target.folder / "config.yaml", to_yaml(config))
@@ -178,11 +180,9 @@ def _leaves(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config.raw).items() if key not in _PLACES}
 
 
-def _evaluated_as(config: Config) -> dict[str, Any]:
-    return dict(_matching(flatten(config.raw)))
+def _remembered(run: Run) -> dict[str, Any]:
+    return json.loads((run.out / "suite.json").read_text(encoding="utf-8"))["members"][run.member]
 
 
-def _matching(leaves: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in leaves.items():
-        if key.startswith(_EVALUATION) and not key.startswith(_UPDATE_ONLY):
-            yield key, value
+def _of_evaluation(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in leaves.items() if k.startswith(_EVALUATION) and not k.startswith(_UPDATE_ONLY)}

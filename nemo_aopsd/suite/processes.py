@@ -16,7 +16,7 @@ from typing import IO
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.suite.folder import Run, check_current, share_evaluation
+from nemo_aopsd.suite.folder import Run, current_config, share_evaluation
 
 # The parent holds the other end of the child's stdin: it closes however the parent ends, and the child ends with it.
 CHILD = """\
@@ -89,10 +89,10 @@ class Pool:
         return free[: self.jobs - len(self.active)]
 
     def _start(self, run: Run) -> None:
-        check_current(run)
+        config = current_config(run)
         base = self.base(run)
         if base not in (None, run):
-            share_evaluation(base, run)
+            share_evaluation(base, run, config)
         run.log.parent.mkdir(parents=True, exist_ok=True)
         log = run.log.open("ab")
         arguments = run.arguments()
