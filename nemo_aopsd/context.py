@@ -7,6 +7,7 @@ for the engine is the step's business (an error or a counted drop).
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 from nemo_aopsd.dag import frontier, serialize
@@ -38,8 +39,20 @@ def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> N
                     f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs. "
                     "Add it, drop the row, or choose another setting."
                 )
-    if kind == "other_problem" and len(problems) < 2:
-        raise UserError("aopsd.context.kind=other_problem needs at least two problems, found one. Add problems.")
+    if kind == "other_problem":
+        _check_donors(problems)
+
+
+def _check_donors(problems: Sequence[Problem]) -> None:
+    """Everybody has a donor of another text, each used once, as long as no text fills more than half of the file."""
+    text, number = Counter(map(_text, problems)).most_common(1)[0]
+    if 2 * number > len(problems):
+        example = next(problem for problem in problems if _text(problem) == text)
+        raise UserError(
+            f"{example.where}: aopsd.context.kind=other_problem needs at least two problems, and none whose question "
+            f"fills more than half of the file: that of {example.id!r} has {number} of {len(problems)} rows. "
+            "Add problems, or drop repeated ones."
+        )
 
 
 def student_messages(problem: Problem, prompts: str) -> list[Message]:
@@ -95,9 +108,22 @@ def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> flo
 
 
 def assign_donors(problems: Sequence[Problem], seed: int) -> dict[str, Problem]:
-    """One other problem for each, fixed for the run: a seeded cycle through all, so nobody is its own donor."""
-    cycle = random.Random(f"{seed}/donors").sample(problems, len(problems))
-    return {problem.id: donor for problem, donor in zip(cycle, [*cycle[1:], cycle[0]], strict=True)}
+    """One other problem for each, fixed for the run, and each of them once (OP2SD, arXiv 2608.09228).
+
+    Seeded order, problems of one text next to each other, turned by the size of the largest such group: so nobody has
+    its own text for a donor, if no text fills more than half of them.
+    """
+    order = random.Random(f"{seed}/donors").sample(problems, len(problems))
+    groups: dict[str, list[Problem]] = {}
+    for problem in order:
+        groups.setdefault(_text(problem), []).append(problem)
+    cycle = [problem for group in groups.values() for problem in group]
+    shift = max(map(len, groups.values()))
+    return {problem.id: donor for problem, donor in zip(cycle, cycle[shift:] + cycle[:shift], strict=True)}
+
+
+def _text(problem: Problem) -> str:
+    return " ".join(problem.problem.split())
 
 
 def _user(text: str) -> list[Message]:
