@@ -1,0 +1,175 @@
+"""The configs of methods and ablations: each is a point of four axes, over any base, and takes a step."""
+
+import json
+import re
+import shutil
+from functools import cache
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli import app
+from nemo_aopsd.cli_methods import FOLDER, find_method, list_methods
+from nemo_aopsd.config_files import load_config
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.preflight import check_inputs
+
+METHODS = {method.name: method for method in list_methods()}
+TINY, LARGE = FOLDER / "aopsd_tiny_cpu.yaml", FOLDER / "aopsd_qwen3_8b.yaml"
+DOCS = FOLDER.parents[1] / "docs/methods.md"
+
+# Objective, context, weighting, curriculum of each method: typed from the paper's list of baselines.
+POINTS = {
+    "sft": ("sft", "none", "uniform", "shuffle"),
+    "grpo": ("grpo", "none", "uniform", "shuffle"),
+    "opsd": ("fkl", "solution", "uniform", "shuffle"),
+    "op2sd": ("fkl", "other_problem", "uniform", "shuffle"),
+    "dash": ("dash", "solution", "uniform", "shuffle"),
+    "gkd": ("gkd", "solution", "uniform", "shuffle"),
+    "minillm": ("minillm", "solution", "uniform", "shuffle"),
+    "eopd": ("eopd", "solution", "uniform", "shuffle"),
+    "pg": ("pg", "solution", "uniform", "shuffle"),
+    "topk16": ("topk_fkl", "solution", "uniform", "shuffle"),
+    "topk32": ("topk_fkl", "solution", "uniform", "shuffle"),
+    "aopsd": ("pg", "dag_frontier", "continuation", "competence"),
+    "continuation": ("pg", "solution", "continuation", "shuffle"),
+    "pi_curriculum": ("pg", "dag_frontier", "uniform", "competence"),
+    "full_dag": ("pg", "dag_full", "uniform", "shuffle"),
+    "frontier": ("pg", "dag_frontier", "uniform", "shuffle"),
+    "shuffled": ("pg", "dag_frontier", "shuffled", "competence"),
+    "constant": ("pg", "dag_frontier", "constant", "competence"),
+    "gap_only": ("pg", "dag_frontier", "gap_only", "competence"),
+    "zero_triggered": ("pg", "dag_frontier", "zero_triggered", "competence"),
+    "competence_reversed": ("pg", "dag_frontier", "continuation", "competence_reversed"),
+    "global_terciles": ("pg", "dag_frontier", "continuation", "global_terciles"),
+}
+# What else a config sets, by the numbers of the paper's sweeps.
+SETTINGS = {
+    "opsd": {"aopsd.objective.token_clip": 0.05},
+    "op2sd": {"aopsd.objective.token_clip": 0.05},
+    "dash": {"aopsd.objective.token_clip": 0.05},
+    "op2sd_4b_paper": {"aopsd.objective.token_clip": 1e-6},
+    "topk16": {"aopsd.objective.top_k": 16},
+    "topk32": {"aopsd.objective.top_k": 32},
+    **{f"delta_{delta}": {"aopsd.probes.threshold": delta} for delta in (1, 2, 3)},
+    **{f"k_{k}": {"aopsd.probes.length": k} for k in (4, 8, 16)},
+    **{
+        f"betas_{positive:g}_{negative:g}": {
+            "aopsd.probes.beta_positive": positive,
+            "aopsd.probes.beta_negative": negative,
+        }
+        for positive, negative in ((1, 1), (2.5, 2.5), (1, 2.5))
+    },
+}
+
+
+@cache
+def load(name, *overrides, base=TINY):
+    return load_config(base, overrides, find_method(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_config_is_short_checked_and_holds_only_what_makes_the_method(name):
+    path = find_method(name)
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 10
+    assert all(key.startswith("aopsd.") for key in METHODS[name].settings)
+    check_inputs(load(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_config_goes_over_a_large_model_and_nothing_of_its_own_method_is_left(name):
+    has_gap = METHODS[name].settings["aopsd.objective.name"] == "pg"
+    at_large = load(name, *([] if has_gap else ["aopsd.engine=local"]), base=LARGE)
+    assert at_large.policy["model_name"] == "Qwen/Qwen3-8B"
+    at_tiny = load(name).aopsd
+    for field in ("objective", "context", "weighting", "teacher", "probes", "num_generations_per_prompt"):
+        assert getattr(at_large.aopsd, field) == getattr(at_tiny, field)
+
+
+def test_nemo_rl_refuses_the_objectives_that_it_has_not_by_the_line_of_the_method():
+    with pytest.raises(UserError, match=r"methods/opsd\.yaml:4: .* must be pg with aopsd\.engine=nemo_rl"):
+        load("opsd", base=LARGE)
+
+
+@pytest.mark.parametrize(("name", "point"), POINTS.items())
+def test_points_of_the_four_axes(name, point):
+    aopsd = load(name).aopsd
+    assert (aopsd.objective.name, aopsd.context.kind, aopsd.weighting, aopsd.curriculum.name) == point
+
+
+@pytest.mark.parametrize(("name", "settings"), SETTINGS.items())
+def test_settings_beside_the_axes(name, settings):
+    assert settings.items() <= METHODS[name].settings.items()
+
+
+def test_every_member_of_the_papers_sweeps_is_aopsd_but_for_one_factor():
+    whole = METHODS["aopsd"].settings
+    for name in METHODS:
+        if name.startswith(("delta_", "k_", "betas_")):
+            extra = {key: value for key, value in METHODS[name].settings.items() if whole.get(key) != value}
+            assert extra == SETTINGS[name]
+
+
+def test_base_takes_no_step_and_grpo_compares_8_answers():
+    assert load("base").aopsd.max_num_steps == 0
+    assert load("grpo").aopsd.num_generations_per_prompt == 8
+
+
+def test_a_method_goes_over_the_base_and_overrides_over_the_method():
+    assert load("opsd", "aopsd.objective.token_clip=0.5").aopsd.objective.token_clip == 0.5
+    other = load_config(TINY, ["aopsd.weighting=uniform"], find_method("aopsd"))
+    assert other.aopsd.weighting == "uniform"
+
+
+def test_the_list_has_every_file_once_and_its_row():
+    result = CliRunner().invoke(app, ["methods", "--json"])
+    listed = json.loads(result.stdout)
+    files = {path.stem for kind in ("methods", "ablations") for path in (FOLDER / kind).glob("*.yaml")}
+    assert {method["name"] for method in listed} == files and len(listed) == len(files)
+    rows = {method["name"]: method["row"] for method in listed}
+    assert rows["topk32"] == "tab:gradient-time: Top-32 forward KL" and rows["k_16"] == "fig:exp-sensitivity b: k = 16"
+
+
+def test_the_tables_name_all():
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["methods"]).stdout
+    assert all(re.search(rf"^ *{re.escape(name)} ", text, re.MULTILINE) for name in METHODS)
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(UserError, match=r"no method `ops` .*Did you mean `opsd`\?"):
+        find_method("ops")
+
+
+def test_a_file_without_its_two_lines_is_refused(tmp_path):
+    shutil.copytree(FOLDER / "methods", tmp_path / "methods")
+    (tmp_path / "methods/mine.yaml").write_text("aopsd: {weighting: uniform}\n")
+    with pytest.raises(UserError, match=r"mine\.yaml:1: expected two lines"):
+        list(list_methods(tmp_path))
+
+
+def test_the_document_has_every_config_and_its_row():
+    rows = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
+    assert rows == {name: method.row for name, method in METHODS.items()}
+
+
+# Smaller than the embedded default, so that all of them together take less than a minute.
+SMALL = (
+    *("aopsd.num_prompts_per_step=4", "aopsd.max_num_steps=1", "aopsd.evaluation.data_path=null"),
+    *("policy.generation.max_new_tokens=16", "aopsd.judge.max_new_tokens=8", "aopsd.judge.num_retries=0"),
+    *("aopsd.curriculum.num_initial_attempts=1", "checkpointing.enabled=false"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "base"])
+def test_every_config_takes_a_step_on_the_embedded_model(name, tmp_path):
+    from nemo_aopsd.engines import local
+    from nemo_aopsd.trainer import train
+
+    config = load(name, *SMALL, f"logger.log_dir={tmp_path}")
+    problems, _ = check_inputs(config)
+    train(config, problems[:4], None, local.build(config), tmp_path, resume=False, console=Console(quiet=True))
+    (metrics,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert metrics["step"] == 1 and metrics["rollout/count"] == 4 * config.aopsd.num_generations_per_prompt
+    assert metrics["train/grad_norm"] >= 0 and (tmp_path / "rollouts/step_000001.jsonl").is_file()
