@@ -16,12 +16,14 @@ warmstart=$out/warmstart
 
 [[ -e $out/data/judge_cases.jsonl ]] || aopsd data wordproblems --out "$out/data" --train 640
 
-pass_at_1() {
-    python -c 'import json, sys; print(json.load(open(sys.argv[1]))["pass_at_k"]["1"])' "$warmstart/eval/epoch_001.json"
+pass_at_1() { # of the newest evaluation
+    python -c 'import json, pathlib, sys
+newest = max(pathlib.Path(sys.argv[1]).glob("epoch_[0-9]*[0-9].json"))
+print(json.loads(newest.read_text())["pass_at_k"]["1"])' "$warmstart/eval"
 }
 
 if [[ ! -e $out/model ]]; then
-    for steps in {24..180..12}; do
+    for steps in {60..360..30}; do
         resume=()
         [[ -e $warmstart/config.yaml ]] && resume=(--resume "$warmstart")
         aopsd train examples/configs/wordproblems_warmstart.yaml "policy.model_name=$model" "aopsd.max_num_steps=$steps" "${resume[@]}"
@@ -29,6 +31,7 @@ if [[ ! -e $out/model ]]; then
         echo "warm start: pass@1 $rate on the dev problems after $steps steps"
         awk "BEGIN { exit !($rate >= $target) }" && break
     done
+    awk "BEGIN { exit !($rate >= $target) }" || { echo "error: pass@1 $rate stayed below $target; lower TARGET, or train for longer" >&2; exit 1; }
     aopsd export "$warmstart" --out "$out/model"
 fi
 

@@ -16,8 +16,8 @@ from nemo_aopsd.wordproblems.wording import attempt
 
 KINDS = (holdings, stock, parts)
 STEPS = (2, 3, 4, 5, 6)  # computations, the one that is asked for included
-SCALE = 30  # of the numbers in the text; with LARGEST, how hard the sums are
-LARGEST = 400  # value of any quantity
+SCALE = 20  # of the numbers in the text; with LARGEST, how hard the sums are
+LARGEST = 200  # value of any quantity
 # Of 20 buckets into which the computations fall by their hash, those of each split.
 BUCKETS = {"train": range(10), "warmstart": range(10, 16), "dev": range(16, 17), "heldout": range(17, 20)}
 

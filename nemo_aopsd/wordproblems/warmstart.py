@@ -21,7 +21,7 @@ from nemo_aopsd.wordproblems.story import Story
 from nemo_aopsd.wordproblems.wording import Attempt, attempt, established, verdict
 
 FAMILY = "default"  # the prompts of the runs that follow
-SHARES = {"question": 0.50, "judge": 0.26, "dag_frontier": 0.14, "dag_full": 0.04, "solution": 0.06}
+SHARES = {"question": 0.40, "judge": 0.36, "dag_frontier": 0.14, "dag_full": 0.04, "solution": 0.06}
 
 
 def demonstrations(stories: Iterable[Story], seed: int) -> Iterator[dict[str, Any]]:
