@@ -28,7 +28,7 @@ _NEEDS = {
 
 def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> None:
     """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
-    needed = {"dag": "aopsd.curriculum.name=competence"} if curriculum == "competence" else {}
+    needed = {"dag": f"aopsd.curriculum.name={curriculum}"} if curriculum != "shuffle" else {}
     if kind in _NEEDS:
         needed[_NEEDS[kind]] = f"aopsd.context.kind={kind}"
     for problem in problems:

@@ -130,6 +130,8 @@ def test_complete_problems_pass_every_check(kind, curriculum):
         ("dag_full", "shuffle", {"dag": None}, "dag"),
         ("dag_frontier", "shuffle", {"dag": None}, "dag"),
         ("solution", "competence", {"dag": None}, "dag"),
+        ("solution", "competence_reversed", {"dag": None}, "dag"),
+        ("solution", "global_terciles", {"dag": None}, "dag"),
     ],
 )
 def test_a_problem_that_lacks_its_context_is_named(kind, curriculum, lack, field):

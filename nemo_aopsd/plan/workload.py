@@ -78,12 +78,12 @@ def from_config(config: Config, constants: Constants) -> Workload:
         judge_answer=min(assumed["judge_tokens"], aopsd.judge.max_new_tokens),
         probes=assumed["trigger_rate"] * response * rows if probed else 0.0,
         probe_length=aopsd.probes.length,
-        judges=aopsd.context.kind == "dag_frontier" or aopsd.curriculum.name == "competence",
+        judges=aopsd.context.kind == "dag_frontier" or aopsd.curriculum.name != "shuffle",
         on_policy_rate=objective.on_policy_rate,
         scores_student=objective.needs_old_logprobs or signal.sampled,
         scores_teacher=signal.sampled or signal.top_k > 0,
         teaches_in_update=signal.full,
-        initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name == "competence" else 0,
+        initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name != "shuffle" else 0,
         sources=sources,
     )
 
