@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.cli_methods import find_method
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def compare(
     from nemo_aopsd.suite.folder import Run
     from nemo_aopsd.suite.spec import load_suite
 
-    read = load_suite(suite, _find_method)
+    read = load_suite(suite, find_method)
     out = out or Path("runs/compare") / suite.stem
     runs = [Run(member.name, seed, out) for seed in range(seeds) for member in read.members]
     chosen = _choose(runs, only or [])
@@ -73,17 +74,6 @@ def compare(
     if failures:
         typer.echo(f"{len(failures)} of {len(chosen)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)
-
-
-def _find_method(name: str) -> Path:
-    """The config of a named method or ablation. Raises UserError."""
-    from nemo_aopsd.config_schema import nearest
-
-    folder = Path(__file__).parents[1] / "examples/configs"
-    files = {file.stem: file for kind in ("methods", "ablations") for file in sorted((folder / kind).glob("*.yaml"))}
-    if name not in files:
-        raise UserError(f"no method `{name}` in {folder}.{nearest(name, list(files))} `aopsd methods` lists them.")
-    return files[name]
 
 
 def _choose(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
