@@ -16,9 +16,9 @@ from nemo_aopsd.engines.local.scoring import response_hidden
 from nemo_aopsd.objectives import Objective
 from nemo_aopsd.types import TopK, TrainRow
 
-# Values over the vocabulary that the backward of a comparison holds for each logit of the sampled path: this many
-# times fewer positions a chunk keep its peak memory where that path has it.
-_SIDES = 4
+# A comparison holds more values over the vocabulary than the sampled path does, so it takes this many times fewer
+# positions a chunk. Not still fewer: glibc keeps freed blocks below 32 MiB, and was seen to pile up gigabytes of them.
+_SIDES = 3
 
 
 def micro_batch_loss(
