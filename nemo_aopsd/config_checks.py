@@ -36,6 +36,7 @@ _MAY_BE_NULL = (
     *("aopsd.probes.max_per_rollout", "aopsd.objective.token_clip", "policy.tokenizer.name"),
 )
 _ABSENT = object()
+_ON_NEMO_RL = ("pg", "topk_fkl")  # objectives that engine can make of what NeMo RL's trainer hands a loss
 
 Tree = dict[str, Any]
 Fault = tuple[str, str]  # dotted key, what is wrong with it
@@ -238,8 +239,16 @@ def _unfit_for_the_objective(tree: Tree) -> Iterator[Fault]:
             f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
             "8 is usual.",
         )
-    if objective in CHOICES["objective.name"] and objective != "pg" and select(tree, "aopsd.engine") == "nemo_rl":
-        yield "aopsd.objective.name", f"must be pg with aopsd.engine=nemo_rl; got {objective!r}. Use engine=local."
+    has_engine = objective in _ON_NEMO_RL or select(tree, "aopsd.engine") != "nemo_rl"
+    if objective in CHOICES["objective.name"] and not has_engine:
+        expected = f"must be {' or '.join(_ON_NEMO_RL)} with aopsd.engine=nemo_rl"
+        yield "aopsd.objective.name", f"{expected}; got {objective!r}. Use engine=local.{_stock_script(objective)}"
+
+
+def _stock_script(objective: str) -> str:
+    if objective not in ("sft", "grpo"):
+        return ""
+    return f" NeMo RL has its own script for it: examples/run_{objective}.py, by docs/nemo_rl.md."
 
 
 def _unwritable(tree: Tree) -> Iterator[Fault]:

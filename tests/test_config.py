@@ -285,7 +285,12 @@ def test_values_that_cannot_work(base, override, expected):
         (
             ["aopsd.objective.name=fkl", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],
             "aopsd.objective.name",
-            "must be pg with aopsd.engine=nemo_rl; got 'fkl'. Use engine=local",
+            "must be pg or topk_fkl with aopsd.engine=nemo_rl; got 'fkl'. Use engine=local.",
+        ),
+        (
+            ["aopsd.objective.name=sft", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],
+            "aopsd.objective.name",
+            "got 'sft'. Use engine=local. NeMo RL has its own script for it: examples/run_sft.py",
         ),
     ],
 )

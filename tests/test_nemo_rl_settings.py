@@ -21,6 +21,8 @@ EP, SP = f"{MEGATRON}.expert_model_parallel_size", f"{MEGATRON}.sequence_paralle
 ONE_GPU_WIDE = f"{TP}=1", f"{SP}=false"
 FP8, ON_DTENSOR = f"{MEGATRON}.fp8_cfg.enabled=true", (f"{MEGATRON}.enabled=false", f"{DTENSOR}.enabled=true")
 
+TOP_K = "aopsd.objective.name=topk_fkl", "aopsd.objective.top_k_form=none", "aopsd.weighting=uniform"
+
 
 def settings(*overrides, environment=ENVIRONMENT, name="qwen3_4b_megatron"):
     return read_settings(load_config(CONFIGS / f"aopsd_{name}.yaml", overrides), environment)
@@ -74,6 +76,11 @@ def test_the_other_backend_has_its_own_sizes():
     found = settings(*ON_DTENSOR, f"{DTENSOR}.tensor_parallel_size=4", environment={})
     assert found.backend == "dtensor"
     assert found.data_parallel_size == 2  # 8 / 4, whatever Megatron's block says
+
+
+@pytest.mark.parametrize("form", ["none", "renorm", "teacher_renorm"])
+def test_top_k_distillation_has_its_other_forms(form):
+    assert settings(*TOP_K, f"aopsd.objective.top_k_form={form}").backend == "megatron"
 
 
 def test_version_2_may_stand_where_dtensor_is_off():
@@ -210,6 +217,17 @@ def test_an_odd_tokenizer_is_kept():
         (
             [f"{TP}=4", "policy.logprob_batch_size=2"],
             *("policy.logprob_batch_size", "2", "Set policy.logprob_batch_size=1"),
+        ),
+        # top-k distillation
+        (
+            [*TOP_K, "aopsd.objective.top_k_form=tail"],
+            *("aopsd.objective.top_k_form", "tail", "Set aopsd.objective.top_k_form=none, or aopsd.engine=local"),
+        ),
+        ([*TOP_K, *ON_DTENSOR], f"{DTENSOR}.enabled", "true", f"Set {DTENSOR}.enabled=false, or aopsd.engine=local"),
+        ([*TOP_K, f"++{PACKING}.fuse_loss=true"], f"{PACKING}.fuse_loss", "true", f"Set {PACKING}.fuse_loss=false"),
+        (
+            [*TOP_K, f"++{MEGATRON}.use_linear_ce_fusion_loss=true"],
+            *(f"{MEGATRON}.use_linear_ce_fusion_loss", "true", f"Set {MEGATRON}.use_linear_ce_fusion_loss=false"),
         ),
         # sizes that are no sizes
         ([f"{PP}=0"], PP, "0", f"Set {PP}"),

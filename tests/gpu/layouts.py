@@ -30,6 +30,7 @@ FP8 = (
 )
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
+TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.weighting=uniform"
 # vLLM measures free memory as it starts, and fails if a neighbour gives some back meanwhile.
 FIXED_CACHE = "+policy.generation.vllm_kwargs.kv_cache_memory_bytes=8000000000"
 WORDS = (  # SmolLM2 on the example problems, without packing
@@ -60,6 +61,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("fp8", 1, f"{FP8} {EAGER}"),
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
+        Lane("topk", 1, f"{TOP_K} {EAGER}", [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]),
         Lane("grpo", 1, command=stock_grpo(out)),
         Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),

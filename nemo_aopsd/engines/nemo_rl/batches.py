@@ -12,7 +12,7 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
-from nemo_aopsd.types import Tokens, TrainRow
+from nemo_aopsd.types import Tokens, TopK, TrainRow
 
 
 def scoring_batch(
@@ -93,6 +93,51 @@ def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows
     return batch
 
 
+def top_k_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
+    """What `Policy.train` and `TopKLossFn` take: `scoring_batch` of the rows, with `token_mask` as they have it.
+
+    `teacher_topk_indices` [B', S, K] int64 and `teacher_topk_logits` [B', S, K] float32, log-probs of the whole
+    softmax. NeMo RL's convention for these: column t predicts token t + 1. Raises ValueError, naming the row, if a
+    field has another length than the response or a log-prob is not finite.
+    """
+    prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
+    layout = {"pad_id": pad_id, "divisible_by": divisible_by, "rows_multiple": rows_multiple}
+    batch = scoring_batch(prompts, responses, **layout)
+    shape = batch["input_ids"].shape
+    for index, row in enumerate(rows):
+        if not len(row.top_k.ids) == len(row.top_k.logprobs) == len(row.mask) == len(row.response):
+            raise ValueError(
+                f"row {index}: found {len(row.top_k.ids)} top-k positions and {len(row.mask)} mask entries for a "
+                f"response of {len(row.response)} tokens"
+            )
+        _check_finite(row.top_k.logprobs.flatten(), f"row {index}: the teacher's top-k log-probs, flattened,")
+    before = [prompt[:-1] for prompt in prompts]
+    k_shape = torch.Size([*shape, rows[0].top_k.ids.shape[-1]])
+    batch["teacher_topk_indices"] = _response_columns([row.top_k.ids.cpu().long() for row in rows], before, k_shape)
+    logprobs = [row.top_k.logprobs.detach().to("cpu", torch.float32) for row in rows]
+    batch["teacher_topk_logits"] = _response_columns(logprobs, before, k_shape)
+    batch["token_mask"] = _response_columns([row.mask.to("cpu", torch.int64) for row in rows], prompts, shape)
+    check_responses(batch, prompts, responses)
+    return batch
+
+
+def top_k_spans(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> list[TopK]:
+    """Each response's own positions out of what `top_k.top_k_and_norm` made: [B', S, K + 2].
+
+    Raises ValueError, naming the row, if a response does not fit or a value is not finite.
+    """
+    values, ids, spans = batch["topk_logits"], batch["topk_indices"], []
+    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        start, end = len(prompt) - 1, len(prompt) - 1 + len(response)
+        if end > values.shape[1]:
+            raise ValueError(f"row {index}: found {values.shape[1]} columns of top-k logits for {end} positions")
+        span = values[index, start:end].detach().to("cpu", torch.float32, copy=True)
+        _check_finite(span.flatten(), f"row {index}: the top-k logits, flattened,")
+        logits, norm, entropy = span[:, :-2], span[:, -2:-1], span[:, -1]
+        spans.append(TopK(ids[index, start:end, :-2].to("cpu", torch.int32), logits - norm, entropy))
+    return spans
+
+
 def check_responses(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> None:
     """Raise ValueError unless row i of `batch` ends with exactly the ids of response i, after its prompt's length.
 
@@ -130,7 +175,7 @@ def _check_finite(values: Tensor, what: str) -> None:
 
 
 def _response_columns(values: list[Tensor], prompts: list[Tokens], shape: torch.Size) -> Tensor:
-    """[B', S] of the values' type: row i holds `values[i]` from column `len(prompts[i])` on, and 0 elsewhere."""
+    """[B', S, ...] of the values' type: row i holds `values[i]` from column `len(prompts[i])` on, and 0 elsewhere."""
     columns = torch.zeros(shape, dtype=values[0].dtype)
     for target, prompt, value in zip(columns, prompts, values, strict=False):  # no values for dummy rows
         target[len(prompt) : len(prompt) + len(value)] = value

@@ -15,11 +15,12 @@ from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig, GenerationConfig
 
 from nemo_aopsd.config import Config
-from nemo_aopsd.engines.nemo_rl.batches import training_batch
+from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
 from nemo_aopsd.engines.nemo_rl.settings import Settings
+from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
@@ -63,13 +64,17 @@ class NemoRLEngine:
         rows = [row for row in rows if row.mask.any()]
         if not rows:
             return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
-        batch = training_batch(
+        make_batch = top_k_batch if objective.signal.top_k else training_batch
+        batch = make_batch(
             rows,
             pad_id=self.hf_tokenizer.pad_token_id,
             divisible_by=self.settings.divisible_by,
             rows_multiple=self.settings.train_global_batch_size,
         )
-        loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
+        if objective.signal.top_k:
+            loss = TopKLossFn(objective.config)
+        else:
+            loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
         self.cluster.let_train()
         with cluster_errors():
             results = self.cluster.policy.train(batch, loss, gbs=batch.size)

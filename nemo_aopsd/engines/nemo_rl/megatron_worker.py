@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.models.megatron import train
 from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from nemo_rl.models.policy.workers.megatron_policy_worker import MegatronPolicyWorkerImpl
 from torch import Tensor
 
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin
+from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
+from nemo_aopsd.engines.nemo_rl.topk_loss import prepare_without_padding
 
 
 class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
@@ -31,6 +36,26 @@ class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         self.gather_weights()
         yield from self.megatron_bridge.export_hf_weights([self.model], show_progress=False)
+
+    def train(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        with _in_place_of_nemo_rls(prepare_loss_input=prepare_without_padding):
+            return super().train(*args, **kwargs)
+
+    def get_topk_logits(self, **kwargs: Any) -> BatchedDataDict:
+        """NeMo RL's, of the teacher, with what `top_k_and_norm` puts into the last two of its k columns."""
+        with _in_place_of_nemo_rls(distributed_vocab_topk=top_k_and_norm), self.use_reference_model():
+            return super().get_topk_logits(**kwargs)
+
+
+@contextmanager
+def _in_place_of_nemo_rls(**functions: Callable[..., Any]) -> Iterator[None]:
+    """Its Megatron forward has no argument for these; it looks them up by name at each call."""
+    originals = {name: getattr(train, name) for name in functions}
+    vars(train).update(functions)
+    try:
+        yield
+    finally:
+        vars(train).update(originals)
 
 
 @ray.remote(runtime_env=get_runtime_env_for_policy_worker("megatron_policy_worker"))

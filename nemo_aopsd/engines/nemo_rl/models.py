@@ -9,12 +9,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
-from nemo_aopsd.engines.nemo_rl.batches import response_spans, scoring_batch
+from nemo_aopsd.engines.nemo_rl.batches import response_spans, scoring_batch, top_k_spans
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.settings import Settings
-from nemo_aopsd.types import Branch, Generation, Sampling, Tokens
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
 Item = TypeVar("Item")
 
@@ -36,13 +37,7 @@ class ClusterModel:
         """Log-probs `[T]` float32 of each response token, by the trainer."""
         if not prompts:
             return []
-        batch = scoring_batch(
-            prompts,
-            responses,
-            pad_id=self.pad_id,
-            divisible_by=self.settings.divisible_by,
-            rows_multiple=self.settings.scoring_rows_multiple,
-        )
+        batch = self._scoring_batch(prompts, responses)
         self.cluster.let_score()
         with cluster_errors():
             if self.role is Role.STUDENT:
@@ -50,6 +45,18 @@ class ClusterModel:
             else:
                 scores = self.cluster.policy.get_reference_policy_logprobs(batch)["reference_logprobs"]
         return response_spans(scores, prompts, responses)
+
+    def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
+        """The `k` most likely tokens at the place of each response token, by the trainer; of the teacher only."""
+        if self.role is not Role.TEACHER:
+            raise NotImplementedError("the training workers give the top k of their reference weights only")
+        if not prompts:
+            return []
+        batch = self._scoring_batch(prompts, responses)
+        self.cluster.let_score()
+        with cluster_errors():
+            found = self.cluster.policy.get_topk_logits(batch, k=k + 2)  # see top_k.top_k_and_norm
+        return top_k_spans(found, prompts, responses)
 
     def continue_greedily(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
@@ -63,6 +70,15 @@ class ClusterModel:
     ) -> list[list[Tensor]]:
         """Log-probs of each branch's own tokens, by vLLM."""
         return self._on_branches("score_branches", {"salt": self.role.value}, prompts, responses, branches)
+
+    def _scoring_batch(self, prompts: list[Tokens], responses: list[Tokens]) -> BatchedDataDict:
+        return scoring_batch(
+            prompts,
+            responses,
+            pad_id=self.pad_id,
+            divisible_by=self.settings.divisible_by,
+            rows_multiple=self.settings.scoring_rows_multiple,
+        )
 
     def _on_branches(
         self,

@@ -113,6 +113,30 @@ def _loss(tree: Tree) -> Iterator[Fault]:
         yield must_be(tree, key, False, why)
 
 
+def _top_k(tree: Tree) -> Iterator[Fault]:
+    if tree["aopsd.objective.name"] != "topk_fkl":
+        return
+    local = "aopsd.engine=local"
+    key = "aopsd.objective.top_k_form"
+    if tree[key] == "tail":
+        yield Fault(
+            key,
+            "tail",
+            "none, renorm or teacher_renorm: the trainer gives the student's log-probs of the top k alone, and one "
+            "minus their mass would be rounding",
+            f"Set {key}=none, or {local}",
+        )
+    if tree.uses_dtensor:
+        why = "the teacher's normaliser is taken in Megatron's forward"
+        yield must_be(tree, f"{DTENSOR}.enabled", False, why, local)
+    for key, why in (
+        ("policy.sequence_packing.fuse_loss", "the fused loss takes log-probs of sampled tokens alone"),
+        (f"{MEGATRON}.use_linear_ce_fusion_loss", "it gives log-probs of the sampled tokens alone, no logits"),
+    ):
+        if tree[key]:
+            yield must_be(tree, key, False, why, local)
+
+
 def _precision(tree: Tree) -> Iterator[Fault]:
     key = f"{MEGATRON}.fp8_cfg.fp8_param"
     if tree.fp8_multiple > 1 and tree[key] and tree.tensor > 1:
@@ -137,7 +161,17 @@ def _trackers(tree: Tree) -> Iterator[Fault]:
             yield Fault(key, tree[key], f"a block, since {switch} is true", f"Add {key}, or set {switch}=false")
 
 
-_RULES: tuple[Rule, ...] = (_backend, _teacher, _sampler, _sampler_sizes, _sampler_fp8, _loss, _precision, _trackers)
+_RULES: tuple[Rule, ...] = (
+    _backend,
+    _teacher,
+    _sampler,
+    _sampler_sizes,
+    _sampler_fp8,
+    _loss,
+    _top_k,
+    _precision,
+    _trackers,
+)
 
 
 def _environment_faults(tree: Tree, environment: Mapping[str, str]) -> Iterator[Fault]:

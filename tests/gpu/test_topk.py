@@ -1,0 +1,63 @@
+"""Top-k distillation on the cluster: the teacher's top k, then each of three updates, against the local engine.
+
+For the lane `topk` (tests/gpu/layouts.py), whose overrides choose the objective; skipped for the others.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.step import _train_row, collect
+from tests.gpu.test_nemo_rl_engine import columns, differences, local_engine, problems, tolerance  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def topk(config):
+    if config.aopsd.objective.name != "topk_fkl":
+        pytest.skip("for aopsd.objective.name=topk_fkl")
+
+
+@pytest.fixture(scope="module")
+def started(engine):
+    yield engine
+    engine.stop()
+
+
+def collected(engine, config, problems, seed):  # noqa: F811
+    chosen = problems[: config.aopsd.num_prompts_per_step]
+    found = collect(chosen, engine, config, donors={}, seed=seed, seconds={})
+    return [rollout for rollout in found if not rollout.dropped]
+
+
+def test_the_teachers_top_k_is_the_local_engines(started, config, problems, note):  # noqa: F811
+    rollouts = collected(started, config, problems, 1)
+    _, teacher_prompts, responses = columns(rollouts)
+    k = config.aopsd.objective.top_k
+    expected = local_engine(config.policy["model_name"]).teacher.top_logprobs(teacher_prompts, responses, k)
+    found = [rollout.top_k for rollout in rollouts]
+    first = torch.cat([top.ids[:, 0] for top in found]) == torch.cat([top.ids[:, 0] for top in expected])
+    logprobs = differences([top.logprobs.flatten() for top in found], [top.logprobs.flatten() for top in expected])
+    entropy = differences([top.entropy for top in found], [top.entropy for top in expected])
+    note(logprobs=logprobs, entropy=entropy, same_first=first.float().mean().item())
+    assert logprobs["mean"] < tolerance(config) and entropy["mean"] < tolerance(config)
+    assert first.float().mean() > 0.97  # the others are ties within rounding
+
+
+def test_three_updates_have_the_local_engines_loss_and_gradient_norm(started, config, problems, tmp_path, note):  # noqa: F811
+    objective = build_objective(config.aopsd.objective)
+    teacher, student = started.teacher_checksum(), started.student_checksum()
+    for step in range(3):
+        started.export(tmp_path / f"hf{step}")
+        rollouts = collected(started, config, problems, 10 + step)
+        rows = objective.prepare([_train_row(rollout, config.aopsd, objective) for rollout in rollouts])
+        rows = [row for row in rows if row.mask.any()]
+        expected = local_engine(tmp_path / f"hf{step}").train(rows, objective)
+        found = started.train(rows, objective)
+        names = ("train/loss", "train/divergence", "train/frac_negative", "train/grad_norm")
+        note(step=step, cluster={n: found[n] for n in names}, local={n: expected[n] for n in names})
+        assert abs(found["train/loss"] - expected["train/loss"]) < tolerance(config)
+        assert found["train/divergence"] == pytest.approx(found["train/loss"], abs=1e-5)  # its own token mean
+        assert found["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=10 * tolerance(config))
+    assert started.teacher_checksum() == teacher == student != started.student_checksum()
