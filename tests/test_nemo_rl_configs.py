@@ -96,7 +96,7 @@ def test_every_config_is_covered():
     }
     expected = {f"aopsd_{run.split()[0]}" for run in RUNS} | {"nemo_rl_base"}
     # A stock GRPO recipe, for NeMo RL's own script, is none of ours to load.
-    assert ours - {"grpo_progress_reward"} == expected
+    assert ours - {"grpo_progress_reward", "grpo_correct_nemo_rl"} == expected
 
 
 def test_it_passes_the_start_up_checks(config):

@@ -99,12 +99,23 @@ READS = re.compile(
 )
 
 
-def test_stock_grpo_finds_every_key_that_it_reads_without_a_default():
+@pytest.mark.parametrize("name", ["grpo_progress_reward", "grpo_correct_nemo_rl"])
+def test_stock_grpo_finds_every_key_that_it_reads_without_a_default(name):
     """NeMo RL's schema calls some of them optional, and its script then fails in the middle of its first step."""
-    tree = load_config(CONFIGS / "grpo_progress_reward.yaml").raw
+    tree = load_config(CONFIGS / f"{name}.yaml").raw
     blocks = {**tree, "generation": tree["policy"]["generation"]}
     source = inspect.getsource(inspect.getmodule(MasterConfig))
     read = {(first or second, key) for first, second, key in READS.findall(source) if key not in OPTIONAL}
     assert len(read) > 30
     missing = [f"{block}.{key}" for block, key in sorted(read) if key not in blocks[block]]
     assert missing == ["generation.model_name"]  # NeMo RL fills it in
+
+
+def test_grpo_on_correctness_asks_no_judge():
+    reward = container_of_stock("grpo_correct_nemo_rl")["env"]["aopsd_progress"]["reward"]
+    assert reward == {"progress": 0.0, "correct": 1.0}
+
+
+def container_of_stock(name):
+    register_omegaconf_resolvers()
+    return OmegaConf.to_container(load_theirs(CONFIGS / f"{name}.yaml"), resolve=True)
