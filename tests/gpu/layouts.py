@@ -1,10 +1,10 @@
 """Every parallel layout of the NeMo RL engine side by side on one host, and a table of what they measured.
 
-    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--lanes-per-gpu 1] [--minutes 25]
+    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--minutes 25]
 
 Needs NeMo RL, vLLM and Megatron importable (the container, or PYTHONPATH). A lane starts as soon as its GPUs are free,
 in the order below, and has caches and a Ray cluster of its own. OUT gets LANE.log, LANE.jsonl and summary.txt.
-Tiny models leave room: with 2 lanes a GPU all but the timed ones share. Their seconds then mean nothing.
+A GPU takes one lane at a time: NeMo RL's refit goes through a socket that is named after the GPU.
 SmolLM2-135M is taken from $SMOLLM2, a Hugging Face directory; without it its lanes are left out, and said to be.
 """
 
@@ -28,11 +28,9 @@ FP8 = (
     f"{MEGATRON}.fp8_cfg.enabled=true {MEGATRON}.optimizer.use_precision_aware_optimizer=false "
     "policy.make_sequence_length_divisible_by=128"
 )
+TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.weighting=uniform"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
-TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.weighting=uniform"
-# vLLM measures free memory as it starts, and fails if a neighbour gives some back meanwhile.
-FIXED_CACHE = "+policy.generation.vllm_kwargs.kv_cache_memory_bytes=8000000000"
 WORDS = (  # SmolLM2 on the example problems, without packing
     f"policy.model_name={SMOLLM2} aopsd.prompts=default data.train.data_path=examples/data/problems.jsonl "
     "policy.max_total_sequence_length=4096 policy.generation.max_new_tokens=256 aopsd.judge.max_new_tokens=96 "
@@ -40,6 +38,7 @@ WORDS = (  # SmolLM2 on the example problems, without packing
     f"policy.train_micro_batch_size=2 {MEGATRON}.optimizer.lr=1.0e-5"
 )
 MODEL, DATA = REPO / "nemo_aopsd/embedded/model", REPO / "nemo_aopsd/embedded/data/train.jsonl"
+APART = 15  # seconds between starts: vLLM looks for a free port from the same number on in each
 CLI = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()"]
 
 
@@ -49,7 +48,6 @@ class Lane:
     num_gpus: int
     overrides: str = ""
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu"])
-    alone: bool = False  # it measures time, or fills the memory
 
 
 def lanes(out: Path) -> list[Lane]:
@@ -63,12 +61,12 @@ def lanes(out: Path) -> list[Lane]:
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
         Lane("topk", 1, f"{TOP_K} {EAGER}", [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]),
         Lane("grpo", 1, command=stock_grpo(out)),
-        Lane("cost", 1, command=cost, alone=True),
+        Lane("cost", 1, command=cost),
         Lane("learn", 1, command=learn),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
     ]
     if SMOLLM2:
-        found[5:5] = [
+        found[6:6] = [
             Lane("smollm2", 1, f"{WORDS} {EAGER}"),
             Lane("smollm2_fp8", 1, f"{WORDS} {FP8} {EAGER}"),
             Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}"),
@@ -87,24 +85,15 @@ def stock_grpo(out: Path) -> list[str]:
 
 
 class Host:
-    """GPUs of this machine, the emptiest handed out first; `free` counts the lanes that each still takes."""
+    """GPUs of this machine, handed out in order of number."""
 
-    def __init__(self, num_gpus: int, lanes_per_gpu: int, out: Path):
-        self.free, self.lanes_per_gpu, self.out = dict.fromkeys(range(num_gpus), lanes_per_gpu), lanes_per_gpu, out
-        self.running: dict[str, tuple[subprocess.Popen, list[int], int, float]] = {}
+    def __init__(self, num_gpus: int, out: Path):
+        self.all, self.free, self.out = list(range(num_gpus)), set(range(num_gpus)), out
+        self.running: dict[str, tuple[subprocess.Popen, list[int], float]] = {}
 
-    def room(self, lane: Lane) -> list[int]:
-        """The GPUs that `lane` gets, or none as long as there are too few."""
-        needed = self._share(lane)
-        fit = sorted((gpu for gpu, free in self.free.items() if free >= needed), key=lambda gpu: -self.free[gpu])
-        return sorted(fit[: lane.num_gpus]) if len(fit) >= lane.num_gpus else []
-
-    def _share(self, lane: Lane) -> int:
-        return self.lanes_per_gpu if lane.alone else 1
-
-    def start(self, lane: Lane, gpus: list[int]) -> None:
-        for gpu in gpus:
-            self.free[gpu] -= self._share(lane)
+    def start(self, lane: Lane) -> None:
+        gpus = sorted(self.free)[: lane.num_gpus]
+        self.free -= set(gpus)
         listed = ",".join(map(str, gpus))
         caches = {
             name: f"/tmp/lane_{lane.name}/{name}"
@@ -115,30 +104,29 @@ class Host:
             **caches,
             "CUDA_VISIBLE_DEVICES": listed,
             "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{REPO}:{REPO}/tests/gpu/lane",
-            "AOPSD_GPU_OVERRIDES": f"{lane.overrides} {FIXED_CACHE if self.lanes_per_gpu > 1 else ''}",
+            "AOPSD_GPU_OVERRIDES": lane.overrides,
             "AOPSD_GPU_REPORT": f"{self.out}/{lane.name}.jsonl",
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
             "NCCL_NVLS_ENABLE": "0",
             "OMP_NUM_THREADS": "8",
-            **({} if gpus == list(self.free) else {"LANE_GPUS": listed}),
+            **({} if gpus == self.all else {"LANE_GPUS": listed}),
         }
         with (self.out / f"{lane.name}.log").open("w") as log:
             process = subprocess.Popen(lane.command, cwd=REPO, env=environment, stdout=log, stderr=log)
-        self.running[lane.name] = process, gpus, self._share(lane), time.monotonic()
+        self.running[lane.name] = process, gpus, time.monotonic()
 
     def collect(self) -> dict[str, str]:
         """Lanes that have ended, with how."""
         ended = {}
-        for name, (process, gpus, share, started) in list(self.running.items()):
+        for name, (process, gpus, started) in list(self.running.items()):
             if process.poll() is not None:
                 ended[name] = f"exit {process.returncode} after {time.monotonic() - started:.0f} s"
-                for gpu in gpus:
-                    self.free[gpu] += share
+                self.free |= set(gpus)
                 del self.running[name]
         return ended
 
     def stop(self) -> None:
-        for process, *_ in self.running.values():
+        for process, _, _ in self.running.values():
             process.kill()
 
 
@@ -147,7 +135,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("only", nargs="*", metavar="LANE")
     parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--lanes-per-gpu", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
     arguments = parser.parse_args()
     out = arguments.out.absolute()
@@ -157,13 +144,14 @@ def main() -> None:
     outcomes = {lane.name: "not run" for lane in waiting}
     if not SMOLLM2:
         outcomes["smollm2"] = "not run: SMOLLM2 is not set"
-    host, end = Host(arguments.gpus, arguments.lanes_per_gpu, out), time.monotonic() + 60 * arguments.minutes
+    host, end = Host(arguments.gpus, out), time.monotonic() + 60 * arguments.minutes
     while (waiting or host.running) and time.monotonic() < end:
         outcomes |= host.collect()
         for lane in list(waiting):
-            if gpus := host.room(lane):
+            if lane.num_gpus <= len(host.free):
                 waiting.remove(lane)
-                host.start(lane, gpus)
+                host.start(lane)
+                time.sleep(APART)
                 outcomes[lane.name] = "still running at the end"
         (out / "summary.txt").write_text(summary(out, outcomes), encoding="utf-8")
         time.sleep(2)
