@@ -201,7 +201,10 @@ def test_bad_edges_are_refused(run, edges):
 def test_other_contexts_show_theirs(tmp_path):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=2, evaluations=False, context="other_problem")
     problems = tmp_path / "problems.jsonl"
-    found = [problem | {"solution": f"SOLUTION {problem['id']}"} for problem in rows(problems)]
+    found = [
+        problem | {"problem": f"{problem['problem']} ({problem['id']})", "solution": f"SOLUTION {problem['id']}"}
+        for problem in rows(problems)
+    ]
     problems.write_text("".join(json.dumps(problem) + "\n" for problem in found))
     sampling.sample(run, count=5, seed=0)
     for event in load_events(run):

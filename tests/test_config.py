@@ -138,7 +138,7 @@ def test_what_a_run_stores_reads_back_to_the_same_config(base, write):
 
 
 def test_every_config_that_is_shipped_loads():
-    paths = sorted((REPO / "examples/configs").rglob("*.yaml"))
+    paths = sorted((REPO / "examples/configs").glob("*.yaml"))  # those of methods go over one: tests/test_methods.py
     assert paths
     for path in paths:
         load_config(path, ["policy.model_name=model", "data.train.data_path=problems.jsonl"])

@@ -26,7 +26,19 @@ STUBS = {
     "ray.py": "def remote(*args, **options):\n    return args[0] if args else lambda cls: cls\n",
     "vllm/__init__.py": "",
     "nemo_rl/__init__.py": "",
+    "nemo_rl/algorithms/__init__.py": "",
+    "nemo_rl/algorithms/loss/__init__.py": "",
+    "nemo_rl/algorithms/loss/interfaces.py": "from enum import Enum\n"
+    "class LossFunction: pass\n"
+    "LossInputType = Enum('LossInputType', 'DISTILLATION')\n"
+    "LossType = Enum('LossType', 'TOKEN_LEVEL SEQUENCE_LEVEL')\n",
+    "nemo_rl/algorithms/loss/utils.py": "def prepare_loss_input(): pass\n",
+    "nemo_rl/distributed/__init__.py": "",
+    "nemo_rl/distributed/batched_data_dict.py": "class BatchedDataDict(dict): pass\n",
+    "nemo_rl/distributed/model_utils.py": "def distributed_vocab_topk(): pass\n",
     "nemo_rl/models/__init__.py": "",
+    "nemo_rl/models/megatron/__init__.py": "",
+    "nemo_rl/models/megatron/train.py": "",
     "nemo_rl/models/generation/__init__.py": "",
     "nemo_rl/models/generation/vllm/__init__.py": "",
     "nemo_rl/models/generation/vllm/vllm_worker.py": "class VllmGenerationWorkerImpl: pass\n",

@@ -61,6 +61,7 @@ def outcome(run):
     rollouts = {path.name: lines(path) for path in sorted((run / "rollouts").iterdir())}
     samples = {path.name: lines(path) for path in sorted((run / "eval").glob("epoch_*.jsonl"))}
     states = [json.loads(path.read_text()) for path in sorted((run / "checkpoints").glob("*/state.json"))]
+    states = [{key: value for key, value in state.items() if key != "train_seconds"} for state in states]
     return metrics, lines(run / "competence.jsonl"), rollouts, samples, states
 
 

@@ -88,7 +88,7 @@ def test_every_config_goes_over_a_large_model_and_nothing_of_its_own_method_is_l
 
 
 def test_nemo_rl_refuses_the_objectives_that_it_has_not_by_the_line_of_the_method():
-    with pytest.raises(UserError, match=r"methods/opsd\.yaml:4: .* must be pg with aopsd\.engine=nemo_rl"):
+    with pytest.raises(UserError, match=r"methods/opsd\.yaml:4: .* must be pg or topk_fkl with aopsd\.engine=nemo_rl"):
         load("opsd", base=LARGE)
 
 

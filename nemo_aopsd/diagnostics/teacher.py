@@ -170,7 +170,7 @@ def _check_room(problems: Sequence[Problem], prompts: Sequence[Tokens], config: 
 
 def _has_context(problem: Problem, kind: str) -> bool:
     try:
-        check_problems([problem, problem], kind, "shuffle")  # twice, for another problem's solution needs two
+        check_problems([problem], "solution" if kind == "other_problem" else kind, "shuffle")
     except UserError:
         return False
     return True

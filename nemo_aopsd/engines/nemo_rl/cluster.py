@@ -41,7 +41,8 @@ class Cluster:
     """vLLM and the trainer on the same GPUs. `checkpoint` is a folder that `save` wrote."""
 
     def __init__(self, config: Config, settings: Settings, tokenizer: Any, end_ids: list[int], checkpoint: Path | None):
-        init_ray()
+        if not ray.is_initialized():  # a second cluster of one process, after `stop`
+            init_ray()
         policy = copy.deepcopy(config.policy)
         self.nodes = RayVirtualCluster(
             name="aopsd",
