@@ -132,25 +132,38 @@ def test_triggers_equal_the_local_engine_s(local, config, rollouts, note):
             assert different == 0
 
 
-def test_probes_equal_the_local_engine_s(engine, local, rollouts, note):
+def test_probes_equal_the_local_engine_s(config, local, rollouts, note):
+    """NLLs as they are; continuations by what the reference thinks of them.
+
+    The embedded model has words that it likes equally well (`merely`, `briefly`), so that rounding decides, and equal
+    continuations tell nothing: of the local engine's own, in bfloat16 and in float32, fewer than a third are equal.
+    """
     student_prompts, teacher_prompts, responses = columns(rollouts)
     branches = [[Branch(p.position, [p.anchor, *p.suffix]) for p in rollout.probes] for rollout in rollouts]
-    starts = [
-        [Branch(p.position, [tokens[p.position]] if p.gap > 0 else []) for p in rollout.probes]
-        for rollout, tokens in zip(rollouts, responses, strict=True)
-    ]
-    num_probes = sum(map(len, branches))
-    assert num_probes > 0
-    expected = local.teacher.continue_greedily(teacher_prompts, responses, starts, 8)
-    pairs = [pair for found, wanted in zip(branches, expected, strict=True) for pair in zip(found, wanted, strict=True)]
-    same = sum(found == wanted for found, wanted in pairs)
+    regrets = greedy_regrets(local.teacher, teacher_prompts, rollouts)
     scores = local.student.branch_logprobs(student_prompts, responses, branches)
     wanted = [-row[1:].mean().item() for rows in scores for row in rows if len(row) > 1]
     found = [p.nll for rollout in rollouts for p in rollout.probes if p.nll is not None]
     measured = differences([torch.tensor(found)], [torch.tensor(wanted)])
-    note(probes=num_probes, same_continuation=same, nll=measured)
-    assert same / num_probes > 0.8  # a near tie of two tokens goes either way in bfloat16
+    note(
+        probes=sum(map(len, branches)), regret_max=regrets.max().item(), regret_mean=regrets.mean().item(), nll=measured
+    )
+    assert len(regrets) > 100
+    assert regrets.max() < 10 * tolerance(config)  # twice the largest error of a log-prob, with room
     assert measured["mean"] < 0.02
+
+
+def greedy_regrets(teacher, prompts, rollouts):
+    """For each greedy token of the probes, by how many nats the reference likes another one better."""
+    rows, paths, firsts = [], [], []
+    for prompt, rollout in zip(prompts, rollouts, strict=True):
+        for probe in rollout.probes:
+            rows.append(prompt + rollout.output.tokens[: probe.position])
+            paths.append([probe.anchor, *probe.suffix])
+            firsts.append(1 if probe.gap > 0 else 0)  # the student's own anchor was not the teacher's choice
+    best = [top.logprobs[:, 0] for top in teacher.top_logprobs(rows, paths, 1)]
+    own = teacher.logprobs(rows, paths)
+    return torch.cat([(b - o)[first:] for b, o, first in zip(best, own, firsts, strict=True)])
 
 
 def test_no_row_is_lost_at_any_alignment(engine, local, rollouts, note):
