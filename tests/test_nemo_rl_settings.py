@@ -218,6 +218,10 @@ def test_an_odd_tokenizer_is_kept():
             [f"{TP}=4", "policy.logprob_batch_size=2"],
             *("policy.logprob_batch_size", "2", "Set policy.logprob_batch_size=1"),
         ),
+        (
+            ["aopsd.objective.aggregation=seq_mean"],
+            *("aopsd.objective.aggregation", "seq_mean", "loss_fn.token_level_loss=false for a mean over responses"),
+        ),
         # top-k distillation
         (
             [*TOP_K, "aopsd.objective.top_k_form=tail"],

@@ -104,6 +104,10 @@ def _loss(tree: Tree) -> Iterator[Fault]:
         yield must_be(
             tree, key, 0.0, "the initial weights score the teacher's prompt only, so no penalty can be formed"
         )
+    key = "aopsd.objective.aggregation"
+    if tree["aopsd.objective.name"] == "pg" and tree[key] != "token_mean":
+        why = "NeMo RL's loss has a switch of its own for it"
+        yield must_be(tree, key, "token_mean", why, "with it loss_fn.token_level_loss=false for a mean over responses")
     key, chunk = f"{MEGATRON}.defer_fp32_logits", tree["policy.logprob_chunk_size"]
     if tree.uses_megatron and chunk and not tree[key]:
         yield must_be(tree, key, True, f"policy.logprob_chunk_size={chunk} needs it", "policy.logprob_chunk_size=null")
