@@ -94,14 +94,15 @@ check_cluster() {
         ((most >= AOPSD_GPUS_PER_NODE)) ||
             die "too few GPUs: AOPSD_GPUS_PER_NODE=$AOPSD_GPUS_PER_NODE, nodes of the partition have $most at most."
     fi
-    if [[ $AOPSD_CONTAINER != none && $AOPSD_CONTAINER != *.sif ]] && ! srun --help | grep -q container-image; then
+    if [[ $AOPSD_CONTAINER != none && $AOPSD_CONTAINER != *.sif ]] && [[ $(srun --help) != *container-image* ]]; then
         die "AOPSD_CONTAINER=$AOPSD_CONTAINER needs Pyxis, which this Slurm lacks: use a .sif image (Apptainer) or none."
     fi
 }
 
 gpus_of_gres() { grep -o 'gpu:[^,(]*' | sed 's/.*://'; }
 
-has_gres() { ((AOPSD_GPUS_PER_NODE > 0)) && sinfo --noheader --format '%G' 2>/dev/null | grep -q 'gpu:'; }
+# Its whole output, never `| grep -q`: that leaves at the first hit, and with pipefail the command it leaves has failed.
+has_gres() { ((AOPSD_GPUS_PER_NODE > 0)) && [[ $(sinfo --noheader --format '%G' 2>/dev/null) == *gpu:* ]]; }
 
 sbatch_command() {
     command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/%x-%j.log")
