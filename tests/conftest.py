@@ -1,6 +1,25 @@
 """No time limit a hypothesis example: on a shared machine it measures the neighbours, not the code."""
 
+import shlex
+import sys
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("shared_machine", deadline=None)
 settings.load_profile("shared_machine")
+
+
+@pytest.fixture
+def command_line(monkeypatch, capsys):
+    """Runs `aopsd` with a line of arguments; returns (exit code, stdout, stderr)."""
+    from nemo_aopsd import cli
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["aopsd", *shlex.split(line)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return run

@@ -3,7 +3,6 @@
 import errno
 import json
 import re
-import shlex
 import sys
 from types import SimpleNamespace
 
@@ -52,7 +51,7 @@ def write_rows(name, *rows):
 
 
 @pytest.fixture
-def aopsd(tmp_path, monkeypatch, capsys):
+def aopsd(tmp_path, monkeypatch, command_line):
     """Run a command line in a folder with a config and problems; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(CONFIG)
@@ -61,15 +60,7 @@ def aopsd(tmp_path, monkeypatch, capsys):
     fake = SimpleNamespace(check=lambda config: None, build=lambda config: make_engine())
     monkeypatch.setattr(cli, "engine_module", lambda config: fake)
     monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "run.yaml")
-
-    def run(line):
-        monkeypatch.setattr(sys, "argv", ["aopsd", *shlex.split(line)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
+    return command_line
 
 
 def listing(folder):

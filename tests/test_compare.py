@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -62,17 +61,9 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def aopsd(place, monkeypatch, capsys):
+def aopsd(place, command_line):
     """Run a command line; returns (exit code, stdout, stderr)."""
-
-    def run(line):
-        monkeypatch.setattr(sys, "argv", ["aopsd", *shlex.split(line)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
+    return command_line
 
 
 def table(out="out"):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -47,7 +46,7 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def aopsd(tmp_path, monkeypatch, capsys, model):
+def aopsd(tmp_path, monkeypatch, command_line, model):
     """Run a command line beside a model and two benchmarks; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model, "model")
@@ -57,15 +56,7 @@ def aopsd(tmp_path, monkeypatch, capsys, model):
             for i, answer in enumerate(ANSWERS)
         ]
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def run(line):
-        monkeypatch.setattr(sys, "argv", ["aopsd", *shlex.split(line)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
+    return command_line
 
 
 def samples(folder, name):
