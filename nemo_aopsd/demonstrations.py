@@ -24,15 +24,20 @@ def takes_solutions(on_policy_rate: float, seed: int) -> bool:
 def demonstrations(
     problems: Sequence[Problem], prompts: Sequence[Tokens], tokenizer: Tokenizer, config: Config
 ) -> list[Generation]:
-    """Each problem's solution and end token, no longer than a rollout may be; one that is cut has no end token.
-
-    So a model learns to stop only where the solution does. Raises ValueError for a problem without a solution.
-    """
+    """Each problem's solution, no longer than a rollout may be. Raises ValueError for a problem without a solution."""
     found = []
     for problem, prompt in zip(problems, prompts, strict=True):
         if problem.solution is None:
             raise ValueError(f"{problem.where}: problem {problem.id!r} has no solution")
-        tokens = [*tokenizer.encode(problem.solution), tokenizer.end_id]
         room = max(0, min(config.rollout.max_new_tokens, config.max_row_tokens - len(prompt)))
-        found.append(Generation(tokens[:room], finished=len(tokens) <= room))
+        found.append(demonstration(problem.solution, tokenizer, room))
     return found
+
+
+def demonstration(solution: str, tokenizer: Tokenizer, room: int) -> Generation:
+    """The solution and its end token, cut to `room` tokens; one that is cut is not finished and has no end token.
+
+    So a model learns to stop only where the solution does.
+    """
+    tokens = [*tokenizer.encode(solution), tokenizer.end_id]
+    return Generation(tokens[:room], finished=len(tokens) <= room)

@@ -95,8 +95,8 @@ def test_every_config_is_covered():
         if path.name not in local and not any(f"defaults: {base}" in path.read_text() for base in local)
     }
     expected = {f"aopsd_{run.split()[0]}" for run in RUNS} | {"nemo_rl_base"}
-    # A stock GRPO recipe, for NeMo RL's own script, is none of ours to load.
-    assert ours - {"grpo_progress_reward", "grpo_correct_nemo_rl"} == expected
+    # A stock recipe, for a script of NeMo RL's, is none of ours to load.
+    assert ours - {"grpo_progress_reward", "grpo_correct_nemo_rl", "sft_nemo_rl"} == expected
 
 
 def test_it_passes_the_start_up_checks(config):

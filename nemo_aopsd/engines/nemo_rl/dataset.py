@@ -38,7 +38,7 @@ class AOPSDProblems(RawDataset):
     ):
         """`prompts`: a folder of nemo_aopsd/prompts, or a path. Raises UserError on a bad file, a problem without DAG
         (unless `require_dag` is off, for a reward without progress), and settings that would be ignored."""
-        _refuse(others)
+        refuse_ignored(others, _OWN_KEYS)
         problems = load_problems(data_path)
         if require_dag:
             _check_dags(problems)
@@ -89,14 +89,15 @@ def to_record(problem: Problem) -> dict[str, Any]:
     return record
 
 
-def _refuse(others: dict[str, Any]) -> None:
+def refuse_ignored(others: dict[str, Any], own_keys: tuple[str, ...]) -> None:
+    """Raise UserError for what a dataset of ours was given beside `own_keys` and would not heed."""
     for key in ("prompt_file", "system_prompt_file"):
         if others.get(key) is not None:
             raise UserError(
                 f"data: `{key}` is {others[key]!r}, but the wording of our prompts is chosen with `prompts`. Set {key} "
                 "to null."
             )
-    known = {*_OWN_KEYS, *ResponseDatasetConfig.__annotations__}
+    known = {*own_keys, *ResponseDatasetConfig.__annotations__}
     unknown = sorted(set(others) - known)
     if unknown:
         raise UserError(f"data: unknown key `{unknown[0]}` of a dataset. Known: {', '.join(sorted(known))}.")

@@ -1,0 +1,121 @@
+"""Our problem files as demonstrations for NeMo RL's own `examples/run_sft.py`: `data.*.dataset_name` names the class.
+
+A row is what the objective `sft` trains on: the bare question under the student's prompt, then the solution and the
+end token. Importing this module registers the processor `aopsd_solution_processor`; the script does so by the name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from nemo_rl.data.datasets.raw_dataset import RawDataset
+from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
+from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
+
+from nemo_aopsd.context import student_messages
+from nemo_aopsd.data import load_problems
+from nemo_aopsd.demonstrations import demonstration
+from nemo_aopsd.engines.nemo_rl.dataset import refuse_ignored
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.hf_tokenizer import HFTokenizer
+
+PROCESSOR_NAME = "aopsd_solution_processor"
+_OWN_KEYS = ("data_path", "prompts", "split_validation_size", "seed")
+
+
+class AOPSDSolutions(RawDataset):
+    """One row a problem: the student's prompt as messages, and the solution."""
+
+    def __init__(
+        self,
+        data_path: str,
+        prompts: str = "default",
+        split_validation_size: float = 0,
+        seed: int = 42,
+        **others: Any,
+    ):
+        """`prompts`: a folder of nemo_aopsd/prompts, or a path. Raises UserError on a bad file, a problem without
+        solution, and settings that would be ignored."""
+        refuse_ignored(others, _OWN_KEYS)
+        self.task_name = f"aopsd_{Path(data_path).stem}"
+        rows = []
+        for problem in load_problems(data_path):
+            if not (problem.solution or "").strip():
+                raise UserError(
+                    f"{problem.where}: problem {problem.id!r} has no `solution`, which supervised fine-tuning trains "
+                    "on. Add it, or drop the row."
+                )
+            row = {"id": problem.id, "where": problem.where, "task_name": self.task_name}
+            rows.append({**row, "messages": student_messages(problem, prompts), "solution": problem.solution})
+        self.dataset = Dataset.from_list(rows)
+        self.val_dataset = None
+        self.split_train_validation(split_validation_size, seed)
+
+
+class SolutionProcessor:
+    """Rows to ids: a `user` message, which NeMo RL's SFT masks, and an `assistant` message, on which it trains.
+
+    NeMo RL's own processor would leave an over-long row out without a word. Here a solution that does not fit is cut
+    and loses its end token, as in the objective `sft`; how many were is printed at the 1st, 2nd, 4th, 8th, ...
+    """
+
+    def __init__(self) -> None:
+        self.cut: set[str] = set()
+
+    def __call__(
+        self,
+        datum_dict: dict[str, Any],
+        task_data_spec: TaskDataSpec,
+        tokenizer: Any,
+        max_seq_length: int,
+        idx: int,
+        **switches: bool,
+    ) -> DatumSpec:
+        """`switches`: data.add_bos, add_eos and add_generation_prompt. Raises UserError unless each is true, and for a
+        prompt that leaves no room for a solution."""
+        for name, value in switches.items():
+            if not value:
+                raise UserError(
+                    f"data.{name} is {value}, but a row of ours always has the generation prompt, the end token and, "
+                    f"where the model wants it, the beginning token, as rollouts have. Set data.{name}=true."
+                )
+        ours = HFTokenizer(tokenizer, [])
+        prompt = ours.render(datum_dict["messages"], thinking=None)  # by policy.tokenizer.chat_template_kwargs
+        if len(prompt) >= max_seq_length:
+            raise UserError(
+                f"{datum_dict['where']}: problem {datum_dict['id']!r}: its prompt takes {len(prompt)} tokens, but "
+                f"data.max_input_seq_length is {max_seq_length}. Raise it, or drop the row."
+            )
+        response = demonstration(datum_dict["solution"], ours, max_seq_length - len(prompt))
+        if not response.finished:
+            self._count_cut(datum_dict["where"], datum_dict["id"])
+        texts = {"user": datum_dict["messages"][-1]["content"], "assistant": datum_dict["solution"]}
+        ids = {"user": prompt, "assistant": response.tokens}
+        return {
+            "message_log": [
+                {"role": role, "content": texts[role], "token_ids": torch.tensor(ids[role])} for role in texts
+            ],
+            "length": len(prompt) + len(response.tokens),
+            "extra_env_info": None,
+            "loss_multiplier": 1.0,
+            "idx": idx,
+            "task_name": datum_dict["task_name"],
+        }
+
+    def _count_cut(self, where: str, name: str) -> None:
+        known = len(self.cut)
+        self.cut.add(where)
+        number = len(self.cut)
+        if number > known and number.bit_count() == 1:
+            print(
+                f"[{PROCESSOR_NAME}] solutions cut so far, for data.max_input_seq_length, and without an end token: "
+                f"{number}. The last: {where}: problem {name!r}",
+                flush=True,
+            )
+
+
+if PROCESSOR_NAME not in PROCESSOR_REGISTRY:
+    register_processor(PROCESSOR_NAME, SolutionProcessor())
