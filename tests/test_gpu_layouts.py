@@ -25,35 +25,58 @@ def test_every_lane_s_config_passes_the_checks_and_fills_its_gpus(monkeypatch, t
     suites = [lane for lane in the_lanes(monkeypatch, tmp_path) if "pytest" in lane.command]
     assert len(suites) == 9
     for lane in suites:
-        overrides = [*shlex.split(lane.overrides), f"logger.log_dir={tmp_path}", "aopsd.evaluation.data_path=null"]
+        ours = shlex.split(f"{lane.overrides} {layouts.FIXED_CACHE}")
+        overrides = [*ours, f"logger.log_dir={tmp_path}", "aopsd.evaluation.data_path=null"]
         settings = read_settings(load_config(REPO / "examples/configs/aopsd_tiny_h100.yaml", overrides))
         assert settings.gpus_per_node == lane.num_gpus
 
 
-def test_the_stock_grpo_command_is_the_one_of_the_docs(tmp_path):
-    command = layouts.stock_grpo(tmp_path)
-    assert command[:3] == [sys.executable, "-m", "nemo_aopsd.engines.nemo_rl.run_stock"]
-    assert command[3].endswith("examples/run_grpo.py")
-    assert "data.default.prompts=tiny" in command
-    assert all(Path(word.split("=")[1]).exists() for word in command if word.startswith("policy.model_name="))
+def test_the_stock_commands_are_those_of_the_docs(tmp_path):
+    grpo, sft = (layouts.stock(*names, tmp_path) for names in (("grpo", "nemo_rl_environment"), ("sft", "nemo_rl")))
+    assert grpo[:3] == [sys.executable, "-m", "nemo_aopsd.engines.nemo_rl.run_stock"]
+    assert grpo[3].endswith("examples/run_grpo.py") and sft[1].endswith("examples/run_sft.py")
+    for command in (grpo, sft):
+        assert "data.default.prompts=tiny" in command
+        assert all(Path(word.split("=")[1]).exists() for word in command if word.startswith("policy.model_name="))
+        assert any(word.startswith(f"logger.log_dir={tmp_path}/") for word in command)
 
 
-@pytest.mark.parametrize("num_gpus", [2, 4])
-def test_lanes_never_share_a_gpu_and_all_run(monkeypatch, tmp_path, num_gpus):
+@pytest.mark.parametrize(("num_gpus", "share"), [(2, 1), (4, 1), (2, 2)])
+def test_no_gpu_has_more_lanes_than_places_and_all_run(monkeypatch, tmp_path, num_gpus, share):
     monkeypatch.setattr(layouts, "REPO", tmp_path)
     note = (
         "import os, time, json; start = time.time(); time.sleep(0.3); "
         "print(json.dumps([os.environ['CUDA_VISIBLE_DEVICES'], start, time.time()]))"
     )
-    made = [layouts.Lane(f"l{i}", size, command=[sys.executable, "-c", note]) for i, size in enumerate((1, 1, 2, 2))]
+    sizes = ((1, False), (1, False), (2, False), (1, True), (2, False))
+    made = [
+        layouts.Lane(f"l{i}", size, command=[sys.executable, "-c", note], alone=alone)
+        for i, (size, alone) in enumerate(sizes)
+    ]
     monkeypatch.setattr(layouts, "lanes", lambda out: made)
-    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path / "out"), "--gpus", str(num_gpus)])
+    options = ["--gpus", str(num_gpus), "--share", str(share)]
+    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path / "out"), *options])
     monkeypatch.setattr(layouts.time, "sleep", lambda seconds: None)
     layouts.main()
     spans = [json.loads((tmp_path / "out" / f"{lane.name}.log").read_text()) for lane in made]
-    for i, (gpus, start, end) in enumerate(spans):
-        assert len(gpus.split(",")) == made[i].num_gpus
-        for other_gpus, other_start, other_end in spans[:i]:
-            overlap = start < other_end and other_start < end
-            assert not (overlap and set(gpus.split(",")) & set(other_gpus.split(",")))
+    for lane, (gpus, start, _) in zip(made, spans, strict=True):
+        assert len(gpus.split(",")) == lane.num_gpus
+        for gpu in gpus.split(","):
+            company = [
+                other
+                for other, (taken, begin, end) in zip(made, spans, strict=True)
+                if gpu in taken.split(",") and begin <= start < end
+            ]
+            assert len(company) <= (1 if any(other.alone for other in company) else share)
     assert (tmp_path / "out/summary.txt").read_text().count("exit 0 after") == len(made)
+
+
+def test_lanes_run_in_the_order_given_and_unknown_data_is_said(monkeypatch, tmp_path):
+    made = [layouts.Lane(name, 1, command=[sys.executable, "-c", "import time; print(time.time())"]) for name in "ab"]
+    monkeypatch.setattr(layouts, "lanes", lambda out: made)
+    monkeypatch.setattr(layouts, "APART", 0)
+    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), "b", "a", "--gpus", "1"])
+    layouts.main()
+    first, second = ((tmp_path / f"{name}.log").read_text() for name in "ba")
+    assert float(first) < float(second)
+    assert "evaluate: not run: BENCHMARKS is not set" in (tmp_path / "summary.txt").read_text()

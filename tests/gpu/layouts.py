@@ -1,11 +1,12 @@
 """Every parallel layout of the NeMo RL engine side by side on one host, and a table of what they measured.
 
-    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--minutes 25]
+    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--share 1] [--minutes 25]
 
-Needs NeMo RL, vLLM and Megatron importable (the container, or PYTHONPATH). A lane starts as soon as its GPUs are free,
-in the order below, and has caches and a Ray cluster of its own. OUT gets LANE.log, LANE.jsonl and summary.txt.
-A GPU takes one lane at a time: NeMo RL's refit goes through a socket that is named after the GPU.
-SmolLM2-135M is taken from $SMOLLM2, a Hugging Face directory; without it its lanes are left out, and said to be.
+Needs NeMo RL, vLLM and Megatron importable (the container, or PYTHONPATH). A lane starts as soon as its GPUs have room,
+in the order given, or the one below, and has caches and a Ray cluster of its own. OUT gets LANE.log, LANE.jsonl and
+summary.txt. `--share N` lets N lanes share a GPU, but for those that are timed or fill it; stage times then say little.
+SmolLM2-135M is taken from $SMOLLM2, a Hugging Face directory, and the benchmarks from $BENCHMARKS, a folder of JSONL
+files; lanes that lack theirs are left out, and said to be.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 REPO = Path(__file__).parents[2]
 SMOLLM2 = os.environ.get("SMOLLM2", "")
+BENCHMARKS = os.environ.get("BENCHMARKS", "")
 MEGATRON = "policy.megatron_cfg"
 EAGER = "policy.generation.vllm_cfg.enforce_eager=true"
 FP8 = (
@@ -38,6 +40,7 @@ WORDS = (  # SmolLM2 on the example problems, without packing
     f"policy.train_micro_batch_size=2 {MEGATRON}.optimizer.lr=1.0e-5"
 )
 MODEL, DATA = REPO / "nemo_aopsd/embedded/model", REPO / "nemo_aopsd/embedded/data/train.jsonl"
+FIXED_CACHE = "+policy.generation.vllm_kwargs.kv_cache_memory_bytes=6000000000"  # with company, none can be measured
 APART = 15  # seconds between starts: vLLM looks for a free port from the same number on in each
 CLI = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()"]
 
@@ -48,6 +51,7 @@ class Lane:
     num_gpus: int
     overrides: str = ""
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu"])
+    alone: bool = False  # whatever --share says
 
 
 def lanes(out: Path) -> list[Lane]:
@@ -60,11 +64,18 @@ def lanes(out: Path) -> list[Lane]:
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
         Lane("topk", 1, f"{TOP_K} {EAGER}", [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]),
-        Lane("grpo", 1, command=stock_grpo(out)),
-        Lane("cost", 1, command=cost),
+        Lane("grpo", 1, command=[*stock("grpo", "nemo_rl_environment", out), FIXED_CACHE]),
+        Lane("sft", 1, command=stock("sft", "nemo_rl", out)),
+        Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
     ]
+    memory = [sys.executable, "-m", "benchmarks.loss_memory"]
+    found.append(Lane("memory", 1, command=memory, alone=True))
+    if SMOLLM2 and BENCHMARKS:
+        data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
+        evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--batch-size", "1000"]
+        found.append(Lane("evaluate", 1, command=[*evaluate, "--out", f"{out}/evaluated"], alone=True))
     if SMOLLM2:
         found[6:6] = [
             Lane("smollm2", 1, f"{WORDS} {EAGER}"),
@@ -74,26 +85,33 @@ def lanes(out: Path) -> list[Lane]:
     return found
 
 
-def stock_grpo(out: Path) -> list[str]:
-    """NeMo RL's own script with our environment: the tiny run of docs/nemo_rl_environment.md."""
-    script = Path(os.environ.get("NEMO_RL", "/opt/nemo-rl")) / "examples/run_grpo.py"
-    page = (REPO / "docs/nemo_rl_environment.md").read_text(encoding="utf-8")
-    tiny = next(block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "prompts=tiny" in block)
-    words = tiny.replace("\\\n", " ").replace("$AOPSD", str(REPO)).split()
-    words = [f"logger.log_dir={out}/grpo" if word.startswith("logger.log_dir=") else word for word in words]
-    return [sys.executable, *(str(script) if word == "examples/run_grpo.py" else word for word in words[1:])]
+def stock(name: str, page: str, out: Path) -> list[str]:
+    """NeMo RL's own examples/run_NAME.py with our parts: the tiny run of docs/PAGE.md."""
+    script = Path(os.environ.get("NEMO_RL", "/opt/nemo-rl")) / f"examples/run_{name}.py"
+    text = (REPO / f"docs/{page}.md").read_text(encoding="utf-8")
+    tiny = next(block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "prompts=tiny" in block)
+    command = tiny[tiny.index("python ") :].replace("\\\n", " ").replace("$AOPSD", str(REPO))
+    command = command.replace(f"examples/run_{name}.py", str(script)).replace("runs/", f"{out}/")
+    return [sys.executable, *command.split()[1:]]
 
 
 class Host:
-    """GPUs of this machine, handed out in order of number."""
+    """GPUs of this machine with `share` places each. The emptiest go first, in order of number."""
 
-    def __init__(self, num_gpus: int, out: Path):
-        self.all, self.free, self.out = list(range(num_gpus)), set(range(num_gpus)), out
-        self.running: dict[str, tuple[subprocess.Popen, list[int], float]] = {}
+    def __init__(self, num_gpus: int, share: int, out: Path):
+        self.places, self.share, self.out = dict.fromkeys(range(num_gpus), share), share, out
+        self.running: dict[str, tuple[subprocess.Popen, list[int], int, float]] = {}
+
+    def room(self, lane: Lane) -> list[int]:
+        """The GPUs for a lane; fewer than it needs if there is no room."""
+        needed = self.share if lane.alone else 1
+        fitting = [gpu for gpu, places in self.places.items() if places >= needed]
+        return sorted(fitting, key=lambda gpu: -self.places[gpu])[: lane.num_gpus]
 
     def start(self, lane: Lane) -> None:
-        gpus = sorted(self.free)[: lane.num_gpus]
-        self.free -= set(gpus)
+        gpus, taken = sorted(self.room(lane)), self.share if lane.alone else 1
+        for gpu in gpus:
+            self.places[gpu] -= taken
         listed = ",".join(map(str, gpus))
         caches = {
             name: f"/tmp/lane_{lane.name}/{name}"
@@ -104,29 +122,30 @@ class Host:
             **caches,
             "CUDA_VISIBLE_DEVICES": listed,
             "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{REPO}:{REPO}/tests/gpu/lane",
-            "AOPSD_GPU_OVERRIDES": lane.overrides,
+            "AOPSD_GPU_OVERRIDES": lane.overrides if self.share == 1 else f"{lane.overrides} {FIXED_CACHE}",
             "AOPSD_GPU_REPORT": f"{self.out}/{lane.name}.jsonl",
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
             "NCCL_NVLS_ENABLE": "0",
             "OMP_NUM_THREADS": "8",
-            **({} if gpus == self.all else {"LANE_GPUS": listed}),
+            **({} if gpus == list(self.places) else {"LANE_GPUS": listed}),
         }
         with (self.out / f"{lane.name}.log").open("w") as log:
             process = subprocess.Popen(lane.command, cwd=REPO, env=environment, stdout=log, stderr=log)
-        self.running[lane.name] = process, gpus, time.monotonic()
+        self.running[lane.name] = process, gpus, taken, time.monotonic()
 
     def collect(self) -> dict[str, str]:
         """Lanes that have ended, with how."""
         ended = {}
-        for name, (process, gpus, started) in list(self.running.items()):
+        for name, (process, gpus, taken, started) in list(self.running.items()):
             if process.poll() is not None:
                 ended[name] = f"exit {process.returncode} after {time.monotonic() - started:.0f} s"
-                self.free |= set(gpus)
+                for gpu in gpus:
+                    self.places[gpu] += taken
                 del self.running[name]
         return ended
 
     def stop(self) -> None:
-        for process, _, _ in self.running.values():
+        for process, *_ in self.running.values():
             process.kill()
 
 
@@ -135,20 +154,24 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("only", nargs="*", metavar="LANE")
     parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    waiting = [lane for lane in lanes(out) if lane.num_gpus <= arguments.gpus]
-    waiting = [lane for lane in waiting if not arguments.only or lane.name in arguments.only]
-    outcomes = {lane.name: "not run" for lane in waiting}
+    known = {lane.name: lane for lane in lanes(out) if lane.num_gpus <= arguments.gpus}
+    names = arguments.only or list(known)
+    waiting = [known[name] for name in names if name in known]
+    outcomes = dict.fromkeys(names, "not run")
     if not SMOLLM2:
         outcomes["smollm2"] = "not run: SMOLLM2 is not set"
-    host, end = Host(arguments.gpus, out), time.monotonic() + 60 * arguments.minutes
+    if not BENCHMARKS:
+        outcomes["evaluate"] = "not run: BENCHMARKS is not set"
+    host, end = Host(arguments.gpus, arguments.share, out), time.monotonic() + 60 * arguments.minutes
     while (waiting or host.running) and time.monotonic() < end:
         outcomes |= host.collect()
         for lane in list(waiting):
-            if lane.num_gpus <= len(host.free):
+            if len(host.room(lane)) == lane.num_gpus:
                 waiting.remove(lane)
                 host.start(lane)
                 time.sleep(APART)

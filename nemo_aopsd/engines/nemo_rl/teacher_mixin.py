@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nemo_aopsd.engines.nemo_rl.refit_socket import OwnRefitSocket
 
-class TeacherMixin:
+
+class TeacherMixin(OwnRefitSocket):
     """Stands before a worker class with `use_reference_model()` and `stream_weights_via_ipc_zmq(...)`."""
 
     @contextmanager

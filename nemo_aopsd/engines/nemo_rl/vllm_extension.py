@@ -7,9 +7,10 @@ from nemo_rl.models.generation.vllm.vllm_backend import VllmInternalWorkerExtens
 from torch import Tensor
 
 from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.engines.nemo_rl.refit_socket import OwnRefitSocket
 
 
-class WeightBankExtension(VllmInternalWorkerExtension):
+class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
     """NeMo RL's extension, and a frozen teacher's weights in host memory that can take the student's place.
 
     Copies are made in place: captured CUDA graphs hold the addresses of the weights.
