@@ -31,6 +31,7 @@ from nemo_aopsd import (
     cli_wordproblems,
     run_folder,
 )
+from nemo_aopsd.cli_methods import MethodName, load_chosen
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem, load_problems
@@ -62,9 +63,6 @@ ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, s
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file; +KEY=VALUE adds a key.")
 ]
-MethodName = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="A method over the file; `aopsd methods` lists them.")
-]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 ProblemId = Annotated[str, typer.Option("--problem", metavar="ID", help="`id` of a problem of the file.")]
 
@@ -92,7 +90,7 @@ def train(
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
     overrides = overrides or []
     place = [run_folder.path_override("logger.log_dir", resume)] if resume else []
-    settings = load_config(config, [*overrides, *place], method and cli_methods.find_method(method))
+    settings = load_chosen(config, [*overrides, *place], method)
     if resume:
         run_folder.check_resumable(resume, settings)
     else:
@@ -111,7 +109,7 @@ def train(
 @app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-351-level6")
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
-    settings = load_config(config, overrides or [], method and cli_methods.find_method(method))
+    settings = load_chosen(config, overrides, method)
     problems, _ = _check(settings)
     chosen = _find(problems, problem, settings.data["train"]["data_path"])
     from rich.console import Console

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli_methods import find_method
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.methods import find_method
 
 if TYPE_CHECKING:
     from rich.console import Console

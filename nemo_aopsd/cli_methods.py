@@ -1,38 +1,27 @@
-"""`aopsd methods`: the configs of methods and ablations, and finding one by its name.
-
-Each file holds only what makes the method; it goes over a base config. Its first line says what it is, its second one
-which row of the paper it reproduces.
-"""
+"""`aopsd methods`, and the option `--method` of the commands that take a config."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nemo_aopsd.config_files import method_settings
-from nemo_aopsd.config_schema import nearest
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.config import Config
+from nemo_aopsd.config_files import load_config
+from nemo_aopsd.methods import KINDS, find_method, list_methods
 
-FOLDER = Path(__file__).parents[1] / "examples/configs"
-KINDS = ("methods", "ablations")
-_HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>.+)\n")
+MethodName = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="A method over the file; `aopsd methods` lists them.")
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One config. `row` is the paper's row, or `none: ` and why it is there; `settings` are dotted keys and values."""
-
-    name: str
-    kind: str
-    title: str
-    row: str
-    settings: dict[str, object]
+def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
+    """The config file, the named method over it, and the overrides over both. Raises UserError."""
+    return load_config(config, overrides or [], method and find_method(method))
 
 
 def mount(app: typer.Typer) -> None:
@@ -61,24 +50,3 @@ def methods(
             if method.kind == kind:
                 table.add_row(method.name, method.title, method.row)
         console.print(table, highlight=False, markup=False)
-
-
-def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
-    """All configs of `folder`, by kind and name. Raises UserError where a file has no header or is no config."""
-    for name, (kind, path) in _files(folder).items():
-        header = _HEADER.match(path.read_text(encoding="utf-8"))
-        if not header:
-            raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: its row`. Add them.")
-        yield Method(name, kind, header["title"], header["row"], method_settings(path))
-
-
-def find_method(name: str, folder: Path = FOLDER) -> Path:
-    """The config of a method or ablation by its name. Raises UserError."""
-    files = _files(folder)
-    if name not in files:
-        raise UserError(f"no method `{name}` in {folder}.{nearest(name, list(files))} `aopsd methods` lists them.")
-    return files[name][1]
-
-
-def _files(folder: Path) -> dict[str, tuple[str, Path]]:
-    return {path.stem: (kind, path) for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}

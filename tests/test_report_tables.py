@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
+from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.summary import summarize
+from nemo_aopsd.methods import find_method
 from nemo_aopsd.report.paper_sources import read_source
 from nemo_aopsd.report.paper_tables import paper_tables
 from tests.fake_run import write_run
@@ -20,6 +22,13 @@ PAPER_SETS = ("hmmt_feb25", "aime24", "aime25", "brumo25")
 def bare(tmp_path):
     """A run without evaluations: 3 epochs of 2 steps."""
     return write_run(tmp_path / "main", steps_per_epoch=2, batch=2, evaluations=False)
+
+
+def configured(run, method, *overrides):
+    """The same files, as if the run had been started with this method."""
+    config = load_config(run / "config.yaml", overrides, find_method(method))
+    (run / "config.yaml").write_text(to_yaml(config))
+    return run
 
 
 def evaluated(solved, *, num_problems=4, num_samples=8):
@@ -148,7 +157,7 @@ def test_table_2_by_benchmark_and_epoch(bare):
     cells = row(found, "AOPSD")
     assert texts(cells[1:]) == ["0.0", "50.0", "75.0", "75.0", "62.5", "25.0", "50.0"]
     assert [cell.detail for cell in cells[1:]] == ["0/4", "2/4", "3/4", "3/4", "10/16", "4/16", "8/16"]
-    assert cells[0].detail == "main, step 6, objective pg"
+    assert cells[0].detail == "main, step 6"
     assert texts(cells[0] for cells in found.rows) == ["Base", "SFT", "GRPO", "OPSD", "OP²SD", "DASH", "AOPSD"]
     for name in ("SFT", "GRPO", "OPSD", "OP²SD", "DASH"):
         assert all(cell.missing and cell.detail == "no run" for cell in row(found, name)[1:])
@@ -202,27 +211,57 @@ def test_training_s_own_evaluations_count(tmp_path):
     assert row(table(2, run), "AOPSD")[2].detail == f"{solved}/10"
 
 
-def test_methods_are_told_apart_by_their_settings(tmp_path):
-    def made(name, **settings):
-        return write_run(tmp_path / name, num_epochs=1, steps_per_epoch=1, batch=2, evaluations=False, **settings)
+def test_a_run_stands_in_the_row_of_the_method_that_it_equals_and_others_below_as_what_they_are(tmp_path):
+    def made(name, method, *overrides):
+        run = write_run(tmp_path / name, num_epochs=1, steps_per_epoch=1, batch=2, evaluations=False)
+        return configured(run, method, *overrides)
 
     paths = [
-        made("a"),
-        made("b", context="solution", weighting="uniform", curriculum="shuffle"),
-        made("c", context="other_problem", weighting="uniform", curriculum="shuffle"),
-        made("d", context="solution", curriculum="shuffle"),
-        made("e"),
+        made("a", "delta_1"),
+        made("b", "aopsd", "aopsd.probes.threshold=1.5", "aopsd.seed=3"),
+        made("c", "aopsd", "aopsd.seed=4"),
+        made("d", "delta_2"),  # AOPSD's own threshold
+        made("e", "pg"),
+        made("f", "op2sd_4b_paper"),
+        *(made(name, name) for name in ("sft", "grpo", "opsd", "op2sd", "dash")),
+        made("g", "opsd", "aopsd.probes.threshold=1"),  # which OPSD does not read
+        made("h", "shuffled", "aopsd.context.kind=dag_full", "aopsd.mask_truncated=true"),
     ]
     found = table(2, *paths)
-    assert [(cells[0].text, cells[0].detail[:1]) for cells in found.rows[3:]] == [
-        ("OPSD", "b"),
-        ("OP²SD", "c"),
-        ("DASH", ""),
-        ("AOPSD", "a"),
-        ("AOPSD", "e"),
-        ("pg · solution · continuation · shuffle", "d"),
+    assert [(cells[0].text, cells[0].detail) for cells in found.rows[1:]] == [
+        ("SFT", "sft, no evaluation"),
+        ("GRPO", "grpo, no evaluation"),
+        ("OPSD", "opsd, no evaluation"),
+        ("OPSD", "g, no evaluation"),
+        ("OP²SD", "op2sd, no evaluation"),
+        ("DASH", "dash, no evaluation"),
+        ("AOPSD", "c, no evaluation"),
+        ("AOPSD", "d, no evaluation"),
+        ("delta_1", "a, no evaluation"),
+        ("aopsd + probes.threshold=1.5", "b, no evaluation"),
+        ("pg", "e, no evaluation"),
+        ("op2sd_4b_paper", "f, no evaluation"),
+        ("shuffled + context.kind=dag_full, mask_truncated=true", "h, no evaluation"),
     ]
-    assert row(found, "AOPSD", "a, ")[0].detail == "a, no evaluation, objective pg"
+    assert [cells[0].text for cells in table(3, *paths[:5]).rows] == [
+        *("Sampled-token PG", "PG + continuation", "Top-16 forward KL", "Top-32 forward KL"),
+        *("delta_1", "aopsd + probes.threshold=1.5", "aopsd", "aopsd"),
+    ]
+
+
+def test_a_run_without_a_step_is_the_base(bare, tmp_path):
+    base = configured(write_run(tmp_path / "base", num_epochs=0, steps_per_epoch=2, batch=2, num_held_out=10), "base")
+    found = table(2, bare, base)
+    first = json.loads((base / "eval/epoch_000.json").read_text())
+    assert row(found, "Base")[5].text == f"{100 * first['pass_at_k']['8']:.1f}"
+    assert texts(cells[0] for cells in found.rows) == ["Base", "SFT", "GRPO", "OPSD", "OP²SD", "DASH", "AOPSD"]
+    assert all(cells[0].text != "base" for cells in table(3, bare, base).rows)
+
+
+def test_without_the_list_of_methods_no_run_gets_a_name(bare, monkeypatch):
+    monkeypatch.setattr("nemo_aopsd.report.paper_sources.label_run", lambda aopsd: None)
+    assert table(2, bare).rows[-1][0].text == "unknown: no examples/configs here to compare with"
+    assert row(table(2, bare), "AOPSD")[1].detail == "no run"
 
 
 def test_base_from_an_evaluation_of_the_model(bare, tmp_path):
@@ -260,7 +299,8 @@ def with_times(run, seconds):
 
 
 def test_table_3_minutes_and_relative_time(bare, tmp_path):
-    plain = write_run(tmp_path / "plain", num_epochs=2, steps_per_epoch=2, batch=2, weighting="uniform")
+    plain = write_run(tmp_path / "plain", num_epochs=2, steps_per_epoch=2, batch=2)
+    configured(plain, "pg"), configured(bare, "continuation")
     with_times(plain, [60, 60, 120, 120])  # 2 and 4 minutes
     with_times(bare, [60, 120, 60, 120, 240, 480])  # 3, 3 and 12 minutes
     found = table(3, bare, plain)
@@ -274,7 +314,7 @@ def test_table_3_minutes_and_relative_time(bare, tmp_path):
 
 
 def test_an_unfinished_epoch_does_not_count(bare):
-    with_times(bare, [60, 120, 60, 120, 1, 1])
+    with_times(configured(bare, "continuation"), [60, 120, 60, 120, 1, 1])
     history = (bare / "competence.jsonl").read_text().splitlines(keepends=True)
     (bare / "competence.jsonl").write_text("".join(history[:3]))  # before training, after epochs 1 and 2
     cells = row(table(3, bare), "PG + continuation")
@@ -294,7 +334,7 @@ def test_the_page_has_the_tables(bare, tmp_path):
     html = (bare / "report.html").read_text()
     for title in ("Table 1: what short", "Table 2: overall", "Table 3: training time"):
         assert html.count(title) == 1
-    assert html.count('class="absent">missing<small>no run</small>') == 5 * 7 + 3 * 2
+    assert html.count('class="absent">missing<small>no run</small>') == 5 * 7 + 4 * 2
     assert "50.0<small>2/4</small>" in html and "<b>Qwen3" not in html
     assert f"--with &#39;{str(base).replace('<', '&lt;').replace('>', '&gt;')}&#39;" in html
 

@@ -13,6 +13,7 @@ from nemo_aopsd.dag_picture import draw_svg
 from nemo_aopsd.data import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import paired_interval
+from nemo_aopsd.method_of_run import label_run
 from nemo_aopsd.report.measures import duration, percent
 from nemo_aopsd.report.panels import Panel, no_evaluation
 from nemo_aopsd.report.paper_sources import read_source
@@ -69,8 +70,10 @@ def facts(run: Run) -> list[tuple[str, str]]:
         order += f" (K = {curriculum.num_initial_attempts}, λ = {curriculum.ema:g})"
     optimizer = policy.get("optimizer") or {}
     rate = (optimizer.get("kwargs") or {}).get("lr")
+    label = label_run(method)
     return [
         ("Model", str(policy["model_name"])),
+        *([("Method", str(label))] if label else ()),
         ("Teacher context", method.context.kind),
         ("Weighting", weighting),
         ("Curriculum", order),

@@ -14,6 +14,7 @@ from typing import Any
 from nemo_aopsd.config import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
+from nemo_aopsd.method_of_run import Label, label_run
 from nemo_aopsd.report.fields import COMPETENCE, METRICS, check_evaluation, check_fields
 from nemo_aopsd.run_folder import load_run_config
 
@@ -41,6 +42,7 @@ class Source:
     minutes: list[float] = field(default_factory=list)
     num_steps: int = 0  # in those epochs
     continuations: Record | None = None  # what `aopsd diagnose continuations` wrote
+    method: Label | None = None  # None also where no methods are installed to compare a run with
 
     @property
     def last_step(self) -> int | None:
@@ -86,6 +88,7 @@ def _read_run(path: Path) -> Source:
         minutes=[total / 60 for total in seconds.values()],
         num_steps=len(finished),
         continuations=_read_continuations(path / "diagnostics" / "continuations.json"),
+        method=label_run(config.aopsd),
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nemo_aopsd.config import AOPSDConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.report.fields import check_fields
 from nemo_aopsd.report.paper_sources import Source
@@ -68,76 +67,70 @@ def performance_table(sources: Sequence[Source]) -> PaperTable:
     others = sorted({e.benchmark for source in sources for e in source.evaluations} - BENCHMARKS.keys())
     benchmarks = BENCHMARKS | {name: name for name in others}
     rows = _base_rows(sources, benchmarks)
-    for method, is_it in _METHODS.items():
-        runs = [source for source in sources if source.config is not None and is_it(source.config.aopsd)]
+    for method, runs in _by_row(sources, _MAIN, _METHODS).items():
         rows += [_run_row(method, source, benchmarks) for source in runs]
         if not runs:
             rows.append([Cell(method), *[_missing("no run")] * (len(benchmarks) + len(EPOCHS))])
-    for source in sources:
-        if source.config is not None and not any(is_it(source.config.aopsd) for is_it in _METHODS.values()):
-            rows.append(_run_row(_points(source.config.aopsd), source, benchmarks))
     header = ("Method", *benchmarks.values(), *(f"Avg. E{epoch}" for epoch in EPOCHS))
     models = sorted({source.model for source in sources})
     caption = (
         f"pass@{K}, %; below it problems solved of problems asked. By benchmark: the newest checkpoint that was "
         "evaluated. Avg.: unweighted mean of the paper's four benchmarks after each epoch, where all four are there. "
-        f"Models: {', '.join(models)}. Rows of one run each, so without an interval over seeds."
+        f"Models: {', '.join(models)}. Rows of one run each, so without an interval over seeds. {_NAMES}"
     )
     return PaperTable("Table 2: overall performance", caption, header, rows)
 
 
 def time_table(sources: Sequence[Source]) -> PaperTable:
     """Table 3: minutes an epoch, relative to the plain sampled-token policy gradient."""
-    runs = [source for source in sources if source.config is not None]
-    named = [(_configuration(source.config.aopsd), source) for source in runs]
-    base = next((fmean(s.minutes) for name, s in named if name == _CONFIGURATIONS[0] and s.minutes), None)
-    longest = max((fmean(source.minutes) for source in runs if source.minutes), default=1.0)
+    by_row = _by_row(sources, _TIMES, _CONFIGURATIONS)
+    base = next((fmean(source.minutes) for source in by_row[_CONFIGURATIONS[0]] if source.minutes), None)
+    longest = max((fmean(source.minutes) for runs in by_row.values() for source in runs if source.minutes), default=1.0)
     rows = []
-    for configuration in dict.fromkeys([*_CONFIGURATIONS, *(name for name, _ in named)]):
-        there = [source for name, source in named if name == configuration]
-        rows += [_time_row(configuration, source, base, longest) for source in there]
-        if not there:
+    for configuration, runs in by_row.items():
+        rows += [_time_row(configuration, source, base, longest) for source in runs]
+        if not runs:
             rows.append([Cell(configuration), _missing("no run"), _missing("no run")])
     caption = (
         "Seconds of the steps of finished epochs: rollout, judge, teacher, student, probes and update; without "
         "evaluations, checkpoints and the attempts before epoch 1. Comparable only on one machine with one model. "
-        "The paper has 24, 27, 30 and 32 minutes."
+        f"The paper has 24, 27, 30 and 32 minutes. {_NAMES}"
     )
     return PaperTable("Table 3: training time", caption, ("Configuration", "Time, min/epoch", "Relative time"), rows)
 
 
-_METHODS: dict[str, Callable[[AOPSDConfig], bool]] = {
-    "SFT": lambda method: method.objective.name == "sft",
-    "GRPO": lambda method: method.objective.name == "grpo",
-    "OPSD": lambda method: method.objective.name in ("pg", "fkl") and _plain(method, "solution"),
-    "OP²SD": lambda method: method.objective.name in ("pg", "fkl") and _plain(method, "other_problem"),
-    "DASH": lambda method: method.objective.name == "dash",
-    "AOPSD": lambda method: (
-        (method.objective.name, method.context.kind, method.weighting, method.curriculum.name)
-        == ("pg", "dag_frontier", "continuation", "competence")
-    ),
-}
+# Labels of the paper's tables, and their rows in its order, as the configs of methods have them.
+_MAIN, _TIMES = "tab:main_results", "tab:gradient-time"
+_METHODS = ("SFT", "GRPO", "OPSD", "OP²SD", "DASH", "AOPSD")
 _CONFIGURATIONS = ("Sampled-token PG", "PG + continuation", "Top-16 forward KL", "Top-32 forward KL")
+_NAMES = (
+    "A run stands in a row of the paper if its settings are exactly that method's; below are other runs, by the config "
+    "of `aopsd methods` that they equal, or the nearest one + what differs."
+)
 
 
-def _plain(method: AOPSDConfig, context: str) -> bool:
-    return (method.context.kind, method.weighting, method.curriculum.name) == (context, "uniform", "shuffle")
+def _by_row(sources: Sequence[Source], table: str, rows: Sequence[str]) -> dict[str, list[Source]]:
+    """The trained runs by row: those of the paper in its order, each there even without a run, then others."""
+    found: dict[str, list[Source]] = {row: [] for row in rows}
+    for source in sources:
+        if not _is_base(source):
+            name = source.method and source.method.row_of(table)
+            found.setdefault(name if name in rows else _name(source), []).append(source)
+    return found
 
 
-def _points(method: AOPSDConfig) -> str:
-    """A method that the paper has no name for, by its four choices."""
-    return " · ".join((method.objective.name, method.context.kind, method.weighting, method.curriculum.name))
+def _name(source: Source) -> str:
+    return str(source.method) if source.method else "unknown: no examples/configs here to compare with"
 
 
-def _configuration(method: AOPSDConfig) -> str:
-    if method.objective.name == "pg":
-        return _CONFIGURATIONS[1 if method.weighting == "continuation" else 0]
-    return f"{method.objective.name}, {method.weighting}"
+def _is_base(source: Source) -> bool:
+    """Is it a model as it is: an evaluation of one, or a run without a step?"""
+    return source.config is None or source.config.aopsd.max_num_steps == 0
 
 
 def _run_row(method: str, source: Source, benchmarks: Mapping[str, str]) -> list[Cell]:
     at = "no evaluation" if source.last_step is None else f"step {source.last_step}"
-    name = Cell(method, f"{source.name}, {at}, objective {source.config.aopsd.objective.name}")
+    name = Cell(method, f"{source.name}, {at}")
     return [
         name,
         *(_rate(source.final(benchmark)) for benchmark in benchmarks),
@@ -148,7 +141,7 @@ def _run_row(method: str, source: Source, benchmarks: Mapping[str, str]) -> list
 def _base_rows(sources: Sequence[Source], benchmarks: Mapping[str, str]) -> list[list[Cell]]:
     """The untrained model of the first source, from whichever evaluation of it there is; then other evaluated ones."""
     names = [Path(source.model).name for source in sources]
-    bare = [name for name, source in zip(names, sources, strict=True) if source.config is None]
+    bare = [name for name, source in zip(names, sources, strict=True) if _is_base(source)]
     rows = []
     for model in dict.fromkeys([names[0], *bare]):
         same = [source for name, source in zip(names, sources, strict=True) if name == model]
@@ -189,7 +182,7 @@ def _counts(summaries: Sequence[Record]) -> str:
 
 
 def _time_row(configuration: str, source: Source, base: float | None, longest: float) -> list[Cell]:
-    name = Cell(configuration, f"{source.name}, context {source.config.aopsd.context.kind}")
+    name = Cell(configuration, source.name)
     if not source.minutes:
         return [name, _missing("no epoch finished"), _missing("no epoch finished")]
     minutes = fmean(source.minutes)

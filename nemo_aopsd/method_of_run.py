@@ -1,0 +1,134 @@
+"""Which method a run is: the config of `aopsd methods` that its settings equal, or the nearest one and what differs.
+
+Two settings are compared only where the run reads them: a probe's threshold tells nothing of a run without probes.
+Not compared at all are those that the base config brings (`NOT_OF_THE_METHOD`), as model, data and optimizer are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nemo_aopsd.config import CHOICES, CONTINUED, AOPSDConfig
+from nemo_aopsd.config_schema import config_schema, flatten
+from nemo_aopsd.methods import Method, list_methods
+
+# Where, how long and on what a run trains; a block stands for all that is in it. `max_num_steps` 0 is told apart.
+NOT_OF_THE_METHOD = (
+    *("engine", "seed", "prompts", "thinking", "evaluation", "context.on_overlong"),
+    *("num_prompts_per_step", "max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds"),
+    *("judge.max_new_tokens", "judge.max_attempt_tokens", "judge.num_retries", "curriculum.num_initial_attempts"),
+)
+_RATIO = ("ratio_clip_min", "ratio_clip_max")
+# By objective; a key that no line names counts as read, so that nothing new is overlooked.
+_READ_BY_OBJECTIVE: dict[str, tuple[str, ...]] = {
+    "pg": ("advantage_clip", *_RATIO),
+    "sft": (),
+    "grpo": _RATIO,
+    "fkl": ("token_clip", "support"),
+    "rkl": (),
+    "jsd": ("jsd_beta",),
+    "topk_fkl": ("top_k", "top_k_form"),
+    "dash": ("token_clip", "support", "dash_kappa"),
+    "eopd": ("advantage_clip", *_RATIO, "top_k", "entropy_threshold", "entropy_weight"),
+    "gkd": ("on_policy_rate", "divergence", "jsd_beta"),
+    "minillm": ("advantage_clip", *_RATIO, "whiten"),
+}
+# Of methods that are equally near, those that others are explained by; then the order of `aopsd methods`.
+_FAMILIAR = ("aopsd", "opsd", "pg")
+
+Settings = dict[str, Any]  # dotted keys below `aopsd`
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """`method` is the run's but for `differing`: the run's own values, by dotted key below `aopsd`."""
+
+    method: Method
+    differing: Settings
+
+    def __str__(self) -> str:
+        """The method's name, and after a + each setting that differs, as one would type it."""
+        settings = ", ".join(f"{key}={_typed(value)}" for key, value in self.differing.items())
+        return f"{self.method.name} + {settings}" if settings else self.method.name
+
+    def row_of(self, table: str) -> str | None:
+        """The paper's name of the run's row in its table of that label; None unless the run is that very method."""
+        return None if self.differing else self.method.row_of(table)
+
+
+def label_run(aopsd: AOPSDConfig) -> Label | None:
+    """What to call a run with this `aopsd:` block. None where the examples, and so all methods, are not installed."""
+    run = _settings(aopsd)
+    read = sorted(settings_read(aopsd))
+    labels = [
+        Label(method, {key: run[key] for key in read if run[key] != settings[key]})
+        for method, settings in _known_methods()
+        if (settings["max_num_steps"] == 0) == (aopsd.max_num_steps == 0)
+    ]
+    return min(labels, key=_distance, default=None)
+
+
+def settings_read(aopsd: AOPSDConfig) -> set[str]:
+    """Dotted keys below `aopsd` that make the run's method: all but the base config's, and those that do nothing."""
+    if aopsd.max_num_steps == 0:  # the model as it is
+        return set()
+    others = {*NOT_OF_THE_METHOD, *_idle(aopsd)}
+    return {key for key in _settings(aopsd) if not {key, key.split(".")[0]} & others}
+
+
+def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
+    """Keys that change nothing, as other settings are."""
+    own = _READ_BY_OBJECTIVE[aopsd.objective.name]
+    yield from (f"objective.{key}" for keys in _READ_BY_OBJECTIVE.values() for key in keys if key not in own)
+    has_order, shows_progress = aopsd.curriculum.name != "shuffle", aopsd.shown_context == "dag_frontier"
+    if not has_order:
+        yield "curriculum.ema"
+    if not aopsd.objective.reads_teacher:
+        yield from ("context.kind", "teacher.weights")
+    if not shows_progress:
+        yield "context.mark_frontier"
+    if not (has_order or shows_progress):
+        yield "judge.model"
+    if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
+        yield "teacher.ema_decay"
+    if aopsd.weighting == "uniform":
+        yield "probes.threshold"
+    if aopsd.weighting in ("uniform", "zero_triggered"):
+        yield from ("probes.beta_positive", "probes.beta_negative")
+    if aopsd.weighting not in CONTINUED:
+        yield from ("probes.length", "probes.max_per_rollout")
+
+
+@cache
+def _known_methods() -> Sequence[tuple[Method, Settings]]:
+    """Each method with its whole `aopsd:` block, over the defaults alone."""
+    found = []
+    for method in list_methods():
+        block = config_schema()
+        for key, value in method.settings.items():
+            OmegaConf.update(block, key.removeprefix("aopsd."), value)
+        found.append((method, _settings(OmegaConf.to_object(block))))
+    return found
+
+
+def _settings(aopsd: AOPSDConfig) -> Settings:
+    return flatten(OmegaConf.to_container(OmegaConf.structured(aopsd)))
+
+
+def _distance(label: Label) -> tuple[int, int, int]:
+    """Another kind of thing is further away than any number: gap_only with a threshold of 1 is still gap_only."""
+    name = label.method.name
+    familiarity = _FAMILIAR.index(name) if name in _FAMILIAR else len(_FAMILIAR)
+    return sum(key in CHOICES for key in label.differing), len(label.differing), familiarity
+
+
+def _typed(value: object) -> str:
+    """A value as an override would have it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
