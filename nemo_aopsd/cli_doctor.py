@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.cli_methods import MethodName, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def mount(app: typer.Typer) -> None:
 def doctor(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Also: does this config fit here?")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
+    method: MethodName = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
     """Versions, GPUs, driver, worker environments, folders, ports; with CONFIG its model, tokenizer and memory.
@@ -31,11 +33,10 @@ def doctor(
     """
     from rich.console import Console
 
-    from nemo_aopsd.config_files import load_config
     from nemo_aopsd.doctor import diagnose, look_around, show
     from nemo_aopsd.doctor.result import EXIT_CODES, worst
 
-    settings = load_config(config, overrides or []) if config else None
+    settings = load_if_named(config, overrides, method)
     diagnosis = diagnose(settings, look_around())
     if settings:
         diagnosis.checks.insert(0, _check_settings(settings))

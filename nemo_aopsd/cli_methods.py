@@ -12,6 +12,7 @@ import typer
 
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.methods import KINDS, find_method, list_methods
 
 MethodName = Annotated[
@@ -22,6 +23,13 @@ MethodName = Annotated[
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
     """The config file, the named method over it, and the overrides over both. Raises UserError."""
     return load_config(config, overrides or [], method and find_method(method))
+
+
+def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: str | None) -> Config | None:
+    """As `load_chosen`, where the file may be left out. Raises UserError also for a method that goes over none."""
+    if method and not config:
+        raise UserError("--method: goes over a CONFIG, and there is none. Leave it out, or name the file.")
+    return load_chosen(config, overrides, method) if config else None
 
 
 def mount(app: typer.Typer) -> None:

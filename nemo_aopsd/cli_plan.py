@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.cli_methods import MethodName, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nemo_aopsd.config import Config
     from nemo_aopsd.plan import Plan
 
 
@@ -26,6 +28,7 @@ def mount(app: typer.Typer) -> None:
 def plan(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="What to plan.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
+    method: MethodName = None,
     gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Instead of the config's number.")] = None,
     gpu: Annotated[str, typer.Option(metavar="KIND", help="h100, h200, a100, b200 or cpu.")] = "h100",
     lengths: Annotated[
@@ -49,7 +52,8 @@ def plan(
     from rich.console import Console
 
     console = Console()
-    if sum(map(bool, (config, fit, against))) != 1:
+    settings = load_if_named(config, overrides, method)
+    if sum(map(bool, (settings, fit, against))) != 1:
         raise UserError("aopsd plan: expected one of CONFIG, --fit RUN and --against RUN. See aopsd plan --help.")
     if out and not fit:
         raise UserError("--out: only --fit writes a file. Leave it out, or add --fit RUN.")
@@ -58,14 +62,13 @@ def plan(
     elif against:
         _compare(against, gpu, gpus, constants, console)
     else:
-        _plan(config, overrides or [], (gpu, gpus, constants, lengths), scaling, as_json, console)
+        _plan(settings, (gpu, gpus, constants, lengths), scaling, as_json, console)
 
 
-def _plan(config: Path, overrides: list[str], machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:
-    from nemo_aopsd.config_files import load_config
+def _plan(config: Config, machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:
     from nemo_aopsd.plan import make_plan, show
 
-    made = make_plan(load_config(config, overrides), *machine)
+    made = make_plan(config, *machine)
     if scaling and (as_json or made.setup.is_local):
         raise UserError("--scaling is a table of cluster runs: not with --json or aopsd.engine=local.")
     if as_json:

@@ -324,6 +324,15 @@ def test_the_exit_code_is_the_severity_and_json_says_the_same(monkeypatch, bad, 
     assert {"name", "severity", "found", "expected", "remedy"} == set(answer["checks"][0])
 
 
+def test_a_method_goes_over_the_config_and_over_no_other():
+    def error_of(*words):
+        return str(CliRunner().invoke(app, ["doctor", *map(str, words)]).exception)
+
+    assert "methods/sft.yaml" in error_of(CONFIGS / "aopsd_qwen3_8b.yaml", "--method", "sft")  # refused on a cluster
+    assert "Did you mean `opsd`?" in error_of(CONFIGS / "aopsd_tiny_cpu.yaml", "--method", "ops")
+    assert "goes over a CONFIG" in error_of("--method", "opsd")
+
+
 def test_the_table_shows_findings_remedies_and_sums(monkeypatch):
     monkeypatch.setattr(probe, "versions", lambda: {"python": "3.12.1", "torch": "2.10", "transformers": "4.9"})
     monkeypatch.setenv("COLUMNS", "200")

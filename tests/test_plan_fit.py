@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.plan import make_plan
 from nemo_aopsd.plan.compare import compare
@@ -22,6 +22,7 @@ from tests.fake_run import write_run
 
 REPO = Path(__file__).parents[1]
 CONFIG = REPO / "examples/configs/aopsd_qwen3_4b_megatron.yaml"
+TINY = REPO / "examples/configs/aopsd_tiny_cpu.yaml"
 TRUE = {"sampler_bandwidth": 0.6, "sampler_step": 3e-3, "update_compute": 0.25, "score_compute": 0.5, "turn": 4.0}
 
 
@@ -191,8 +192,50 @@ def test_a_fit_of_a_run_is_written_and_used(run, tmp_path):
     assert call("--against", run, "--gpu", "cpu", "--constants", out).exit_code == 0
 
 
+def test_a_method_goes_over_the_config():
+    """What a step of it does: DASH has no judge and no probes, GRPO no teacher and 8 answers, SFT samples nothing."""
+    words = (TINY, "--gpu", "cpu", "--json")
+    stages = {
+        name: json.loads(call(*words, "--method", name).stdout)["step_seconds"].keys()
+        for name in ("aopsd", "dash", "grpo", "sft")
+    }
+    assert stages == {
+        "aopsd": {"rollout", "judge", "student", "teacher", "probes", "update"},
+        "dash": {"rollout", "update"},
+        "grpo": {"rollout", "student", "update"},
+        "sft": {"update"},
+    }
+    grpo = json.loads(call(*words, "--method", "grpo", "aopsd.num_prompts_per_step=4").stdout)
+    assert grpo["workload"]["rows"] == 32
+    assert any("no step is taken" in note for note in json.loads(call(*words, "--method", "base").stdout)["notes"])
+
+
+def test_a_run_tells_a_method_only_what_is_the_same_for_both(run):
+    """Its frontier is no solution, and its probes are none of a method without; the lengths of rows are its own."""
+    rows = [json.loads(line) for path in sorted((run / "rollouts").iterdir())[1:] for line in path.open()]
+    num_probes = sum(len(row["probes"]) for row in rows)
+    for name, probes in (("opsd", 0), ("continuation", num_probes / len(rows) * 32)):
+        words = (TINY, "--method", name, "--json")
+        alone, found = (json.loads(call(*words, *more).stdout)["workload"] for more in ((), ("--lengths", run)))
+        assert found["teacher_prompt"] == alone["teacher_prompt"]
+        assert found["response"] == pytest.approx(sum(len(row["response"]) for row in rows) / len(rows))
+        assert found["probes"] == pytest.approx(probes) and (alone["probes"] > 0) == (probes > 0)
+
+
+def test_a_run_without_a_teacher_is_compared_as_any_other(run):
+    config = load_config(run / "config.yaml", ["aopsd.objective.name=sft", "aopsd.weighting=uniform"])
+    (run / "config.yaml").write_text(to_yaml(config))
+    for file in (run / "rollouts").iterdir():
+        rows = [json.loads(line) | {"teacher_prompt": None, "probes": []} for line in file.open()]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = call("--against", run, "--gpu", "cpu")
+    assert outcome.exit_code == 0, outcome.output
+
+
 def test_mistakes_are_named(run, tmp_path):
     assert "expected one of CONFIG" in error_of()
+    assert "goes over a CONFIG" in error_of("--method", "opsd", "--against", run)
+    assert "Did you mean `opsd`?" in error_of(CONFIG, "--method", "ops")
     assert "expected one of CONFIG" in error_of(CONFIG, "--against", run)
     assert "only --fit writes" in error_of(CONFIG, "--out", tmp_path / "x")
     assert "no run in it" in error_of("--against", tmp_path)

@@ -124,6 +124,8 @@ def _notes(config: Config, setup: Setup, work: Workload) -> list[str]:
     """What the numbers do not cover, for this config."""
     notes = []
     copies = setup.model_copies
+    if config.aopsd.max_num_steps == 0:
+        notes.append("aopsd.max_num_steps=0: no step is taken; the numbers are of one that would be")
     if work.teaches_in_update:
         notes.append(
             f"aopsd.objective.name={config.aopsd.objective.name}: the teacher's forward counts to the update; forming "

@@ -36,7 +36,7 @@ class Measured:
 
     def workload(self, planned: Workload) -> Workload:
         """`planned` with the lengths of this run's rows."""
-        return workload.from_rollouts(planned, self._records(), len(self.steps), str(self.folder))
+        return workload.from_rollouts(planned, self._records(), len(self.steps), str(self.folder), self.config.aopsd)
 
     def _records(self) -> Iterator[dict[str, Any]]:
         for step in self.steps:

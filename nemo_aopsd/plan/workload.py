@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nemo_aopsd.config import CONTINUED, Config
+from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.objectives import build_objective
@@ -23,6 +23,7 @@ class Workload:
     prompts: int  # problems a step
     rows: int  # rollouts a step
     question: float
+    context: str  # what the teacher sees
     teacher_prompt: float
     response: float
     longest: float  # response of the step, which the sampler waits for
@@ -71,6 +72,7 @@ def from_config(config: Config, constants: Constants) -> Workload:
         prompts=aopsd.num_prompts_per_step,
         rows=rows,
         question=question,
+        context=aopsd.shown_context,
         teacher_prompt=question + _context_tokens(aopsd.context.kind, lengths, wording),
         response=response,
         longest=limit,
@@ -88,33 +90,46 @@ def from_config(config: Config, constants: Constants) -> Workload:
     )
 
 
-def from_rollouts(workload: Workload, records: Iterable[dict[str, Any]], steps: int, where: str) -> Workload:
-    """`workload` with the lengths of `records`, the rollouts of `steps` steps. Raises UserError if there are none."""
+def from_rollouts(
+    workload: Workload, records: Iterable[dict[str, Any]], steps: int, where: str, run: AOPSDConfig
+) -> Workload:
+    """`workload` with the lengths of `records`, the rollouts of `steps` steps of a run with the settings `run`.
+
+    Another context's prompts tell nothing, nor do a run's probes where one of both has none: there the plan's own
+    numbers stay. Raises UserError if there are no rollouts.
+    """
     rows = list(records)
     if not rows:
         raise UserError(f"{where}: no rollouts in it. Expected a run that has done at least two steps.")
     response = mean(len(row["response"]) for row in rows)
     characters = mean(len(row["response_text"]) for row in rows) / max(response, 1)
     question = mean(len(row["student_prompt"]) for row in rows)
-    teacher = mean(len(row["teacher_prompt"]) for row in rows)
+    prompts = [len(row["teacher_prompt"]) for row in rows if row["teacher_prompt"] is not None]
+    same_context = bool(prompts) and run.shown_context == workload.context
+    both_probe = workload.probes > 0 and run.weighting in CONTINUED
     judged = [len(row["judge_text"]) / characters for row in rows if row["judge_text"] is not None]
     by_step: dict[int, int] = {}
     for row in rows:
         by_step[row["step"]] = max(by_step.get(row["step"], 0), len(row["response"]))
-    measured = ("response_share", "question_tokens", "solution_tokens", "graph_tokens", "trigger_rate")
-    sources = workload.sources | dict.fromkeys((*measured, *(["judge_tokens"] if judged else [])), where)
+    measured = [
+        *("response_share", "question_tokens"),
+        *(("solution_tokens", "graph_tokens") if same_context else ()),
+        *(("trigger_rate",) if both_probe else ()),
+        *(("judge_tokens",) if judged else ()),
+    ]
     wording = workload.judge_prompt - workload.question - workload.response  # graph and instructions, as planned
+    num_rows = round(len(rows) / steps)
     return replace(
         workload,
         question=question,
-        teacher_prompt=teacher,
+        teacher_prompt=mean(prompts) if same_context else workload.teacher_prompt,
         response=response,
         longest=mean(by_step.values()),
         judge_prompt=question + response + wording,
         judge_answer=mean(judged) if judged else workload.judge_answer,
-        rows=round(len(rows) / steps),
-        probes=sum(len(row["probes"]) for row in rows) / steps,
-        sources=sources,
+        rows=num_rows,
+        probes=sum(len(row["probes"]) for row in rows) / steps if both_probe else workload.scaled(num_rows).probes,
+        sources=workload.sources | dict.fromkeys(measured, where),
     )
 
 
