@@ -78,6 +78,9 @@ class Engine(Protocol):
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """Hand numbers that the run folder has already to the engine's own trackers, if it has any."""
 
+    def forget_metrics_after(self, step: int) -> None:
+        """Before the first number of a process: the run goes on from `step`, so later steps are made again."""
+
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights."""
 

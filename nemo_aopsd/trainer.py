@@ -84,6 +84,7 @@ class Trainer:
             self.response_tokens, self.train_seconds = state["response_tokens"], state["train_seconds"]
             self.curriculum.load_state_dict(state["curriculum"])
         self._forget_steps_after(self.step)
+        self.engine.forget_metrics_after(self.step)
         if not self._finished():
             self._forget_evaluations_after(self.curriculum.epoch)
         if not state:

@@ -150,6 +150,9 @@ class FakeEngine:
     def log_metrics(self, metrics, step):
         self.logged.append((step, metrics))
 
+    def forget_metrics_after(self, step):
+        self.forgotten_after = step
+
     def teacher_checksum(self):
         return hashlib.sha256(self.teacher.logits.detach().numpy().tobytes()).hexdigest()
 

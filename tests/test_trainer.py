@@ -117,6 +117,20 @@ def test_killed_at_any_moment_and_resumed_it_ends_like_an_uninterrupted_run(tmp_
         assert outcome(folder) == uninterrupted, f"killed after {calls} calls"
 
 
+def test_what_a_tracker_forgets_and_is_told_again_adds_up_to_an_uninterrupted_run(tmp_path):
+    def numbers(logged):
+        return [(step, {k: v for k, v in each.items() if not k.startswith("time/")}) for step, each in logged]
+
+    whole, killed, again = make_engine(), dying(make_engine(), 32), make_engine()
+    run(tmp_path / "whole", whole, save_period=2)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", killed, save_period=2)
+    run(tmp_path / "killed", again, resume=True, save_period=2)
+    assert (killed.forgotten_after, again.forgotten_after) == (0, 4) and killed.logged[-1][0] == 5
+    stays = [entry for entry in killed.logged if entry[0] <= again.forgotten_after]
+    assert numbers([*stays, *again.logged]) == numbers(whole.logged)
+
+
 def test_killed_again_and_again_it_still_arrives(tmp_path, uninterrupted):
     for attempt in range(30):
         try:

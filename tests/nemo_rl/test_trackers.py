@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,8 +41,26 @@ def test_tensorboard_has_every_number_of_metrics_jsonl_at_its_step(engine, confi
     assert list((run / "tensorboard").glob("*/events*"))  # the config, as TensorBoard's hyperparameters
 
 
+def test_tensorboard_shows_a_step_that_comes_again_once(config):  # noqa: F811
+    """Killed behind step 5, the newest checkpoint that of step 3, an evaluation at it."""
+    logged = with_logger(config, tensorboard_enabled=True)
+    first = start_trackers(logged, 1)
+    for step in range(1, 6):
+        first.log_metrics({"train/loss": float(step)}, step)
+    first.log_metrics({"eval/pass_at_1": 0.3}, 3)
+    time.sleep(2.5)  # and no flush, as in a process that is killed
+    again = start_trackers(logged, 4)
+    for step in range(4, 7):
+        again.log_metrics({"train/loss": step + 0.5}, step)
+    again.loggers[0].writer.flush()
+    events = EventAccumulator(str(Path(config.logger["log_dir"]) / "tensorboard")).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert found == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.5), (5, 5.5), (6, 6.5)]
+    assert [event.step for event in events.Scalars("eval/pass_at_1")] == [3]
+
+
 def test_no_tracker_no_logger(config, tmp_path):  # noqa: F811
-    assert start_trackers(config) is None
+    assert start_trackers(config, 1) is None
     bare = replace(config, logger={"log_dir": str(tmp_path / "bare")})
-    assert start_trackers(bare) is None
+    assert start_trackers(bare, 1) is None
     assert not (tmp_path / "bare").exists()

@@ -62,6 +62,9 @@ class LocalEngine:
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """This engine has no trackers; the run folder has all numbers."""
 
+    def forget_metrics_after(self, step: int) -> None:
+        """As there are no trackers, nothing is to be forgotten."""
+
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights, by name."""
         digest = hashlib.sha256()

@@ -39,6 +39,7 @@ class NemoRLEngine:
         self.hf_tokenizer = get_tokenizer(config.policy["tokenizer"])
         self.tokenizer = HFTokenizer(self.hf_tokenizer, _model_end_ids(config.policy["model_name"]))
         self.checkpoint: Path | None = None
+        self.last_step = 0  # of the metrics that stay
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -54,7 +55,7 @@ class NemoRLEngine:
 
     @cached_property
     def trackers(self) -> Logger | None:
-        return start_trackers(self.config)
+        return start_trackers(self.config, self.last_step + 1)
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
         """One optimizer step on all `rows`; none, and `train/skipped` 1, if no token counts.
@@ -82,9 +83,13 @@ class NemoRLEngine:
         return {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """To the trackers of the `logger` block. A step that is made again after a kill is logged again."""
+        """To the trackers of the `logger` block."""
         if self.trackers:
             self.trackers.log_metrics(metrics, step)
+
+    def forget_metrics_after(self, step: int) -> None:
+        """TensorBoard forgets; what the other trackers make of a step that comes again is theirs (docs/nemo_rl.md)."""
+        self.last_step = step
 
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's Hugging Face tensors, whatever the parallel layout."""
