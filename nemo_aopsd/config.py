@@ -45,6 +45,7 @@ class ObjectiveConfig:
     ratio_clip_min: float = 0.2
     ratio_clip_max: float = 0.2
     token_clip: float | None = None  # fkl, dash: tau, the most that one vocabulary entry may add
+    support: int | None = None  # fkl, dash: compare the teacher's so many likeliest words and the rest; null: all
     jsd_beta: float = 0.5  # jsd, gkd: weight of the teacher in the mixture
     top_k: int = 16  # topk_fkl, eopd
     top_k_form: str = "none"  # topk_fkl: how teacher and student are normalised over the top k
@@ -54,6 +55,13 @@ class ObjectiveConfig:
     on_policy_rate: float = 0.5  # gkd: lambda, the share of steps on the student's own responses
     divergence: str = "jsd"  # gkd
     whiten: bool = False  # minillm: advantages of the step to mean 0 and deviation 1
+
+    @property
+    def top_k_setting(self) -> tuple[str, int | None]:
+        """The key for how many of the teacher's likeliest words are read, and the number; None for all or none."""
+        if self.name in ("fkl", "dash"):
+            return "aopsd.objective.support", self.support
+        return "aopsd.objective.top_k", self.top_k if self.name in ("topk_fkl", "eopd") else None
 
     @property
     def reads_teacher(self) -> bool:

@@ -33,10 +33,13 @@ LOCAL_KEYS = (
 BLOCKS = sorted({key[: dot.start()] for key in LOCAL_KEYS for dot in re.finditer(r"\.", key)})
 _MAY_BE_NULL = (
     *("aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
-    *("aopsd.probes.max_per_rollout", "aopsd.objective.token_clip", "policy.tokenizer.name"),
+    *("aopsd.probes.max_per_rollout", "aopsd.objective.token_clip", "aopsd.objective.support"),
+    "policy.tokenizer.name",
 )
 _ABSENT = object()
-_ON_NEMO_RL = ("pg", "topk_fkl")  # objectives that engine can make of what NeMo RL's trainer hands a loss
+# Objectives that engine can make of what NeMo RL's trainer hands a loss.
+_ON_A_SUPPORT = ("fkl", "dash")
+_ON_NEMO_RL = ("pg", "topk_fkl", *_ON_A_SUPPORT)
 
 Tree = dict[str, Any]
 Fault = tuple[str, str]  # dotted key, what is wrong with it
@@ -103,7 +106,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
             "aopsd.max_num_epochs",
             *("aopsd.judge.max_new_tokens", "aopsd.judge.max_attempt_tokens"),
             *("aopsd.probes.max_per_rollout", "aopsd.curriculum.num_initial_attempts"),
-            *("aopsd.max_response_tokens", "aopsd.objective.top_k"),
+            *("aopsd.max_response_tokens", "aopsd.objective.top_k", "aopsd.objective.support"),
             *("aopsd.evaluation.num_samples", "aopsd.evaluation.max_new_tokens", "aopsd.evaluation.period"),
             *("policy.max_total_sequence_length", "policy.generation.max_new_tokens"),
             *("policy.train_micro_batch_size", "policy.logprob_batch_size", "policy.generation_batch_size"),
@@ -239,9 +242,17 @@ def _unfit_for_the_objective(tree: Tree) -> Iterator[Fault]:
             f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
             "8 is usual.",
         )
-    has_engine = objective in _ON_NEMO_RL or select(tree, "aopsd.engine") != "nemo_rl"
-    if objective in CHOICES["objective.name"] and not has_engine:
-        expected = f"must be {' or '.join(_ON_NEMO_RL)} with aopsd.engine=nemo_rl"
+    if select(tree, "aopsd.engine") != "nemo_rl":
+        return
+    if objective in _ON_A_SUPPORT and select(tree, "aopsd.objective.support") is None:
+        yield (
+            "aopsd.objective.support",
+            f"must be a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl; got None. The "
+            "teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
+            "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local.",
+        )
+    if objective in CHOICES["objective.name"] and objective not in _ON_NEMO_RL:
+        expected = f"must be {', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl"
         yield "aopsd.objective.name", f"{expected}; got {objective!r}. Use engine=local.{_stock_script(objective)}"
 
 

@@ -283,9 +283,14 @@ def test_values_that_cannot_work(base, override, expected):
             "must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got 1. 8 is",
         ),
         (
-            ["aopsd.objective.name=fkl", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],
+            ["aopsd.objective.name=dash", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],
+            "aopsd.objective.support",
+            "must be a number K with aopsd.objective.name=dash and aopsd.engine=nemo_rl; got None.",
+        ),
+        (
+            ["aopsd.objective.name=rkl", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],
             "aopsd.objective.name",
-            "must be pg or topk_fkl with aopsd.engine=nemo_rl; got 'fkl'. Use engine=local.",
+            "must be pg, topk_fkl, fkl or dash with aopsd.engine=nemo_rl; got 'rkl'. Use engine=local.",
         ),
         (
             ["aopsd.objective.name=sft", "aopsd.weighting=uniform", "aopsd.engine=nemo_rl"],

@@ -93,10 +93,10 @@ def naive_loss(engine: LocalEngine, rows: list[TrainRow], made) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean"])
-@pytest.mark.parametrize("name", NAMES)
-def test_chunked_loss_and_gradient_equal_those_of_whole_softmax_tensors(name, aggregation, monkeypatch):
+@pytest.mark.parametrize(("name", "support"), [*((name, None) for name in NAMES), ("fkl", 5), ("dash", 5)])
+def test_chunked_loss_and_gradient_equal_those_of_whole_softmax_tensors(name, support, aggregation, monkeypatch):
     monkeypatch.setattr(network_module, "MAX_LOGITS", 12 * V)  # four positions a chunk where distributions are compared
-    engine, made = make_engine(), objective(name, aggregation=aggregation, token_clip=0.2)
+    engine, made = make_engine(), objective(name, aggregation=aggregation, token_clip=0.2, support=support)
     rows = make_rows(engine, made)
     loss = naive_loss(engine, rows, made)
     model = engine.student.network.causal_lm
@@ -173,8 +173,8 @@ def test_steps_on_a_divergence_bring_the_student_to_the_teacher():
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("name", ["topk_fkl", "eopd"])
-def test_more_tokens_than_the_vocabulary_has_are_refused_at_the_start(name, tmp_path):
+@pytest.mark.parametrize(("name", "key"), [("topk_fkl", "top_k"), ("eopd", "top_k"), ("fkl", "support")])
+def test_more_tokens_than_the_vocabulary_has_are_refused_at_the_start(name, key, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     for file, content in {"config.json": {"vocab_size": V}, "tokenizer.json": {}}.items():
@@ -183,11 +183,11 @@ def test_more_tokens_than_the_vocabulary_has_are_refused_at_the_start(name, tmp_
     optimizer = {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-3}}
 
     def settings_of(k: int):
-        aopsd = AOPSDConfig(objective=ObjectiveConfig(name=name, top_k=k), weighting="uniform")
+        aopsd = AOPSDConfig(objective=ObjectiveConfig(name=name, **{key: k}), weighting="uniform")
         return read_settings(make_config(tmp_path, aopsd, model_name=str(model), optimizer=optimizer))
 
     settings_of(V)
-    with pytest.raises(UserError, match=rf"top_k is {V + 1}, .* has {V} tokens.*at most {V}"):
+    with pytest.raises(UserError, match=rf"{key} is {V + 1}, .* has {V} tokens.*at most {V}"):
         settings_of(V + 1)
 
 

@@ -88,8 +88,12 @@ def test_every_config_goes_over_a_large_model_and_nothing_of_its_own_method_is_l
 
 
 def test_nemo_rl_refuses_the_objectives_that_it_has_not_by_the_line_of_the_method():
-    with pytest.raises(UserError, match=r"methods/opsd\.yaml:4: .* must be pg or topk_fkl with aopsd\.engine=nemo_rl"):
+    with pytest.raises(UserError, match=r"methods/gkd\.yaml:4: .* must be pg, topk_fkl, fkl or dash with"):
+        load("gkd", base=LARGE)
+    with pytest.raises(UserError, match=r"methods/opsd\.yaml:4: `aopsd\.objective\.support` must be a number K with"):
         load("opsd", base=LARGE)
+    for name in ("opsd", "op2sd", "dash"):
+        assert load(name, "aopsd.objective.support=64", base=LARGE).aopsd.objective.support == 64
 
 
 @pytest.mark.parametrize(("name", "point"), POINTS.items())

@@ -78,9 +78,14 @@ def test_the_other_backend_has_its_own_sizes():
     assert found.data_parallel_size == 2  # 8 / 4, whatever Megatron's block says
 
 
-@pytest.mark.parametrize("form", ["none", "renorm", "teacher_renorm"])
-def test_top_k_distillation_has_its_other_forms(form):
+@pytest.mark.parametrize("form", ["none", "renorm", "teacher_renorm", "tail"])
+def test_top_k_distillation_has_all_forms(form):
     assert settings(*TOP_K, f"aopsd.objective.top_k_form={form}").backend == "megatron"
+
+
+@pytest.mark.parametrize("name", ["fkl", "dash"])
+def test_whole_vocabulary_objectives_with_a_support(name):
+    assert settings(*TOP_K, f"aopsd.objective.name={name}", "aopsd.objective.support=64").backend == "megatron"
 
 
 def test_version_2_may_stand_where_dtensor_is_off():
@@ -223,10 +228,6 @@ def test_an_odd_tokenizer_is_kept():
             *("aopsd.objective.aggregation", "seq_mean", "loss_fn.token_level_loss=false for a mean over responses"),
         ),
         # top-k distillation
-        (
-            [*TOP_K, "aopsd.objective.top_k_form=tail"],
-            *("aopsd.objective.top_k_form", "tail", "Set aopsd.objective.top_k_form=none, or aopsd.engine=local"),
-        ),
         ([*TOP_K, *ON_DTENSOR], f"{DTENSOR}.enabled", "true", f"Set {DTENSOR}.enabled=false, or aopsd.engine=local"),
         ([*TOP_K, f"++{PACKING}.fuse_loss=true"], f"{PACKING}.fuse_loss", "true", f"Set {PACKING}.fuse_loss=false"),
         (

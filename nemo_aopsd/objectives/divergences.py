@@ -31,31 +31,47 @@ def jensen_shannon(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
     return beta * forward_kl(mixture, teacher) + (1 - beta) * forward_kl(mixture, student)
 
 
-def top_k_forward_kl(student: Tensor, teacher: TopK, form: str) -> Tensor:
-    """Forward KL [N] on the teacher's top k, in one of four forms; Z_P and Z_S are the masses of the top k.
+def top_k_forward_kl(student: Tensor, teacher: TopK, form: str, token_clip: float | None = None) -> Tensor:
+    """`forward_kl_on_top_k` of a student's whole log-softmax [N, V]: [N]."""
+    ids = teacher.ids.long()
+    rest = _logprob_of_rest(student, ids) if form == "tail" else None
+    return forward_kl_on_top_k(student.gather(-1, ids), rest, teacher.logprobs, form, token_clip)
+
+
+def forward_kl_on_top_k(
+    student: Tensor, rest: Tensor | None, teacher: Tensor, form: str, token_clip: float | None = None
+) -> Tensor:
+    """Forward KL [...] on the teacher's top k, in one of four forms; Z_P and Z_S are the masses of the top k.
+
+    `student`, `teacher`: log-probs [..., K] of the top k, of the softmax over the whole vocabulary. `rest` [...], for
+    the form `tail`: log(1 - Z_S), summed over the other words, as 1 - Z_S would cancel to nothing.
 
     none:            sum_k P (log P - log S)                         least where all student mass is on the top k
     renorm:          the same of P / Z_P and S / Z_S                 blind to student mass outside of the top k
     teacher_renorm:  the same of P / Z_P and S                       least where all student mass is on the top k
     tail:            `none` + (1 - Z_P) (log(1 - Z_P) - log(1 - Z_S))    least at S = P, on the top k and in sum
 
-    At k = V all four are the whole forward KL (methods: section 2.9).
+    At k = V all four are the whole forward KL (methods: section 2.9). `token_clip` bounds the terms of single words,
+    as in `forward_kl`; the last term of `tail` stands for many words, of which next to none would be clipped.
     """
-    ids, inside = teacher.ids.long(), teacher.logprobs
-    chosen = student.gather(-1, ids)
     if form == "renorm":
-        chosen = chosen.log_softmax(-1)
+        student = student.log_softmax(-1)
     if form in ("renorm", "teacher_renorm"):
-        inside = inside.log_softmax(-1)
-    value = forward_kl(chosen, inside)
-    return value + _tail(student, ids, inside) if form == "tail" else value
+        teacher = teacher.log_softmax(-1)
+    value = forward_kl(student, teacher, token_clip)
+    return value if rest is None else value + _tail(rest, teacher)
 
 
-def _tail(student: Tensor, ids: Tensor, inside: Tensor) -> Tensor:
-    """The last term of `tail`. The student's tail is summed itself: 1 - Z_S would cancel to nothing."""
-    rest = 1 - inside.exp().sum(-1)
-    exists = rest > ids.shape[-1] * torch.finfo(inside.dtype).eps  # else it is rounding, and log 0 would come of it
-    outside = student.scatter(-1, ids, -torch.inf)
-    student_rest = torch.where(exists.unsqueeze(-1), outside, student).logsumexp(-1)
-    term = rest * (torch.where(exists, rest, 1.0).log() - student_rest)
-    return torch.where(exists, term, 0.0)
+def _tail(rest: Tensor, teacher: Tensor) -> Tensor:
+    """The last term of `tail`, from log(1 - Z_S) and the teacher's log-probs of the top k."""
+    mass = 1 - teacher.exp().sum(-1)
+    rounding = teacher.shape[-1] * torch.finfo(teacher.dtype).eps
+    exists = mass > rounding  # else log 0 would come of it
+    return torch.where(exists, mass * (torch.where(exists, mass, 1.0).log() - rest), 0.0)
+
+
+def _logprob_of_rest(student: Tensor, ids: Tensor) -> Tensor:
+    """log(1 - Z_S) [N]; 0 where the top k are all words: no teacher has mass elsewhere, so nothing reads it."""
+    if ids.shape[-1] == student.shape[-1]:
+        return torch.zeros_like(student[..., 0])
+    return student.scatter(-1, ids, -torch.inf).logsumexp(-1)

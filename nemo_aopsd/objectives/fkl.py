@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nemo_aopsd.config import ObjectiveConfig
 from nemo_aopsd.objectives.distillation import Distillation
-from nemo_aopsd.objectives.divergences import forward_kl
+from nemo_aopsd.objectives.divergences import forward_kl, top_k_forward_kl
+from nemo_aopsd.types import Signal, TopK
 
 
 class ForwardKL(Distillation):
     """D_t = sum_v min(P_t (log P_t - log S_t), tau), tau = `token_clip` (OPSD, arXiv 2601.18734, Eq. 8).
 
-    `train/frac_negative`: tokens whose clipped sum is below 0.
+    With `support` K the sum goes over the teacher's K most likely words, and one term, not clipped, compares what both
+    have left for all others: the form `tail` of `forward_kl_on_top_k`. Without tau that is less than the whole sum by
+    (1 - Z_P) KL(P, S) of the other words alone. `train/frac_negative`: tokens whose clipped sum is below 0.
     """
 
-    def divergence(self, student_logprobs: Tensor, teacher: Tensor) -> Tensor:
-        return forward_kl(student_logprobs, teacher, self.config.token_clip)
+    top_k_form = "tail"
+
+    def __init__(self, config: ObjectiveConfig):
+        super().__init__(config)
+        if config.support is not None:
+            self.signal = Signal(top_k=config.support)
+        self.token_clip = config.token_clip
+
+    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
+        if isinstance(teacher, TopK):
+            return top_k_forward_kl(student_logprobs, teacher, self.top_k_form, self.token_clip)
+        return forward_kl(student_logprobs, teacher, self.token_clip)

@@ -11,7 +11,7 @@ from nemo_aopsd.types import Signal, TopK
 
 
 class TopKForwardKL(Distillation):
-    """D_t = the form `top_k_form` of `top_k_forward_kl`; no token is clamped at 0.
+    """D_t = the form `top_k_form` of `forward_kl_on_top_k`; no token is clamped at 0.
 
     `train/frac_negative`: tokens whose truncated sum is below 0, which some other implementations clamp.
     """
@@ -19,6 +19,7 @@ class TopKForwardKL(Distillation):
     def __init__(self, config: ObjectiveConfig):
         super().__init__(config)
         self.signal = Signal(top_k=config.top_k)
+        self.top_k_form = config.top_k_form
 
     def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
-        return top_k_forward_kl(student_logprobs, teacher, self.config.top_k_form)
+        return top_k_forward_kl(student_logprobs, teacher, self.top_k_form)

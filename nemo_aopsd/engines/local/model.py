@@ -67,7 +67,10 @@ class LocalModel:
         """The `k` most likely tokens at the place of each response token, on the CPU."""
         words = self.network.head.weight.shape[0]
         if k > words:
-            raise UserError(f"aopsd.objective.top_k={k}: the model's vocabulary has {words} tokens. Lower it.")
+            raise UserError(
+                f"aopsd.objective.top_k={k} (for fkl and dash: support): the model's vocabulary has {words} tokens. "
+                "Lower it."
+            )
         rows = list(zip(prompts, responses, strict=True))
         self._check_lengths(rows)
         results: dict[int, TopK] = {}

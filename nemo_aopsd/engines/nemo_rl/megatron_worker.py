@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import ray
@@ -13,9 +12,10 @@ from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from nemo_rl.models.policy.workers.megatron_policy_worker import MegatronPolicyWorkerImpl
 from torch import Tensor
 
+from nemo_aopsd.engines.nemo_rl.stand_ins import in_place_of_nemo_rls
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
-from nemo_aopsd.engines.nemo_rl.topk_loss import prepare_without_padding
+from nemo_aopsd.engines.nemo_rl.topk_loss import prepare
 
 
 class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
@@ -38,24 +38,13 @@ class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
         yield from self.megatron_bridge.export_hf_weights([self.model], show_progress=False)
 
     def train(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        with _in_place_of_nemo_rls(prepare_loss_input=prepare_without_padding):
+        with in_place_of_nemo_rls(train, prepare_loss_input=prepare):
             return super().train(*args, **kwargs)
 
     def get_topk_logits(self, **kwargs: Any) -> BatchedDataDict:
         """NeMo RL's, of the teacher, with what `top_k_and_norm` puts into the last two of its k columns."""
-        with _in_place_of_nemo_rls(distributed_vocab_topk=top_k_and_norm), self.use_reference_model():
+        with in_place_of_nemo_rls(train, distributed_vocab_topk=top_k_and_norm), self.use_reference_model():
             return super().get_topk_logits(**kwargs)
-
-
-@contextmanager
-def _in_place_of_nemo_rls(**functions: Callable[..., Any]) -> Iterator[None]:
-    """Its Megatron forward has no argument for these; it looks them up by name at each call."""
-    originals = {name: getattr(train, name) for name in functions}
-    vars(train).update(functions)
-    try:
-        yield
-    finally:
-        vars(train).update(originals)
 
 
 @ray.remote(runtime_env=get_runtime_env_for_policy_worker("megatron_policy_worker"))

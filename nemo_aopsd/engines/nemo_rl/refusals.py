@@ -118,18 +118,9 @@ def _loss(tree: Tree) -> Iterator[Fault]:
 
 
 def _top_k(tree: Tree) -> Iterator[Fault]:
-    if tree["aopsd.objective.name"] != "topk_fkl":
+    if tree["aopsd.objective.name"] not in ("topk_fkl", "fkl", "dash"):
         return
     local = "aopsd.engine=local"
-    key = "aopsd.objective.top_k_form"
-    if tree[key] == "tail":
-        yield Fault(
-            key,
-            "tail",
-            "none, renorm or teacher_renorm: the trainer gives the student's log-probs of the top k alone, and one "
-            "minus their mass would be rounding",
-            f"Set {key}=none, or {local}",
-        )
     if tree.uses_dtensor:
         why = "the teacher's normaliser is taken in Megatron's forward"
         yield must_be(tree, f"{DTENSOR}.enabled", False, why, local)

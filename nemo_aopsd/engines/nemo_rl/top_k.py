@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import torch
-from nemo_rl.distributed.model_utils import distributed_vocab_topk
+from nemo_rl.distributed.model_utils import (
+    ChunkedDistributedGatherLogprob,
+    distributed_vocab_topk,
+    group_all_reduce_sum_with_grad,
+)
 from torch import Tensor, distributed
+from torch.utils.checkpoint import checkpoint
 
 from nemo_aopsd.errors import UserError
 
@@ -26,7 +31,10 @@ def top_k_and_norm(
     """
     vocabulary = vocab_parallel_logits.shape[-1] * distributed.get_world_size(tp_group)
     if k - 2 > vocabulary:
-        raise UserError(f"aopsd.objective.top_k is {k - 2}, the vocabulary {vocabulary}: lower it, 16 is usual")
+        raise UserError(
+            f"the teacher's top {k - 2} are wanted, the vocabulary has {vocabulary}: lower aopsd.objective.top_k, or "
+            "aopsd.objective.support for fkl and dash"
+        )
     bounds = {"vocab_start_index": vocab_start_index, "vocab_end_index": vocab_end_index}
     values, ids = [], []
     for chunk in vocab_parallel_logits.split(chunk_size or vocab_parallel_logits.shape[1], dim=1):
@@ -47,3 +55,51 @@ def _norm_and_entropy(logits: Tensor, group: distributed.ProcessGroup) -> tuple[
     distributed.all_reduce(sums, group=group)
     log_sum = sums[0].log()
     return highest + log_sum, log_sum - sums[1] / sums[0]
+
+
+class GatherWithRest:
+    """Stands in for NeMo RL's `ChunkedDistributedGatherLogprob`, and adds a column: log(1 - the others' sum)."""
+
+    @staticmethod
+    def apply(
+        vocab_parallel_logits: Tensor,  # [B, S, V_local], with gradient
+        ids: Tensor,  # [B, S, K], of the whole vocabulary
+        vocab_start_index: int,
+        vocab_end_index: int,
+        chunk_size: int,
+        tp_group: distributed.ProcessGroup,
+        inference_only: bool = False,
+    ) -> Tensor:
+        """Log-probs [B, S, K + 1] float32 of `ids`, and of all other tokens together."""
+        bounds = vocab_start_index, vocab_end_index
+        of_ids = ChunkedDistributedGatherLogprob.apply(
+            vocab_parallel_logits, ids, *bounds, chunk_size, tp_group, inference_only
+        )
+        chunks = zip(vocab_parallel_logits.split(chunk_size, dim=1), ids.split(chunk_size, dim=1), strict=True)
+        rest = [
+            checkpoint(_logprob_of_rest, *chunk, vocab_start_index, tp_group, use_reentrant=False) for chunk in chunks
+        ]
+        return torch.cat([of_ids, torch.cat(rest, dim=1).unsqueeze(-1)], dim=-1)
+
+
+def _logprob_of_rest(logits: Tensor, ids: Tensor, vocab_start_index: int, group: distributed.ProcessGroup) -> Tensor:
+    """log of the probability of all tokens but `ids`, [B, S]; summed, as one minus that of `ids` would cancel.
+
+    Finite, and meaningless, where `ids` are the whole vocabulary.
+    """
+    num_local = logits.shape[-1]
+    local = ids - vocab_start_index
+    local = torch.where((local >= 0) & (local < num_local), local, num_local)  # others' ids fall into a spare column
+    excluded = torch.zeros(*logits.shape[:-1], num_local + 1, dtype=torch.bool, device=logits.device)
+    excluded = excluded.scatter(-1, local, True)[..., :-1]
+    logits = logits.float()
+    return _logsumexp(logits.masked_fill(excluded, -torch.inf), group) - _logsumexp(logits, group)
+
+
+def _logsumexp(logits: Tensor, group: distributed.ProcessGroup) -> Tensor:
+    """[B, S] of logits [B, S, V_local], with gradient; 0 where all are -inf."""
+    highest = logits.detach().amax(-1)
+    distributed.all_reduce(highest, distributed.ReduceOp.MAX, group=group)
+    highest = torch.where(highest == -torch.inf, 0.0, highest)
+    total = group_all_reduce_sum_with_grad((logits - highest.unsqueeze(-1)).exp().sum(-1), group)
+    return highest + torch.where(total == 0, 1.0, total).log()
