@@ -188,6 +188,7 @@ def watch(engine: Any) -> dict[str, float]:
 
     put(engine.teacher, "continue_greedily", "teacher continues")
     put(engine.student, "branch_logprobs", "student scores")
+    put(engine.cluster, "tell_sampler", "changes of weights")
     for method in ("let_sample", "let_score", "let_train"):
         put(engine.cluster, method, "changes of turn")
     return parts

@@ -55,6 +55,9 @@ def evaluate(
     batch_size: Annotated[
         int, typer.Option(min=1, metavar="N", help="Responses sampled at a time, and at most lost by a kill.")
     ] = 64,
+    gpu_memory: Annotated[
+        float, typer.Option(min=0.05, max=0.98, metavar="SHARE", help="vllm: of each GPU; less if others use it too.")
+    ] = 0.9,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where results go; the same goes on.")] = None,
 ) -> None:
     """pass@k, avg@N and majority@N on the bare questions; killed or stopped, start it again to go on.
@@ -86,7 +89,8 @@ def evaluate(
     out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{chosen.num_samples}"
     with run_folder.lock(out, "another --out"):
         try:
-            session = _session(found, chosen, engine, batch_size, found.config.aopsd.seed if seed is None else seed)
+            seed = found.config.aopsd.seed if seed is None else seed
+            session = _session(found, chosen, engine, batch_size, gpu_memory, seed)
             results = session.run(benchmarks, out)
         except KeyboardInterrupt:
             typer.echo("\ninterrupted. What is sampled is kept; start the same command to go on.", err=True)
@@ -136,13 +140,15 @@ def export(
     typer.echo(out)
 
 
-def _session(target: Target, config: EvaluationConfig, engine: str, batch_size: int, seed: int) -> Any:
+def _session(
+    target: Target, config: EvaluationConfig, engine: str, batch_size: int, gpu_memory: float, seed: int
+) -> Any:
     from nemo_aopsd.evaluate import sampling_of
     from nemo_aopsd.evaluation.session import Session
 
     sampling, made_with = sampling_of(config), {"weights": target.weights}
     if engine == "vllm":
-        tokenizer, new_sampler = _vllm(target, sampling)
+        tokenizer, new_sampler = _vllm(target, sampling, gpu_memory)
         made_with |= {"engine": "vllm"}
     else:
         tokenizer, new_sampler = _engine(target, sampling, batch_size)
@@ -184,7 +190,7 @@ def _engine_at(target: Target) -> Any:
     return engine
 
 
-def _vllm(target: Target, sampling: Sampling) -> tuple[Tokenizer, Callable[[int], Sampler]]:
+def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokenizer, Callable[[int], Sampler]]:
     from nemo_aopsd.cli import vllm_module
     from nemo_aopsd.evaluation.samples import RowSampler
 
@@ -193,5 +199,5 @@ def _vllm(target: Target, sampling: Sampling) -> tuple[Tokenizer, Callable[[int]
             f"--engine vllm: {target.checkpoint} is a checkpoint, but vLLM takes a model directory. "
             f"Make one of it: aopsd export {shlex.quote(str(target.checkpoint))} --out FOLDER. Or leave --engine out."
         )
-    model, tokenizer = vllm_module().open_model(target.config)
+    model, tokenizer = vllm_module().open_model(target.config, gpu_memory)
     return tokenizer, lambda seed: RowSampler(model, sampling, seed)

@@ -102,13 +102,17 @@ class JudgeConfig:
 
 @dataclass(frozen=True)
 class ProbeConfig:
-    """eq:continuation-nll and eq:continuation-weight; `threshold` in nats, `length` k in tokens, anchor included."""
+    """eq:continuation-nll and eq:continuation-weight; `threshold` in nats, `length` k in tokens, anchor included.
+
+    `keep_cache`, on NeMo RL: vLLM stays in GPU memory while the trainer scores, and with it the student's prefixes.
+    """
 
     threshold: float = 2.0
     length: int = 8
     beta_positive: float = 1.0
     beta_negative: float = 2.5
     max_per_rollout: int | None = None
+    keep_cache: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from nemo_aopsd.engines.vllm_only.worker import Failure, Response, next_task
 DIE, FAIL, SLOW = 666, 667, 668
 
 
-def work(gpu, path, max_model_len, end_ids, inbox, out):
+def work(gpu, path, max_model_len, memory_share, end_ids, inbox, out):
     """Answers with [number of the GPU, longest row, seed, prompt..., end], the last request first."""
     while (task := next_task(inbox)) is not None:
         for request in reversed(task.requests):

@@ -1,5 +1,6 @@
 """Parameters against published counts and transformers' own models; bytes of two configs by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,25 @@ def test_the_shipped_configs_fit_an_h100(name, content):
 def test_what_does_not_fit_is_said_with_what_to_change(override, machine, broken, severity):
     found = severities(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron.yaml", override), machine)
     assert found[broken] == severity, found
+
+
+def test_a_trainer_that_scores_beside_vllm_by_hand():
+    layout = layout_of("aopsd_qwen3_4b_megatron.yaml", "aopsd.probes.keep_cache=true")
+    weights = 2 * sum(memory.shard(read_size(QWEN3_4B), layout))
+    # bf16: in and out of attention and MLP with their norms, q, output, k, v, and gate, up, product, input of down
+    layer = 2 * (4 * 2560 + 2 * 4096 + 2 * 1024 + 2560 + 4 * 9728) * 16384 / 2
+    logits = 151936 / 2 * (2 * 16384 + 4 * 2048)  # bf16 of a pack, float32 of a chunk
+    assert memory.scoring(read_size(QWEN3_4B), layout) == weights + layer + logits
+    for utilization, expected in ((0.6, "ok"), (0.9, "error")):
+        changed = replace(layout, utilization=utilization)
+        assert severities(QWEN3_4B, changed, fit.Machine(GPU, HOST))["beside vLLM"] == expected
+        apart = replace(changed, keeps_cache=False)
+        assert severities(QWEN3_4B, apart, fit.Machine(GPU, HOST))["beside vLLM"] == "ok"
+
+
+def test_without_probes_no_cache_is_kept():
+    overrides = ("aopsd.probes.keep_cache=true", "aopsd.weighting=uniform")
+    assert not layout_of("aopsd_qwen3_4b_megatron.yaml", *overrides).keeps_cache
 
 
 def test_the_local_engine_by_hand():

@@ -194,12 +194,13 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
 
     class Module:
         @staticmethod
-        def open_model(config):
+        def open_model(config, memory_share):
+            asked.append(memory_share)
             return Streaming(), local_tokenizer()
 
     monkeypatch.setattr(cli, "vllm_module", lambda: Module)
-    assert aopsd(f"evaluate model --data one.jsonl --engine vllm {OPTIONS} --out results")[0] == 0
-    assert asked == [(8, 0.6, 8)]
+    assert aopsd(f"evaluate model --data one.jsonl --engine vllm --gpu-memory 0.3 {OPTIONS} --out results")[0] == 0
+    assert asked == [0.3, (8, 0.6, 8)]
     assert [line["problem_id"] for line in samples("results", "one")] == ["one0"] * 4 + ["one1"] * 4
     Path("run.yaml").write_text(CONFIG)
     assert aopsd("train run.yaml")[0] == 0

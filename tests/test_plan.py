@@ -17,8 +17,9 @@ from nemo_aopsd.plan.constants import gpu_kinds, read_constants, read_gpu
 from nemo_aopsd.plan.models import find_size, published
 from nemo_aopsd.plan.scaling import best, scaling
 from nemo_aopsd.plan.setup import spread
-from nemo_aopsd.plan.stages import Setup, answer, decode, read, refit, score, step_terms, update
+from nemo_aopsd.plan.stages import Setup, answer, decode, probe, read, refit, score, step_terms, update
 from nemo_aopsd.plan.work import active_parameters, forward_flops, weight_bytes_read
+from nemo_aopsd.plan.workload import from_config
 
 CONFIGS = Path(__file__).parents[1] / "examples/configs"
 CONFIG = CONFIGS / "aopsd_qwen3_4b_megatron.yaml"
@@ -147,6 +148,14 @@ def test_gradients_go_over_the_network_once_there_are_nodes():
     within, across = update(setup(gpus_per_node=8), 16, 512), update(setup(nodes=2, gpus_per_node=8), 16, 512)
     assert within["link"] == pytest.approx(6 * 4_022_468_096 * 7 / 8 / 450e9, rel=1e-4)
     assert across["network"] == pytest.approx(6 * 4_022_468_096 * 15 / 16 / 50e9, rel=1e-4)
+
+
+def test_a_kept_cache_saves_the_probes_a_turn_the_students_prefixes_and_vllms_way_back():
+    work = from_config(load_config(CONFIG, ["data.train.data_path=none"]), read_constants("nemo_rl"))
+    apart, kept = (probe(setup(keeps_cache=keeps), work) for keeps in (False, True))
+    saved = {name: amount - kept.get(name, 0.0) for name, amount in apart.items() if amount != kept.get(name)}
+    again = read(setup(), work.rows, work.question + work.response)
+    assert saved == pytest.approx({**again, "host": 2 * SMALL.total / H100.host, "turn": 1})
 
 
 def test_a_refit_takes_as_long_on_any_number_of_gpus():

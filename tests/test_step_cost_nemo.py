@@ -149,6 +149,9 @@ class Turns:
     def let_train(self):
         pass
 
+    def tell_sampler(self, method):
+        pass
+
 
 @pytest.fixture
 def measured(tmp_path):

@@ -75,8 +75,12 @@ def _sampling(size: ModelSize, layout: Layout, gpu: float) -> list[Check]:
         "memory: sampling", severity, found, f"at least 1, better the {wanted} of a step", remedy * (severity != OK)
     )
     beside = gpu - share
-    remedy = "" if beside >= memory.CONTEXT else f"Lower {key}.gpu_memory_utilization"
-    expected = f"{gigabytes(memory.CONTEXT)} for the sleeping trainer"
+    needed, who, remedy = memory.CONTEXT, "the sleeping trainer", f"Lower {key}.gpu_memory_utilization"
+    if layout.keeps_cache:
+        needed, who = needed + memory.scoring(size, layout), "the trainer, which scores beside it"
+        remedy = f"Set aopsd.probes.keep_cache=false, or lower {key}.gpu_memory_utilization"
+    remedy = "" if beside >= needed else remedy
+    expected = f"{gigabytes(needed)} for {who}"
     left = Check("memory: beside vLLM", ERROR if remedy else OK, f"{gigabytes(beside)} a GPU", expected, remedy)
     return [room, left]
 

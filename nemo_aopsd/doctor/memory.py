@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from nemo_aopsd.config import CONTINUED
 from nemo_aopsd.config_checks import select
 from nemo_aopsd.doctor.model_size import Layer, ModelSize
 
@@ -53,6 +54,7 @@ class Layout:
     fp32_gradients: bool
     fp8: bool
     offloaded: float  # share of the optimizer that lives in host memory
+    keeps_cache: bool  # vLLM is awake while the trainer scores
 
     @property
     def gpus(self) -> int:
@@ -101,6 +103,7 @@ def read_layout(raw: dict[str, Any]) -> Layout:
         offloaded=(optimizer.get("optimizer_offload_fraction") or 0.0)
         if optimizer.get("optimizer_cpu_offload")
         else 0.0,
+        keeps_cache=bool(select(raw, "aopsd.probes.keep_cache")) and raw["aopsd"]["weighting"] in CONTINUED,
     )
 
 
@@ -181,6 +184,12 @@ def logits(size: ModelSize, layout: Layout) -> float:
     if layout.chunk:
         return 2 * share * (BF16 * tokens + FP32 * min(layout.chunk, tokens))
     return 2 * share * (BF16 + FP32) * tokens
+
+
+def scoring(size: ModelSize, layout: Layout) -> float:
+    """Bytes on each GPU of the trainer while it scores: weights, one layer's tensors and the logits of a pack."""
+    working = layer_bytes(size) * layout.pack_tokens / layout.cp / layout.tp
+    return BF16 * sum(shard(size, layout)) + working + logits(size, layout) / 2
 
 
 def sampler_weights(size: ModelSize, layout: Layout) -> float:

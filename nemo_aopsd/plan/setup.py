@@ -103,6 +103,7 @@ def _local(config: Config, gpu: GPU, gpus: int | None, size: ModelSize, work: Wo
         fp32_gradients=is_single,
         fp8=False,
         offloaded=0.0,
+        keeps_cache=False,
     )
     score_tokens = max(round(batches["logprob_batch_size"] * row), 1)
     return Setup(size, gpu, layout, 4 if is_single else 2, True, batches["generation_batch_size"], score_tokens)

@@ -139,7 +139,8 @@ def update(setup: Setup, rows: float, tokens: float) -> Terms:
 def probe(setup: Setup, work: Workload) -> Terms:
     """The teacher goes on from its cached rows, the student reads what it wrote behind its own (eq:continuation-nll).
 
-    vLLM slept while the trainer scored and forgot both prefixes, so it reads them again; the local engine keeps them.
+    vLLM has the teacher's prefixes to read, and the student's again if it slept while the trainer scored; the local
+    engine keeps both.
     """
     length, number = work.probe_length, work.probes
     middle = work.response / 2
@@ -156,10 +157,12 @@ def probe(setup: Setup, work: Workload) -> Terms:
     continued = decode(setup, number, work.teacher_prompt + middle, length, length)
     if setup.is_local:
         return add(continued, scored, {"layer": len(setup.size.layers)})
-    prefixes = [read(setup, work.rows, prompt + work.response) for prompt in (work.teacher_prompt, work.question)]
     bank = setup.num_bytes * setup.size.total / setup.layout.sampler_tp
-    swaps = {"host": 3 * bank / setup.gpu.host, "turn": 1}  # awake, teacher in, student in
-    return add(swaps, *prefixes, continued, scored)
+    swaps = {"host": 2 * bank / setup.gpu.host}  # teacher in, student in
+    found = add(swaps, read(setup, work.rows, work.teacher_prompt + work.response), continued, scored)
+    if setup.layout.keeps_cache:
+        return found
+    return add(found, {"host": bank / setup.gpu.host, "turn": 1}, read(setup, work.rows, work.question + work.response))
 
 
 def _trainer_pass(
@@ -213,7 +216,7 @@ def _optimizer(setup: Setup) -> Terms:
 
 
 def _scoring_turn(setup: Setup) -> Terms:
-    """vLLM's weights go to the host, the trainer's come back."""
+    """vLLM's weights go to the host, now or before the update; the trainer's come back."""
     if setup.is_local:
         return {}
     moved = sum(memory.shard(setup.size, setup.layout)) + setup.size.total / setup.layout.sampler_tp

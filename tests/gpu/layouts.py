@@ -56,8 +56,9 @@ class Lane:
 
 def lanes(out: Path) -> list[Lane]:
     """In the order of their worth."""
-    learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn"]
+    learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
+    cost += ["--minutes", "11", "aopsd.probes.keep_cache=true"]
     found = [
         Lane("bf16", 1),
         Lane("fp8", 1, f"{FP8} {EAGER}"),
@@ -74,8 +75,8 @@ def lanes(out: Path) -> list[Lane]:
     found.append(Lane("memory", 1, command=memory, alone=True))
     if SMOLLM2 and BENCHMARKS:
         data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
-        evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--batch-size", "1000"]
-        found.append(Lane("evaluate", 1, command=[*evaluate, "--out", f"{out}/evaluated"], alone=True))
+        evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--gpu-memory", "0.4"]
+        found.append(Lane("evaluate", 1, command=[*evaluate, "--out", f"{out}/evaluated"]))
     if SMOLLM2:
         found[6:6] = [
             Lane("smollm2", 1, f"{WORDS} {EAGER}"),

@@ -1,7 +1,7 @@
 """One layout, from start to resume, in the order of this file: parity, alignment, training, export, resume.
 
 The reference is the local engine in float32 on the same weights, rounded to bfloat16 as the cluster has them. Its own
-bfloat16 forward is the yardstick for what bfloat16 costs.
+bfloat16 forward on the same rollouts is the yardstick for what bfloat16 costs this model, and sets the tolerances.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
 
 LENGTHS = (5, 900, 37, 12)
-FAR = 0.1  # nats from the threshold, within which rounding may decide
+FAR = 0.1  # nats from the threshold, within which rounding may decide; more if the yardstick's gaps are further off
+ROOM = 1.5  # other kernels than the yardstick's may err by half as much again
 
 
 def local_engine(folder, precision="float32"):
@@ -86,53 +87,67 @@ def columns(rollouts):
 
 
 def differences(found, expected):
-    """Largest, mean and mean signed difference of two ragged lists."""
+    """Largest, mean, root mean square and mean signed difference of two ragged lists."""
     gap = torch.cat([torch.as_tensor(a) for a in found]) - torch.cat([torch.as_tensor(b) for b in expected])
-    return {"max": gap.abs().max().item(), "mean": gap.abs().mean().item(), "bias": gap.mean().item(), "n": len(gap)}
+    size = {"max": gap.abs().max().item(), "mean": gap.abs().mean().item(), "rms": gap.square().mean().sqrt().item()}
+    return {**size, "bias": gap.mean().item(), "n": len(gap)}
+
+
+def in_fp8(config):
+    return bool((config.policy["megatron_cfg"].get("fp8_cfg") or {}).get("enabled"))
 
 
 def tolerance(config):
-    return 0.15 if (config.policy["megatron_cfg"].get("fp8_cfg") or {}).get("enabled") else 0.02
+    return 0.15 if in_fp8(config) else 0.02
 
 
-def test_log_probs_equal_the_local_engine_s(engine, local, config, rollouts, note):
+@pytest.fixture(scope="session")
+def references(local, rollouts):
+    """Log-probs of the rollouts in float32, by role."""
+    student_prompts, teacher_prompts, responses = columns(rollouts)
+    sides = {"student": student_prompts, "teacher": teacher_prompts}
+    return {role: getattr(local, role).logprobs(prompts, responses) for role, prompts in sides.items()}
+
+
+@pytest.fixture(scope="session")
+def yardstick(config, rollouts, references):
+    """What bfloat16 alone does to student's and teacher's log-probs and to the gap."""
     student_prompts, teacher_prompts, responses = columns(rollouts)
     rounded = local_engine(config.policy["model_name"], "bfloat16")
-    for role, prompts in (("student", student_prompts), ("teacher", teacher_prompts)):
-        expected = getattr(local, role).logprobs(prompts, responses)
-        found = [getattr(rollout, f"{role}_logprobs") for rollout in rollouts]
-        yardstick = differences(getattr(rounded, role).logprobs(prompts, responses), expected)
-        measured = differences(found, expected)
-        note(role=role, cluster_minus_float32=measured, local_bfloat16_minus_float32=yardstick)
-        assert measured["mean"] < tolerance(config)
+    errors = {"student": rounded.student.logprobs(student_prompts, responses)}
+    errors["teacher"] = rounded.teacher.logprobs(teacher_prompts, responses)
+    gaps = [[t - s for t, s in zip(sides["teacher"], sides["student"], strict=True)] for sides in (errors, references)]
+    return {role: differences(errors[role], references[role]) for role in errors} | {"gap": differences(*gaps)}
+
+
+def test_log_probs_equal_the_local_engine_s(config, rollouts, references, yardstick, note):
+    for role, expected in references.items():
+        measured = differences([getattr(rollout, f"{role}_logprobs") for rollout in rollouts], expected)
+        note(role=role, cluster_minus_float32=measured, local_bfloat16_minus_float32=yardstick[role])
+        assert measured["mean"] < (tolerance(config) if in_fp8(config) else ROOM * yardstick[role]["mean"])
     sampled = [rollout.output.logprobs for rollout in rollouts]
     note(vllm_minus_trainer=differences(sampled, [rollout.student_logprobs for rollout in rollouts]))
 
 
-def test_triggers_equal_the_local_engine_s(local, config, rollouts, note):
-    student_prompts, teacher_prompts, responses = columns(rollouts)
-    expected = [
-        teacher - student
-        for teacher, student in zip(
-            local.teacher.logprobs(teacher_prompts, responses),
-            local.student.logprobs(student_prompts, responses),
-            strict=True,
-        )
-    ]
+def test_triggers_equal_the_local_engine_s(config, rollouts, references, yardstick, note):
+    expected = [t - s for t, s in zip(references["teacher"], references["student"], strict=True)]
+    far = max(FAR, yardstick["gap"]["max"])
     for threshold in (0.5, config.aopsd.probes.threshold):
         near = different = triggered = 0
         for rollout, gap in zip(rollouts, expected, strict=True):
-            is_near = (gap.abs() - threshold).abs() < FAR
+            is_near = (gap.abs() - threshold).abs() < far
             differs = (rollout.gap.abs() >= threshold) != (gap.abs() >= threshold)
             near += int(is_near.sum())
             triggered += int((gap.abs() >= threshold).sum())
             different += int((differs & ~is_near).sum())
-        note(threshold=threshold, triggered=triggered, near_the_threshold=near, different_away_from_it=different)
-        if tolerance(config) < 0.1:
+        note(
+            threshold=threshold, triggered=triggered, far=far, near_the_threshold=near, different_away_from_it=different
+        )
+        if not in_fp8(config):
             assert different == 0
 
 
-def test_probes_equal_the_local_engine_s(config, local, rollouts, note):
+def test_probes_equal_the_local_engine_s(local, rollouts, yardstick, note):
     """NLLs as they are; continuations by what the reference thinks of them.
 
     The embedded model has words that it likes equally well (`merely`, `briefly`), so that rounding decides, and equal
@@ -149,7 +164,7 @@ def test_probes_equal_the_local_engine_s(config, local, rollouts, note):
         probes=sum(map(len, branches)), regret_max=regrets.max().item(), regret_mean=regrets.mean().item(), nll=measured
     )
     assert len(regrets) > 100
-    assert regrets.max() < 10 * tolerance(config)  # twice the largest error of a log-prob, with room
+    assert regrets.max() < 2 * ROOM * yardstick["teacher"]["max"]  # the error of the best token, and of the chosen one
     assert measured["mean"] < 0.02
 
 
@@ -166,7 +181,7 @@ def greedy_regrets(teacher, prompts, rollouts):
     return torch.cat([(b - o)[first:] for b, o, first in zip(best, own, firsts, strict=True)])
 
 
-def test_no_row_is_lost_at_any_alignment(engine, local, rollouts, note):
+def test_no_row_is_lost_at_any_alignment(engine, local, rollouts, yardstick, note):
     """Anchors at every place of a block of the cache, with suffixes that the cache holds already."""
     longest = max(rollouts, key=lambda rollout: len(rollout.output.tokens))
     tokens = longest.output.tokens
@@ -176,7 +191,7 @@ def test_no_row_is_lost_at_any_alignment(engine, local, rollouts, note):
     measured = differences(found[0], expected[0])
     note(branches=len(branches[0]), **measured)
     assert [len(row) for row in found[0]] == [4] * len(branches[0])
-    assert measured["mean"] < 0.02
+    assert measured["mean"] < ROOM * yardstick["student"]["mean"]
 
 
 def test_alignment_of_ragged_rows_behind_a_long_teacher_prompt(engine, local, config, note):
@@ -198,7 +213,7 @@ def test_alignment_of_ragged_rows_behind_a_long_teacher_prompt(engine, local, co
             assert measured["mean"] < 10 * tolerance(config)  # random tokens are hard to predict; one off is nats away
 
 
-def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, note):
+def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, yardstick, note):
     """Without an update. With sequence packing the bins decide, and all three are the same."""
     from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
@@ -222,7 +237,8 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, n
     expected = local_loss(config, rows)
     note(micro_batches_1_2_4=losses, by_hand=expected)
     assert max(losses) - min(losses) < 0.02 * max(abs(expected), 0.05)
-    assert abs(losses[0] - expected) < 0.05 * max(abs(expected), 0.05)
+    rounding = 4 * yardstick["student"]["rms"] / math.sqrt(yardstick["student"]["n"])  # of a mean over the tokens
+    assert abs(losses[0] - expected) < max(0.05 * max(abs(expected), 0.05), rounding)
 
 
 def local_loss(config, rows):
@@ -262,7 +278,7 @@ def problem_prompt(engine, config, problem):
     return engine.tokenizer.render(messages, config.aopsd.thinking.student)
 
 
-def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems, tmp_path, note):
+def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems, yardstick, tmp_path, note):
     engine.export(tmp_path / "hf")
     exported = local_engine(tmp_path / "hf")
     chosen = problems[: config.aopsd.num_prompts_per_step]
@@ -282,7 +298,7 @@ def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems
         local_grad_norm=expected["train/grad_norm"],
         metrics={key: value for key, value in cluster.items() if "/" in key},
     )
-    assert measured["mean"] < tolerance(config)
+    assert measured["mean"] < (tolerance(config) if in_fp8(config) else ROOM * yardstick["student"]["mean"])
     # The log-probs' own rounding moves the loss of a small gap by about its mean error.
     assert abs(cluster["train/loss"] - expected["train/loss"]) < tolerance(config)
     assert cluster["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=10 * tolerance(config))

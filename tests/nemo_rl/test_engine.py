@@ -101,6 +101,40 @@ def test_a_collection_equals_the_local_engine_s_on_the_same_rollouts(engine, con
     assert [p.nll for p in probes if p.nll is not None] == pytest.approx(wanted, abs=1e-4)
 
 
+def test_a_kept_cache_needs_no_turn_between_rollout_and_update(config, problems, turns, monkeypatch):
+    monkeypatch.setattr(fake_cluster.FakePolicy, "scores_beside_sampler", True)
+    steps = []
+    for keeps in (False, True):
+        probes = replace(config.aopsd.probes, keep_cache=keeps)
+        engine = nemo_rl.build(replace(config, aopsd=replace(config.aopsd, probes=probes)))
+        slept = []
+        sleep = engine.cluster.generation.finish_generation
+        monkeypatch.setattr(engine.cluster.generation, "finish_generation", lambda: slept.append(1) or sleep())  # noqa: B023
+        torch.manual_seed(0)
+        rollouts = collect(problems[:4], engine, config, donors={}, seed=1, seconds={})
+        engine.cluster.let_train()
+        assert turns == {"trainer": "train", "sampler": "asleep", "shown": "student"}
+        steps.append((len(slept), rollouts))
+        engine.stop()
+    (often, apart), (seldom, kept) = steps
+    assert (often, seldom) == (3, 2)  # one of them brings the teacher
+    assert any(rollout.probes for rollout in kept)
+    for one, other in zip(apart, kept, strict=True):
+        assert one.output.tokens == other.output.tokens
+        assert one.probes == other.probes
+        assert torch.equal(one.gap, other.gap)
+
+
+@pytest.mark.parametrize("cause", [torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB.\nmore"), ValueError("no")])
+def test_a_gpu_without_memory_is_told_with_its_remedies(cause):
+    with pytest.raises((UserError, ray.exceptions.RayTaskError)) as error, cluster_errors():
+        raise ray.exceptions.RayTaskError("f", "trace", cause)
+    if isinstance(cause, torch.OutOfMemoryError):
+        assert "CUDA out of memory. Tried 2 GiB. `aopsd doctor CONFIG`" in str(error.value)
+    else:
+        assert error.type is ray.exceptions.RayTaskError
+
+
 def test_after_an_update_the_sampler_has_the_new_student_and_the_old_teacher(engine, config, problems, turns):
     teacher = engine.teacher_checksum()
     assert engine.student_checksum() == teacher

@@ -1,7 +1,8 @@
 """The workers of one run on one set of GPUs, and whose turn it is: the sampler's (vLLM) or the trainer's.
 
 Each has the GPU's memory to itself in turn, so every change of turn costs; the order of the step needs few. What vLLM
-has cached of a prefix lasts as long as its turn.
+has cached of a prefix lasts as long as its turn. With `aopsd.probes.keep_cache` the trainer scores, which takes little
+memory, within the sampler's turn.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from nemo_rl.algorithms.grpo import refit_policy_generation
 from nemo_rl.distributed.virtual_cluster import RayVirtualCluster, init_ray
 from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm import VllmGeneration
 from nemo_rl.models.policy.lm_policy import Policy
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config import CONTINUED, Config
 from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError
@@ -55,6 +57,7 @@ class Cluster:
         self._must(self.generation.finish_generation(), "put vLLM to sleep")
         self.policy = _start_trainer(self.nodes, policy, settings, tokenizer, config.aopsd.max_num_steps, checkpoint)
         self.generation.prepare_refit_info(self.policy.prepare_refit_info())
+        self.keeps_cache = config.aopsd.probes.keep_cache and config.aopsd.weighting in CONTINUED
         self.sampler_has_turn = False
         self.is_stale = True  # vLLM's student is older than the trainer's
         self.has_teacher = False
@@ -72,8 +75,9 @@ class Cluster:
             self.shown = role
 
     def let_score(self) -> None:
-        """The trainer's turn, forward only."""
-        self._end_sampling()
+        """The trainer's turn, forward only; within the sampler's, if that is to keep its cache."""
+        if not self.keeps_cache:
+            self._end_sampling()
         with cluster_errors():
             self.policy.prepare_for_lp_inference()
 
@@ -238,9 +242,17 @@ def _start_trainer(
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Say in a line or two that a worker died, which Ray says in a hundred. Its own report stays as the cause."""
+    """Say in a line or two that a worker died or had no memory, which Ray says in a hundred, and keeps as the cause."""
     try:
         yield
+    except ray.exceptions.RayTaskError as error:
+        if not isinstance(error.cause, torch.OutOfMemoryError):
+            raise
+        raise UserError(
+            f"a GPU is out of memory: {str(error.cause).splitlines()[0]} `aopsd doctor CONFIG` has the table. Lower "
+            "policy.generation.vllm_cfg.gpu_memory_utilization or the *_mb_tokens of policy.sequence_packing, or set "
+            "aopsd.probes.keep_cache=false."
+        ) from error
     except ray.exceptions.RayActorError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nemo_aopsd.hf_tokenizer import HFTokenizer
 
 
-def open_model(config: Config) -> tuple[VLLMModel, HFTokenizer]:
-    """A model on every visible GPU, started when it is first asked, and its tokenizer.
+def open_model(config: Config, memory_share: float) -> tuple[VLLMModel, HFTokenizer]:
+    """A model on every visible GPU, of which it takes `memory_share`, started when it is first asked; its tokenizer.
 
     Raises UserError without vLLM, a GPU or a usable model directory.
     """
@@ -26,4 +26,4 @@ def open_model(config: Config) -> tuple[VLLMModel, HFTokenizer]:
     check_installed()
     path = Path(config.policy["model_name"])
     tokenizer = load_tokenizer(path)
-    return VLLMModel(path, visible_gpus(), config.max_row_tokens, sorted(tokenizer.end_ids)), tokenizer
+    return VLLMModel(path, visible_gpus(), config.max_row_tokens, sorted(tokenizer.end_ids), memory_share), tokenizer

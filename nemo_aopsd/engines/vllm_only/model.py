@@ -35,11 +35,17 @@ class VLLMModel:
     """Processes start with the first responses asked for, and again only if longer rows come."""
 
     def __init__(
-        self, path: Path, gpus: Sequence[str], longest_row: int, end_ids: list[int], target: Callable[..., None] = work
+        self,
+        path: Path,
+        gpus: Sequence[str],
+        longest_row: int,
+        end_ids: list[int],
+        memory_share: float = 0.9,
+        target: Callable[..., None] = work,
     ):
         """`longest_row`: tokens of prompt and response that the model was made for; `target` is what a process runs."""
         self.path, self.gpus, self.longest_row, self.end_ids = path, gpus, longest_row, end_ids
-        self.target = target
+        self.memory_share, self.target = memory_share, target
         self.workers: list[Worker] = []
         self.length = 0  # tokens of the longest row that the workers take
         self.context = multiprocessing.get_context("spawn")
@@ -88,7 +94,7 @@ class VLLMModel:
         self.results = self.context.Queue()
         for gpu in self.gpus:
             inbox = self.context.Queue()
-            arguments = (gpu, str(self.path), self.length, self.end_ids, inbox, self.results)
+            arguments = (gpu, str(self.path), self.length, self.memory_share, self.end_ids, inbox, self.results)
             process = self.context.Process(target=self.target, args=arguments, name=f"vllm on GPU {gpu}", daemon=True)
             process.start()
             self.workers.append(Worker(process, inbox))

@@ -48,12 +48,14 @@ class Failure:
     message: str
 
 
-def work(gpu: str, path: str, max_model_len: int, end_ids: list[int], inbox: Any, out: Any) -> None:
+def work(
+    gpu: str, path: str, max_model_len: int, memory_share: float, end_ids: list[int], inbox: Any, out: Any
+) -> None:
     """Answer each Task of the queue `inbox`: a Response for each request, or one Failure, into the queue `out`."""
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before vLLM looks for devices
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # no process of vLLM's own, which could outlive this one
     try:
-        engine = open_engine(path, max_model_len)
+        engine = open_engine(path, max_model_len, memory_share)
         while (task := next_task(inbox)) is not None:
             answer(engine, end_ids, task, out)
     except Exception as error:  # whatever it is, the parent must hear of it; the traceback is printed below
@@ -71,7 +73,7 @@ def next_task(inbox: Any) -> Task | None:
     return None
 
 
-def open_engine(path: str, max_model_len: int) -> Any:
+def open_engine(path: str, max_model_len: int, memory_share: float) -> Any:
     """vLLM's engine on the one visible GPU, in the precision of the model's own config."""
     from vllm import EngineArgs, LLMEngine
 
@@ -79,6 +81,7 @@ def open_engine(path: str, max_model_len: int) -> Any:
         EngineArgs(
             model=path,
             max_model_len=max_model_len,
+            gpu_memory_utilization=memory_share,
             generation_config="vllm",  # the model's own sampling defaults (a repetition penalty, say) must not creep in
             skip_tokenizer_init=True,
             disable_log_stats=True,
