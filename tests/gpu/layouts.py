@@ -31,6 +31,7 @@ FP8 = (
     "policy.make_sequence_length_divisible_by=128"
 )
 TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.weighting=uniform"
+FKL = "aopsd.objective.name=fkl aopsd.objective.support=64 aopsd.weighting=uniform"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
 WORDS = (  # SmolLM2 on the example problems, without packing
@@ -59,12 +60,14 @@ def lanes(out: Path) -> list[Lane]:
     learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
     cost += ["--minutes", "11", "aopsd.probes.keep_cache=true"]
+    top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
     found = [
         Lane("bf16", 1),
         Lane("fp8", 1, f"{FP8} {EAGER}"),
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
-        Lane("topk", 1, f"{TOP_K} {EAGER}", [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]),
+        Lane("topk", 1, f"{TOP_K} {EAGER}", top_k),
+        Lane("fkl", 1, f"{FKL} {EAGER}", top_k),
         Lane("grpo", 1, command=[*stock("grpo", "nemo_rl_environment", out), FIXED_CACHE]),
         Lane("sft", 1, command=stock("sft", "nemo_rl", out)),
         Lane("cost", 1, command=cost, alone=True),
@@ -75,10 +78,10 @@ def lanes(out: Path) -> list[Lane]:
     found.append(Lane("memory", 1, command=memory, alone=True))
     if SMOLLM2 and BENCHMARKS:
         data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
-        evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--gpu-memory", "0.4"]
+        evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--gpu-memory", "0.3"]
         found.append(Lane("evaluate", 1, command=[*evaluate, "--out", f"{out}/evaluated"]))
     if SMOLLM2:
-        found[6:6] = [
+        found[7:7] = [
             Lane("smollm2", 1, f"{WORDS} {EAGER}"),
             Lane("smollm2_fp8", 1, f"{WORDS} {FP8} {EAGER}"),
             Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}"),
