@@ -158,8 +158,9 @@ def test_a_kept_cache_saves_the_probes_a_turn_the_students_prefixes_and_vllms_wa
     assert saved == pytest.approx({**again, "host": 2 * SMALL.total / H100.host, "turn": 1})
 
 
-def test_a_refit_takes_as_long_on_any_number_of_gpus():
-    assert refit(setup()) == refit(setup(nodes=4, gpus_per_node=8))
+def test_a_refit_gathers_the_whole_model_on_any_number_of_gpus():
+    for made in (setup(), setup(nodes=4, gpus_per_node=8, tp=8)):
+        assert refit(made) == pytest.approx({"refit": 2 * 4_022_468_096 / 450e9, "turn": 1})
 
 
 def test_the_papers_overhead_is_its_arithmetic():

@@ -67,8 +67,9 @@ def step_terms(setup: Setup, work: Workload) -> dict[str, Terms]:
         found["refit"] = times(rate, refit(setup))
     if rate:
         found["rollout"] = times(rate, answer(setup, work.rows, work.question, work.response, work.longest))
-    if work.judges:
-        found["judge"] = answer(setup, work.rows, work.judge_prompt, work.judge_answer, work.judge_answer)
+    if work.judge_rate:
+        verdicts = answer(setup, work.rows, work.judge_prompt, work.judge_answer, work.judge_answer)
+        found["judge"] = times(work.judge_rate, verdicts)
     if work.scores_student:
         found["student"] = add(_scoring_turn(setup), score(setup, work.rows, work.question + work.response))
     teacher = add(_swap_reference(setup), score(setup, work.rows, work.teacher_prompt + work.response))

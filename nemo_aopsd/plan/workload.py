@@ -31,7 +31,7 @@ class Workload:
     judge_answer: float
     probes: float  # of all rows together
     probe_length: int
-    judges: bool
+    judge_rate: float  # share of steps that judge their responses
     on_policy_rate: float  # share of steps whose responses are sampled
     scores_student: bool  # at collection
     scores_teacher: bool  # at collection
@@ -73,14 +73,14 @@ def from_config(config: Config, constants: Constants) -> Workload:
         rows=rows,
         question=question,
         context=aopsd.shown_context,
-        teacher_prompt=question + _context_tokens(aopsd.context.kind, lengths, wording),
+        teacher_prompt=question + _context_tokens(aopsd.shown_context, lengths, wording),
         response=response,
         longest=limit,
         judge_prompt=question + lengths["graph"] + wording + min(response, aopsd.judge.max_attempt_tokens),
         judge_answer=min(assumed["judge_tokens"], aopsd.judge.max_new_tokens),
         probes=assumed["trigger_rate"] * response * rows if probed else 0.0,
         probe_length=aopsd.probes.length,
-        judges=aopsd.context.kind == "dag_frontier" or aopsd.curriculum.name != "shuffle",
+        judge_rate=_judge_rate(aopsd, objective.on_policy_rate),
         on_policy_rate=objective.on_policy_rate,
         scores_student=objective.needs_old_logprobs or signal.sampled,
         scores_teacher=signal.sampled or signal.top_k > 0,
@@ -131,6 +131,13 @@ def from_rollouts(
         probes=sum(len(row["probes"]) for row in rows) / steps if both_probe else workload.scaled(num_rows).probes,
         sources=workload.sources | dict.fromkeys(measured, where),
     )
+
+
+def _judge_rate(aopsd: AOPSDConfig, on_policy_rate: float) -> float:
+    """A frontier needs every response judged, a curriculum only the student's own (step.py, stage 2)."""
+    if aopsd.shown_context == "dag_frontier":
+        return 1.0
+    return 0.0 if aopsd.curriculum.name == "shuffle" else on_policy_rate
 
 
 def _context_tokens(kind: str, lengths: dict[str, float], wording: float) -> float:
