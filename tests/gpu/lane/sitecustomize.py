@@ -4,23 +4,31 @@ NeMo RL v0.7.0 takes Ray's GPU id, which counts all GPUs of the host, for CUDA's
 memory tracker asks for any Ray of the host.
 """
 
+import importlib.util
 import os
 
-import ray
-from ray._private import services
 
-_found = services.canonicalize_bootstrap_address_or_die
-
-
-def _own_address(addr, *args, **kwargs):
-    if addr in (None, "auto") and ray.is_initialized():
-        return ray.get_runtime_context().gcs_address
-    return _found(addr, *args, **kwargs)
+def number_gpus_from_0(order):
+    ids_on_the_host = ray.get_gpu_ids
+    ray.get_gpu_ids = lambda: [order.index(str(gpu)) for gpu in ids_on_the_host()]
 
 
-services.canonicalize_bootstrap_address_or_die = _own_address
+def mean_the_own_ray():
+    from ray._private import services
 
-if "LANE_GPUS" in os.environ:
-    _order = os.environ["LANE_GPUS"].split(",")
-    _ids_on_the_host = ray.get_gpu_ids
-    ray.get_gpu_ids = lambda: [_order.index(str(gpu)) for gpu in _ids_on_the_host()]
+    found = services.canonicalize_bootstrap_address_or_die
+
+    def own(addr, *args, **kwargs):
+        if addr in (None, "auto") and ray.is_initialized():
+            return ray.get_runtime_context().gcs_address
+        return found(addr, *args, **kwargs)
+
+    services.canonicalize_bootstrap_address_or_die = own
+
+
+if importlib.util.find_spec("ray"):
+    import ray
+
+    mean_the_own_ray()
+    if "LANE_GPUS" in os.environ:
+        number_gpus_from_0(os.environ["LANE_GPUS"].split(","))
