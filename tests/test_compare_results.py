@@ -4,10 +4,11 @@ import csv
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.stats import paired_bootstrap_interval
+from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval
 from nemo_aopsd.suite.figure import suite_figure
 from nemo_aopsd.suite.folder import Run
 from nemo_aopsd.suite.processes import Failure, last_words
@@ -45,6 +46,22 @@ def test_a_row_by_hand():
     assert mine.against_reference.mean == pytest.approx(3 / 4 - 1 / 2) and mine.against_reference.num_seeds == 1
     assert mine.bytes_per_token is None  # one step does not tell it: no mean over the rest
     assert base.against_base is None and base.seconds_per_step is None and base.against_reference.mean == -3 / 8
+
+
+def test_the_interval_shown_is_of_second_less_first_over_seeds_and_problems():
+    """Of opsd, seeds x problems: [[1/2, 1], [0, 1]] after, [[0, 1/2], [0, 1/2]] before."""
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd")
+    base, opsd, mine = rows
+    gain = crossed_bootstrap_interval(np.array([[0.5, 0.5], [0.0, 0.5]]))
+    assert opsd.interval == crossed_bootstrap_interval(np.array([[0.5, 1.0], [0.0, 1.0]]))
+    assert opsd.against_base.interval == gain
+    assert base.against_reference.interval == crossed_bootstrap_interval(-np.array([[0.5, 0.5], [0.0, 0.5]]))
+    assert mine.against_reference.interval == crossed_bootstrap_interval(np.array([[0.5, 0.0]]))
+    assert gain != opsd.against_base.by_problem and gain[0] != -gain[1]  # each can be told from the others
+    assert f"+37.5 pp [{100 * gain[0]:+.1f}, {100 * gain[1]:+.1f}]" in markdown("suite", "command", rows, "opsd", [])
+    _, record, _ = csv.DictReader(io.StringIO(csv_text(rows, "opsd")))
+    found = [float(record[f"against base {end}"]) for end in ("low", "high", "by problem low", "by problem high")]
+    assert found == [*gain, *opsd.against_base.by_problem]
 
 
 def test_without_a_reference_there_is_no_column_of_it():

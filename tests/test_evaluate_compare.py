@@ -26,6 +26,19 @@ def test_differences_by_hand():
     assert (mean["low"], mean["high"]) == (0.5, 1.0)  # b's one problem always gives 1; a's three give 0 to 1
 
 
+def test_the_mean_over_benchmarks_gives_each_the_same_weight_in_its_p_value():
+    """At k = 1 a's one problem gains 1, b's four 1/2, -1/2, -1/2 and -1/2: means of 1 and -1/4, and 3/8 of both.
+
+    With 1 for a and 1/8 for each problem of b, less is left only where all four of b go against a: 2 of 32 sign
+    patterns. Pooled, the five add up to 0, and every pattern would give as much.
+    """
+    zero = Evaluation("zero", 2, {"a": {"p": 0}, "b": {"q": 0, "r": 1, "s": 1, "t": 1}})
+    more = Evaluation("more", 2, {"a": {"p": 2}, "b": {"q": 1, "r": 0, "s": 0, "t": 0}})
+    found = compare(zero, more)["parts"]["mean"]["pass_at_k"]["1"]
+    assert found["difference"] == pytest.approx(3 / 8)
+    assert found["p_value"] == pytest.approx(30 / 32)
+
+
 def test_counts_by_hand():
     parts = compare(ONE, TWO)["parts"]
     expected = {"both": 2, "only_first": 0, "only_second": 1, "neither": 0, "p_value": 1.0}

@@ -9,7 +9,13 @@ import torch
 from nemo_aopsd.config import CHOICES, ObjectiveConfig
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.objectives.dash import coefficients
-from nemo_aopsd.objectives.divergences import forward_kl, jensen_shannon, reverse_kl, top_k_forward_kl
+from nemo_aopsd.objectives.divergences import (
+    forward_kl,
+    forward_kl_on_top_k,
+    jensen_shannon,
+    reverse_kl,
+    top_k_forward_kl,
+)
 from nemo_aopsd.objectives.minillm import mean_of_the_rest
 from nemo_aopsd.types import Signal, TopK, TrainRow
 
@@ -130,6 +136,15 @@ def test_the_tail_is_finite_in_float32_when_the_teacher_is_sure():
     value = top_k_forward_kl(logits.log_softmax(-1), top_of(teacher, 2), "tail")
     value.sum().backward()
     assert torch.isfinite(value).all() and torch.isfinite(logits.grad).all()
+
+
+def test_the_tail_begins_beyond_what_sixteen_probabilities_round_to():
+    """In float32 the sum of K probabilities is 1 but for K eps. A rest of 8 eps is none, one of 32 eps counts."""
+    eps = torch.finfo(torch.float32).eps
+    for left, counts in ((8 * eps, False), (32 * eps, True)):
+        words = torch.full((1, 16), math.log((1 - left) / 16))
+        found = forward_kl_on_top_k(words, torch.tensor([-1.0]), words, "tail").item()
+        assert found == (pytest.approx(left * (math.log(left) + 1), rel=0.1) if counts else 0)
 
 
 def test_on_a_support_only_single_words_are_clipped_by_hand():
@@ -384,7 +399,7 @@ def test_masked_tokens_may_hold_anything(name):
 
 def test_negative_divergences_are_counted_and_rounding_is_not():
     batch = Batch()
-    batch.teacher = batch.logits.log_softmax(-1) + 1e-9
+    batch.teacher = batch.logits.log_softmax(-1) - 1e-9  # all divergences are -1e-9
     assert batch.loss(objective("fkl"))[1]["train/frac_negative"] == 0
     batch = Batch()
     student = batch.logits.log_softmax(-1)
