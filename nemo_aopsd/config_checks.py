@@ -232,8 +232,8 @@ def _unfit_for_the_objective(tree: Tree) -> Iterator[Fault]:
     if objective != "pg" and weighting in CHOICES["weighting"] and weighting != "uniform":
         yield (
             "aopsd.weighting",
-            f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. It weighs the gap of sampled "
-            "tokens, which only the objective pg has.",
+            f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
+            "weighs the gaps of sampled tokens.",
         )
     group = select(tree, "aopsd.num_generations_per_prompt")
     if objective == "grpo" and _is_int(group) and group < 2:

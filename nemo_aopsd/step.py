@@ -216,11 +216,12 @@ def _teacher_messages(
 
 
 def _fits(problem: Problem, teacher_prompt: Tokens, response: Tokens, config: Config) -> bool:
-    needed = len(teacher_prompt) + len(response) + config.aopsd.probes.length
+    probe = config.aopsd.probes.length if config.aopsd.weighting in CONTINUED else 0
+    needed = len(teacher_prompt) + len(response) + probe
     if needed > config.max_row_tokens and config.aopsd.context.on_overlong == "error":
         raise UserError(
             f"{problem.where}: problem {problem.id!r}: teacher prompt {len(teacher_prompt)} + response {len(response)} "
-            f"+ probe {config.aopsd.probes.length} = {needed} tokens exceed policy.max_total_sequence_length="
+            f"+ probe {probe} = {needed} tokens exceed policy.max_total_sequence_length="
             f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
         )
     return needed <= config.max_row_tokens
@@ -268,11 +269,14 @@ def _train_row(rollout: Rollout, aopsd: AOPSDConfig, objective: Objective) -> Tr
 
 
 def _payload(rows: list[TrainRow], signal: Signal) -> dict[str, float]:
-    """Bytes of supervision a token, by the types that the rows have; absent where the teacher sends nothing."""
+    """Bytes of supervision a token, by the types that the rows have; absent where they do not hold all of it.
+
+    So without a teacher, and for a full signal: its distributions are formed within the update and sent nowhere.
+    """
     import torch
 
     num_tokens = sum(len(row.response) for row in rows)
-    if not num_tokens or not (signal.sampled or signal.top_k):
+    if not num_tokens or signal.full or not (signal.sampled or signal.top_k):
         return {}
     num_bytes = 0
     for row in rows:

@@ -276,7 +276,7 @@ def test_values_that_cannot_work(base, override, expected):
             "aopsd.weighting",
             "must be uniform with aopsd.objective.name=fkl; got 'continuation'",
         ),
-        (["aopsd.objective.name=eopd"], "aopsd.weighting", "which only the objective pg has"),
+        (["aopsd.objective.name=eopd"], "aopsd.weighting", "Only the objective pg weighs the gaps"),
         (
             ["aopsd.objective.name=grpo", "aopsd.weighting=uniform"],
             "aopsd.num_generations_per_prompt",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,7 @@ def naive_loss(engine: LocalEngine, rows: list[TrainRow], made) -> torch.Tensor:
             divergence = made.divergence(student, row.top_k)[None]
         names = ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask")
         columns = {name: None if (value := getattr(row, name)) is None else value[None] for name in names}
+        columns["entropy"] = row.top_k and row.top_k.entropy[None]
         logprobs = student.gather(-1, torch.tensor(row.response)[:, None]).T
         counts = {"num_tokens": num_tokens, "num_rows": float(len(rows))}
         total = total + made(logprobs, divergence=divergence, **columns, **counts)[0]
@@ -158,6 +160,12 @@ def test_top_logprobs_are_those_of_the_whole_softmax(monkeypatch):
         assert torch.equal(top.ids.long(), ids)
         torch.testing.assert_close(top.logprobs, values, atol=1e-5, rtol=0)
         torch.testing.assert_close(top.entropy, -(whole.exp() * whole).sum(-1), atol=1e-5, rtol=0)
+
+
+def test_the_entropy_of_a_teacher_that_cannot_say_some_words():
+    logits = torch.tensor([[0.0, 0.0, -math.inf, -math.inf], [1.0, -math.inf, -math.inf, -math.inf]])
+    *_, entropy = network_module._top(torch.nn.Identity(), logits, 3)
+    assert entropy.tolist() == pytest.approx([math.log(2), 0.0])
 
 
 def test_top_logprobs_of_an_empty_response_and_of_no_rows():

@@ -83,6 +83,16 @@ def test_minillm_by_hand():
     assert metrics == pytest.approx(expected)
 
 
+def test_eopd_by_hand():
+    """Gates open at entropies 0.8 and 2; behind one of them teacher and student agree. No gap, so no policy term."""
+    data = columns([1.0] * 4, weights=values([[1.0] * 4]))
+    data |= {"teacher_logprobs": data["logprobs"], "entropy": values([[0.8, 2.0, 0.7, 0.0]])}
+    settings = {"entropy_threshold": 0.8, "entropy_weight": 3.0}
+    loss, metrics = call("eopd", settings, divergence=values([[0.5, 0.0, 4.0, math.inf]]), **data)
+    assert loss == pytest.approx(3.0 * 0.5 / 4)
+    assert metrics["divergence"] == pytest.approx(0.5 / 4) and metrics["gate_rate"] == 2 / 4
+
+
 @pytest.mark.parametrize("name", ["fkl", "rkl", "jsd", "topk_fkl", "dash", "gkd"])
 def test_the_divergence_of_a_distillation_is_the_mean_over_valid_tokens(name):
     mask = torch.tensor([[True, True, True, False], [True, False, False, False]])

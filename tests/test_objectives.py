@@ -69,6 +69,7 @@ class Batch:
             teacher_logprobs=self.teacher.gather(-1, self.tokens).squeeze(-1)[rows],
             weights=self.weights[rows],
             advantages=self.advantages[rows],
+            entropy=-(self.teacher.exp() * self.teacher).sum(-1)[rows],
             mask=self.mask[rows],
             num_tokens=num_tokens,
             num_rows=num_rows,
@@ -103,6 +104,54 @@ def test_the_token_clip_binds_above_only_by_hand():
     teacher, student = float64([0.5, 0.3, 0.2]).log(), float64([0.2, 0.3, 0.5]).log()
     assert forward_kl(student, teacher).item() == pytest.approx(0.3 * math.log(2.5), abs=1e-12)
     assert forward_kl(student, teacher, 0.05).item() == pytest.approx(0.05 - 0.2 * math.log(2.5), abs=1e-12)
+
+
+INF = math.inf
+SURE, EVEN = [0.0, -INF, -INF], [-math.log(3)] * 3
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "forward", "reverse", "jensen"),
+    [
+        # M = (2/3, 1/6, 1/6): half of log 3/2, and half of 1/3 log 1/2 + 2/3 log 2
+        (EVEN, SURE, math.log(3), INF, 0.5 * math.log(1.5) + 0.5 * math.log(2) / 3),
+        (SURE, EVEN, INF, math.log(3), 0.5 * math.log(1.5) + 0.5 * math.log(2) / 3),
+        (SURE, SURE, 0.0, 0.0, 0.0),
+        # nothing in common: M = (1/2, 1/2, 0)
+        (SURE, [-INF, 0.0, -INF], INF, INF, math.log(2)),
+    ],
+)
+def test_zero_times_log_zero_is_zero_by_hand(student, teacher, forward, reverse, jensen):
+    student, teacher = float64([student]), float64([teacher])
+    assert forward_kl(student, teacher).item() == pytest.approx(forward, abs=1e-12)
+    assert reverse_kl(student, teacher).item() == pytest.approx(reverse, abs=1e-12)
+    assert jensen_shannon(student, teacher, 0.5).item() == pytest.approx(jensen, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"name": name} for name in ("rkl", "jsd", "gkd")),
+        *({"name": "fkl"} | more for more in ({}, {"token_clip": 0.05}, {"support": V}, {"support": V + 1})),
+        *({"name": "topk_fkl", "top_k": k, "top_k_form": form} for k in (4, V, V + 1) for form in FORMS),
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_words_that_neither_side_can_say_change_neither_value_nor_gradient(changes, dtype):
+    made, found = objective(**changes), []
+    reduced = objective(**{key: min(n, V) if key in ("support", "top_k") else n for key, n in changes.items()})
+    for function, more in ((reduced, 0), (made, 2)):
+        logits = torch.nn.functional.pad(draw(5, V, seed=3), (0, more), value=-INF).to(dtype).requires_grad_()
+        teacher = torch.nn.functional.pad(draw(5, V, seed=4), (0, more), value=-INF).to(dtype).log_softmax(-1)
+        side = teacher if function.signal.full else top_of(teacher, function.signal.top_k)
+        value = function.divergence(logits.log_softmax(-1), side)
+        found.append((value, torch.autograd.grad(value.sum(), logits)[0]))
+    (value, gradient), (padded, padded_gradient) = found
+    tolerance = {"atol": 1e-12 if dtype == torch.float64 else 1e-6, "rtol": 0}
+    torch.testing.assert_close(padded, value, **tolerance)
+    torch.testing.assert_close(padded_gradient[:, :V], gradient, **tolerance)
+    assert (padded_gradient[:, V:] == 0).all() and gradient.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -237,9 +286,15 @@ def test_eopd_opens_at_the_tokens_whose_teacher_has_the_entropy():
     batch = Batch()
     entropy = -(batch.teacher.exp() * batch.teacher).sum(-1)
     threshold = entropy[batch.mask].median().item()
-    found = batch.loss(objective("eopd", entropy_threshold=threshold))[1]["train/gate_rate"].item()
-    assert found == pytest.approx((entropy[batch.mask] >= threshold).double().mean().item())
-    assert 0 < found < 1
+    metrics = batch.loss(objective("eopd", entropy_threshold=threshold))[1]
+    is_open = entropy[batch.mask] >= threshold
+    assert metrics["train/gate_rate"].item() == pytest.approx(is_open.double().mean().item())
+    assert 0 < is_open.sum() < len(is_open)
+    kl = objective("eopd").divergence(
+        batch.logits.log_softmax(-1).flatten(0, 1), top_of(batch.teacher.flatten(0, 1), 4)
+    )
+    expected = (kl.view(2, 4)[batch.mask] * is_open).sum().item() / len(is_open)
+    assert metrics["train/divergence"].item() == pytest.approx(expected)
 
 
 def test_pg_with_weight_one_and_no_clip_is_the_sampled_token_policy_gradient():
@@ -436,6 +491,18 @@ def test_minillm_returns_by_hand():
     assert found.advantages.tolist() == pytest.approx([2.5, 2.5, 2.5, 0.0])  # (1+2+6)/3, (2+6)/2 and 6, clipped
     mask = torch.tensor([True, False, True])
     assert mean_of_the_rest(torch.tensor([1.0, torch.nan, 3.0]), mask).tolist() == [3, 3, 0]
+
+
+def test_the_mean_of_the_rest_of_a_long_response_in_float32_is_that_in_float64():
+    values = draw(16384, seed=5) - 4
+    mask = draw(16384, seed=6) > -1
+    behind, count, expected = 0.0, 0, []
+    for value, counts in zip(reversed(values.tolist()), reversed(mask.tolist()), strict=True):
+        expected.append(behind / max(count, 1))
+        behind, count = (behind + value, count + 1) if counts else (behind, count)
+    found = mean_of_the_rest(values.float(), mask)
+    torch.testing.assert_close(found.double(), float64(expected[::-1]), atol=1e-6, rtol=1e-6)
+    assert mean_of_the_rest(torch.empty(0), torch.empty(0, dtype=torch.bool)).shape == (0,)
 
 
 def test_minillm_whitens_over_the_valid_tokens_of_the_step():

@@ -134,6 +134,10 @@ def test_an_overlong_teacher_row_is_an_error_that_names_the_problem_or_a_counted
     step(make_engine(), strict, max_total_sequence_length=limit)
     with pytest.raises(UserError, match=r"problems.jsonl:\d+: problem 'p00\d'.*max_total_sequence_length"):
         step(make_engine(), strict, max_total_sequence_length=limit - 1)
+    no_probes = replace(strict, weighting="uniform")  # which need no room for one
+    step(make_engine(), no_probes, max_total_sequence_length=limit - 8)
+    with pytest.raises(UserError, match=r"\+ probe 0 ="):
+        step(make_engine(), no_probes, max_total_sequence_length=limit - 9)
     aopsd = replace(strict, context=ContextConfig(kind="dag_full", on_overlong="drop"))
     engine = make_engine()
     result, config = step(engine, aopsd, max_total_sequence_length=limit - 1)

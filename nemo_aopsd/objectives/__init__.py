@@ -36,6 +36,7 @@ class Objective(Protocol):
         logprobs: Tensor,  # [B, S] float, current student, with gradient
         *,
         divergence: Tensor | None,  # [B, S], with gradient
+        entropy: Tensor | None,  # [B, S], the teacher's, of the rows' top k
         old_logprobs: Tensor | None,  # [B, S]
         teacher_logprobs: Tensor | None,  # [B, S]
         weights: Tensor,  # [B, S]

@@ -1,6 +1,7 @@
 """Divergences of one position's next-token distributions, from log-probs: [..., V] and [..., V] to [...].
 
 P is the teacher, S the student (methods: section 1.1). No gradient is cut here: callers give teachers without one.
+A log-prob may be -inf: 0 log 0 is 0, with the gradient 0, and where only the second side is 0, the sum is inf.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ from nemo_aopsd.types import TopK
 def forward_kl(student: Tensor, teacher: Tensor, token_clip: float | None = None) -> Tensor:
     """sum_v min(P (log P - log S), tau). Without tau the KL; with it, it can fall below 0, and a clipped entry has no
     gradient (OPSD, arXiv 2601.18734, release of 18 March 2026: only the upper side is clipped)."""
-    terms = teacher.exp() * (teacher - student)
+    terms = _terms(teacher, student)
     return (terms if token_clip is None else terms.clamp(max=token_clip)).sum(-1)
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
     """sum_v S (log S - log P)."""
-    return (student.exp() * (student - teacher)).sum(-1)
+    return _terms(student, teacher).sum(-1)
 
 
 def jensen_shannon(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
     """beta KL(P || M) + (1 - beta) KL(S || M), M = beta P + (1 - beta) S, 0 < beta < 1 (GKD, arXiv 2306.13649)."""
-    mixture = torch.logaddexp(teacher + math.log(beta), student + math.log1p(-beta))
+    least = torch.finfo(teacher.dtype).min  # logaddexp of -inf and -inf has no gradient
+    mixture = torch.logaddexp(teacher.clamp(min=least) + math.log(beta), student + math.log1p(-beta))
     return beta * forward_kl(mixture, teacher) + (1 - beta) * forward_kl(mixture, student)
+
+
+def _terms(first: Tensor, second: Tensor) -> Tensor:
+    """F (log F - log S), of the same shape; 0 where F is 0, in the gradient by both too."""
+    return first.exp() * (first - second).masked_fill_(first == -torch.inf, 0.0)
 
 
 def top_k_forward_kl(student: Tensor, teacher: TopK, form: str, token_clip: float | None = None) -> Tensor:
@@ -71,7 +78,10 @@ def _tail(rest: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _logprob_of_rest(student: Tensor, ids: Tensor) -> Tensor:
-    """log(1 - Z_S) [N]; 0 where the top k are all words: no teacher has mass elsewhere, so nothing reads it."""
+    """log(1 - Z_S) [N]; 0 where the top k are all words: no teacher has mass elsewhere, so nothing reads it.
+
+    The least number there is, not -inf, where the student has nothing left: logsumexp of nothing has no gradient.
+    """
     if ids.shape[-1] == student.shape[-1]:
         return torch.zeros_like(student[..., 0])
-    return student.scatter(-1, ids, -torch.inf).logsumexp(-1)
+    return student.scatter(-1, ids, torch.finfo(student.dtype).min).logsumexp(-1)

@@ -24,15 +24,15 @@ class EntropyAware(PolicyGradient):
         self.signal = Signal(sampled=True, top_k=config.top_k, entropy=True)
 
     def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
-        """h_t KL_t [N]."""
-        open_gates = teacher.entropy >= self.config.entropy_threshold
-        return torch.where(open_gates, top_k_forward_kl(student_logprobs, teacher, "teacher_renorm"), 0.0)
+        """KL_t [N], behind a shut gate too."""
+        return top_k_forward_kl(student_logprobs, teacher, "teacher_renorm")
 
     def __call__(
         self,
         logprobs: Tensor,
         *,
         divergence: Tensor,  # [B, S], with gradient
+        entropy: Tensor,  # [B, S]
         mask: Tensor,
         num_tokens: float,
         num_rows: float | None = None,
@@ -40,11 +40,11 @@ class EntropyAware(PolicyGradient):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         counts = {"mask": mask, "num_tokens": num_tokens, "num_rows": num_rows}
         policy_loss, metrics = super().__call__(logprobs, **columns, **counts)
-        gated = self.reduce(divergence, **counts)
-        loss = policy_loss + self.config.entropy_weight * gated
-        # The student has mass outside of the top k, so behind an open gate the KL is never 0.
+        open_gates = entropy >= self.config.entropy_threshold
+        gated = torch.where(open_gates, divergence, 0.0)
+        loss = policy_loss + self.config.entropy_weight * self.reduce(gated, **counts)
         return loss, metrics | {
             "train/loss": loss.detach(),
-            "train/divergence": token_mean(divergence.detach(), mask, num_tokens),
-            "train/gate_rate": token_mean((divergence.detach() != 0).float(), mask, num_tokens),
+            "train/divergence": token_mean(gated.detach(), mask, num_tokens),
+            "train/gate_rate": token_mean(open_gates.float(), mask, num_tokens),
         }

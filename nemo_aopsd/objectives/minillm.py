@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nemo_aopsd.objectives.base import BaseObjective, clipped_surrogate, token_mean
 from nemo_aopsd.objectives.divergences import reverse_kl
@@ -59,8 +60,11 @@ class MiniLLM(BaseObjective):
 
 
 def mean_of_the_rest(values: Tensor, mask: Tensor) -> Tensor:
-    """[T]: at each token the mean of `values` [T] over the valid tokens behind it; 0 where there is none."""
+    """[T]: at each token the mean of `values` [T] over the valid tokens behind it; 0 where there is none.
+
+    Summed from the end: the total less the sum so far would cancel to little but rounding near the end.
+    """
     valid = torch.where(mask, values, 0.0)
-    sums = valid.sum() - valid.cumsum(0)
+    sums = pad(valid, (0, 1)).flip(0).cumsum(0).flip(0)[1:]
     counts = mask.sum() - mask.cumsum(0)
     return torch.where(counts > 0, sums / counts.clamp(min=1), 0.0)

@@ -87,7 +87,7 @@ def log_softmax(head: torch.nn.Module, hidden: Tensor) -> Tensor:
 def _top(head: torch.nn.Module, hidden: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     logprobs = log_softmax(head, hidden)
     values, ids = logprobs.topk(k, -1)
-    return ids.int(), values.float(), -(logprobs.exp() * logprobs).sum(-1).float()
+    return ids.int(), values.float(), torch.special.entr(logprobs.exp()).sum(-1).float()
 
 
 def _logprobs(head: torch.nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
