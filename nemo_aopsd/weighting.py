@@ -37,8 +37,9 @@ def continuation_weight(gap: float, nll: float | None, config: ProbeConfig) -> f
 def control_weights(weights: Sequence[float], weighting: str, seed: int) -> list[float]:
     """What a control makes of the continuation weights of a step's triggered tokens, given in any fixed order.
 
-    `shuffled` gives each token the weight of another one, by a seeded permutation: the same weights, at the wrong
-    tokens. `constant` gives all of them the mean: the same amount, without selection. `continuation` changes nothing.
+    `shuffled` deals the same weights out anew, by a seeded permutation of all: on average one token a step keeps its
+    own, so few tokens are shuffled less well, and a single one not at all. `constant` gives all of them the mean: the
+    same amount, without selection. `continuation` changes nothing.
     """
     if weighting == "shuffled":
         return random.Random(f"{seed}/shuffled").sample(weights, len(weights))

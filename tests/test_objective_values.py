@@ -48,6 +48,21 @@ def test_the_clips_below_and_above_bind_by_the_sign_of_the_advantage():
     assert bound[0].tolist() == list(binds)
 
 
+def test_no_ratio_overflows_and_within_the_bound_its_gradient_is_its_own():
+    """Log-ratios of 100, beyond float32's exp, of the bound and of little less; A = 0 must not meet an infinity."""
+    logprobs = torch.tensor([[-1.0, -1.0, -1.0, -1.0, -1.0]], requires_grad=True)
+    log_ratios, advantages = (
+        torch.tensor([[100.0, 100.0, -100.0, 19.0, 0.0]]),
+        torch.tensor([[0.0, -1.0, 1.0, -1.0, 2.0]]),
+    )
+    mask = torch.ones(1, 5, dtype=torch.bool)
+    found, _ = clipped_surrogate(logprobs, logprobs.detach() - log_ratios, advantages, mask, ObjectiveConfig())
+    found.sum().backward()
+    expected = [0.0, -math.exp(20), math.exp(-20), -math.exp(19), 2.0]
+    assert found[0].tolist() == pytest.approx(expected, rel=1e-5)
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.0, 0.0, -math.exp(19), 2.0], rel=1e-5)
+
+
 def test_grpo_by_hand():
     ratios, advantages, surrogates, _ = zip(*RATIOS, strict=True)
     loss, metrics = call("grpo", CLIPS, **columns(ratios, advantages=values([advantages])))

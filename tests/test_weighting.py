@@ -54,6 +54,13 @@ def test_shuffled_gives_the_same_weights_to_other_tokens_by_the_seed():
     assert control_weights(weights, "shuffled", seed=3) == shuffled != control_weights(weights, "shuffled", seed=4)
 
 
+def test_shuffled_is_any_permutation_so_one_token_keeps_its_weight_on_average():
+    weights = [index / 5 for index in range(5)]
+    kept = [sum(map(float.__eq__, weights, control_weights(weights, "shuffled", seed))) for seed in range(2000)]
+    assert sum(kept) / len(kept) == pytest.approx(1, abs=0.1)  # its standard deviation is 1 / sqrt(2000) = 0.022
+    assert control_weights([0.7], "shuffled", seed=0) == [0.7]
+
+
 def test_constant_gives_every_token_the_mean_and_nothing_to_nobody():
     assert control_weights([0.0, 0.5, 1.0], "constant", seed=0) == [0.5, 0.5, 0.5]
     assert control_weights([], "constant", seed=0) == control_weights([], "shuffled", seed=0) == []

@@ -8,6 +8,8 @@ from torch import Tensor
 from nemo_aopsd.config import ObjectiveConfig
 from nemo_aopsd.types import Signal, TopK, TrainRow
 
+_MOST_LOG_RATIO = 20.0  # nats
+
 
 class BaseObjective:
     """Reads nothing of the teacher, is on policy and has no advantage; each objective says where it differs."""
@@ -47,8 +49,9 @@ def clipped_surrogate(
 ) -> tuple[Tensor, Tensor]:
     """PPO's min(rho A, clip(rho, 1 - eps, 1 + eps) A), to be maximised, and where the clip binds; both [B, S].
 
-    rho = p_theta / p_old. Masked tokens must not reach exp.
+    rho = p_theta / p_old, its log held within +-20 as verl does, without gradient beyond: an overflow
+    times an advantage of 0 would be NaN. Masked tokens must not reach exp.
     """
-    ratio = torch.where(mask, logprobs - old_logprobs, 0.0).exp()
+    ratio = torch.where(mask, logprobs - old_logprobs, 0.0).clamp(-_MOST_LOG_RATIO, _MOST_LOG_RATIO).exp()
     clipped = ratio.clamp(1 - config.ratio_clip_min, 1 + config.ratio_clip_max)
     return torch.minimum(ratio * advantages, clipped * advantages), clipped * advantages < ratio * advantages
