@@ -166,6 +166,13 @@ def test_the_teachers_top_k_is_that_of_the_whole_softmax(group, rows, chunk_size
         torch.testing.assert_close(top.entropy, row.top_k.entropy, rtol=0, atol=2e-4)
 
 
+def test_words_that_cannot_come_add_nothing_to_norm_and_entropy(group):  # noqa: F811
+    logits = torch.tensor([[[1.0, 1.0, -torch.inf, -torch.inf], [3.0, -torch.inf, -torch.inf, -torch.inf]]])
+    values, _ = top_k_and_norm(logits, 4, group, vocab_start_index=0, vocab_end_index=4)
+    log_2 = torch.tensor(2.0).log()
+    torch.testing.assert_close(values[0, :, -2:], torch.tensor([[1 + log_2, log_2], [3.0, 0.0]]))
+
+
 def test_more_than_the_vocabulary_is_refused(group):  # noqa: F811
     bounds = {"vocab_start_index": 0, "vocab_end_index": 4}
     values, _ = top_k_and_norm(torch.zeros(1, 1, 4), 6, group, **bounds)

@@ -51,6 +51,7 @@ def _norm_and_entropy(logits: Tensor, group: distributed.ProcessGroup) -> tuple[
     distributed.all_reduce(highest, distributed.ReduceOp.MAX, group=group)
     shifted = logits - highest.unsqueeze(-1)
     powers = shifted.exp()
+    shifted.masked_fill_(powers == 0, 0.0)  # a word that cannot come adds nothing, where 0 * -inf is NaN
     sums = torch.stack([powers.sum(-1), powers.mul_(shifted).sum(-1)])
     distributed.all_reduce(sums, group=group)
     log_sum = sums[0].log()
