@@ -106,7 +106,7 @@ def train(
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(_run(settings)))}")
 
 
-@app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-351-level6")
+@app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-365-level4")
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
     settings = load_chosen(config, overrides, method)

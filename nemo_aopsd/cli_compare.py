@@ -158,6 +158,7 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
     from rich import box
     from rich.table import Table
 
+    from nemo_aopsd.method_of_run import describe_run
     from nemo_aopsd.suite.folder import check_unchanged
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -166,13 +167,11 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
         console.print(line, highlight=False, soft_wrap=True)
     table = Table("member", "method", "to run", "to go on", "finished", box=box.SIMPLE_HEAD)
     for member in suite.members:
-        aopsd = configs[member.name].aopsd
-        method = f"{aopsd.objective.name}, {aopsd.context.kind}, {aopsd.weighting}, {aopsd.curriculum.name}"
         own = [run for run in chosen if run.member == member.name]
         finished = sum(run.is_finished for run in own)
         begun = sum(run.is_begun and not run.is_finished for run in own)
         counts = (len(own) - begun - finished, begun, finished)
-        table.add_row(member.name, method, *map(str, counts))
+        table.add_row(member.name, describe_run(configs[member.name].aopsd), *map(str, counts))
     console.print(table)
     todo = [run for run in chosen if not run.is_finished]
     console.print(f"{len(todo)} runs, {jobs} at a time, {_threads(jobs)} threads each, into {runs[0].out}")

@@ -73,6 +73,14 @@ def label_run(aopsd: AOPSDConfig) -> Label | None:
     return min(labels, key=_distance, default=None)
 
 
+def describe_run(aopsd: AOPSDConfig) -> str:
+    """The method's own words where the run is one; else its label, or its four choices where there is no list."""
+    label = label_run(aopsd)
+    if label is None:
+        return ", ".join((aopsd.objective.name, aopsd.shown_context, aopsd.weighting, aopsd.curriculum.name))
+    return str(label) if label.differing else label.method.title
+
+
 def settings_read(aopsd: AOPSDConfig) -> set[str]:
     """Dotted keys below `aopsd` that make the run's method: all but the base config's, and those that do nothing."""
     if aopsd.max_num_steps == 0:  # the model as it is

@@ -8,6 +8,7 @@ from nemo_aopsd.data import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge import judge_messages
 from nemo_aopsd.leaks import leak_patterns
+from nemo_aopsd.method_of_run import label_run
 
 
 def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
@@ -45,12 +46,14 @@ def summarize(config: Config, problems: list[Problem], held_out: list[Problem] |
     aopsd = config.aopsd
     steps = -(-len(problems) // aopsd.num_prompts_per_step)
     evaluation = f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none, so no pass@k"
+    label = label_run(aopsd)
+    name = f"{label}: " if label else ""
     rows = {
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "held out": evaluation,
         "length": f"{steps} steps an epoch, at most {_limits(aopsd)}",
-        "method": f"{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
+        "method": f"{name}{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],
     }

@@ -167,6 +167,7 @@ def _metrics(rng, epoch, step, rollouts, judged, context, weighting) -> dict[str
         "train/frac_clipped": 0.0,
         **seconds,
         "time/step": sum(seconds.values()),
+        "time/total": step * sum(seconds.values()),
     }
     if judged:
         known = [rollout["progress"] for rollout in rollouts if rollout["progress"] is not None]

@@ -229,6 +229,7 @@ def test_new_and_removed_members_are_told(aopsd):
 def test_a_dry_run_shows_the_plan_and_writes_nothing(aopsd):
     code, out, _ = aopsd("compare suite.yaml --seeds 2 --jobs 2 --out out --dry-run")
     assert code == 0 and "6 runs, 2 at a time" in out and "mine" in out
+    assert "AOPSD: frontier of" in out and "The model as it is" in out  # what a member is, not only how it is called
     assert not Path("out").exists()
 
 

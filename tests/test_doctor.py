@@ -276,6 +276,18 @@ def test_a_model_of_the_hub_that_cannot_be_fetched_is_an_error_that_says_how(mon
     assert check.severity == "ok" and content == {"model_type": "qwen3"}
 
 
+def test_the_hub_is_asked_once_for_a_model_that_it_does_not_give(monkeypatch):
+    import huggingface_hub
+
+    def offline(name, file):
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    monkeypatch.setattr(model_files, "check_tokenizer", None)
+    found = by_name(diagnose(load_config(CONFIGS / "aopsd_tiny_cpu.yaml", ["policy.model_name=a/b"]), around(gpus=())))
+    assert found["tokenizer"].severity == "error" and found["tokenizer"].remedy == found["model"].remedy
+
+
 def test_a_gguf_file_is_not_counted_and_no_fault(tmp_path):
     assert model_files.check_model(str(tmp_path / "m.gguf"))[0].severity == "error"
     (tmp_path / "m.gguf").write_text("")

@@ -80,3 +80,10 @@ def test_lanes_run_in_the_order_given_and_unknown_data_is_said(monkeypatch, tmp_
     first, second = ((tmp_path / f"{name}.log").read_text() for name in "ba")
     assert float(first) < float(second)
     assert "evaluate: not run: BENCHMARKS is not set" in (tmp_path / "summary.txt").read_text()
+
+
+def test_without_the_container_no_lane_starts(monkeypatch):
+    monkeypatch.setattr(layouts.importlib.util, "find_spec", lambda name: None)
+    assert "cannot import nemo_rl, ray, vllm" in layouts.what_is_missing()
+    monkeypatch.setattr(layouts.importlib.util, "find_spec", lambda name: name)
+    assert layouts.what_is_missing() is None

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
 from nemo_aopsd.config_files import load_config
 from nemo_aopsd.config_schema import config_schema, flatten
-from nemo_aopsd.method_of_run import NOT_OF_THE_METHOD, label_run, settings_read
+from nemo_aopsd.method_of_run import NOT_OF_THE_METHOD, describe_run, label_run, settings_read
 from nemo_aopsd.methods import FOLDER, find_method, list_methods
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.step import train_step
@@ -75,9 +75,15 @@ def test_only_the_very_method_has_the_paper_s_row():
     assert label_run(over("continuation")).row_of("tab:gradient-time") == "PG + continuation"
 
 
+def test_a_run_in_words():
+    assert describe_run(over("delta_1")) == METHODS["delta_1"].title
+    assert describe_run(AOPSDConfig(mask_truncated=True)) == "aopsd + mask_truncated=true"
+
+
 def test_no_name_where_no_methods_are_installed(monkeypatch):
     monkeypatch.setattr("nemo_aopsd.method_of_run._known_methods", lambda: [])
     assert label_run(AOPSDConfig()) is None
+    assert describe_run(AOPSDConfig()) == "pg, dag_frontier, continuation, competence"
 
 
 def test_every_choice_and_number_of_the_methods_is_compared():

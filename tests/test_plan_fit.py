@@ -180,7 +180,8 @@ def test_predicted_against_measured_of_a_run(run):
     outcome = call("--against", run, "--gpu", "cpu")
     assert outcome.exit_code == 0, outcome.output
     stages = [line.split()[0] for line in outcome.stdout.partition("\nstage ")[2].splitlines()[1:]]
-    assert stages[:6] == ["rollout", "judge", "student", "teacher", "probes", "update"]
+    assert stages[:7] == ["rollout", "judge", "student", "teacher", "probes", "update", "total"]
+    assert stages.count("total") == 1 and "total" not in measured.seconds()
 
 
 def test_a_fit_of_a_run_is_written_and_used(run, tmp_path):

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from nemo_aopsd.cli import app
 from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.preview import gap_style, gap_text, show
 from nemo_aopsd.step import collect
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_problem, random_table
 
+REPO = Path(__file__).parents[1]
 PROBLEMS = [make_problem(index) for index in range(4)]
 GENERATION = {"max_new_tokens": 60, "temperature": 1.0, "top_p": 1.0, "top_k": None}
 
@@ -136,3 +139,13 @@ def test_narrow_terminals_lose_no_value(width):
     text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=1.0)), width=width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.slow
+def test_the_readme_s_example_shows_a_probe():
+    """What it is there for: a guess, and the teacher that goes on with the next checkpoint instead."""
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    words = re.search(r"^aopsd (preview \S+ --problem \S+)", readme, re.MULTILINE)[1].split()
+    assert words[1:] == re.search(r"aopsd preview (.*)\"", (REPO / "nemo_aopsd/cli.py").read_text())[1].split()
+    text = CliRunner(env={"COLUMNS": "120"}).invoke(app, [words[0], str(REPO / words[1]), *words[2:]]).stdout
+    assert "« hmm #1»" in text and re.search(r"^1 .*hmm .*afterwards .* 0\.92$", text, re.MULTILINE), text

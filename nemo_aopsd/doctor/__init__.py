@@ -16,7 +16,7 @@ from nemo_aopsd.config_checks import select
 from nemo_aopsd.doctor import fit, machine, memory, model_files, places, probe, versions, workers
 from nemo_aopsd.doctor.memory import Item
 from nemo_aopsd.doctor.model_size import ModelSize, read_size
-from nemo_aopsd.doctor.result import OK, WARN, Check, Run, run
+from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check, Run, parameters, run
 from nemo_aopsd.errors import UserError
 
 
@@ -45,7 +45,7 @@ def look_around(environment: Mapping[str, str] = os.environ, run: Run = run) -> 
     try:
         gpus = machine.find_gpus(run)
     except (OSError, ValueError) as error:
-        why = f"nvidia-smi: {error}"
+        why = "no nvidia-smi on the PATH" if isinstance(error, FileNotFoundError) else f"nvidia-smi: {error}"
     return Surroundings(environment, probe.versions(), gpus, why, run)
 
 
@@ -126,7 +126,13 @@ def _model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
     name, thinking = config.policy["model_name"], config.aopsd.thinking
     check, content = model_files.check_model(name)
     tokenizer = (config.policy.get("tokenizer") or {}).get("name") or name
-    diagnosis.checks += [check, model_files.check_tokenizer(tokenizer, (thinking.student, thinking.teacher))]
+    diagnosis.checks.append(check)
+    if check.severity == ERROR and tokenizer == name:  # the hub's retries take half a minute a file
+        diagnosis.checks.append(
+            Check("tokenizer", ERROR, "not looked for without its model", "the model", check.remedy)
+        )
+    else:
+        diagnosis.checks.append(model_files.check_tokenizer(tokenizer, (thinking.student, thinking.teacher)))
     if content is None:
         diagnosis.checks.append(Check("parameters", OK, "not counted", "a config.json to count from"))
         return None
@@ -138,9 +144,7 @@ def _model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
         diagnosis.checks.append(Check("parameters", WARN, found, "a family that is known", remedy))
         return None
     diagnosis.parameters = size.total
-    diagnosis.checks.append(
-        Check("parameters", OK, f"{size.total / 1e9:.2f} billion", "any number that fits, see below")
-    )
+    diagnosis.checks.append(Check("parameters", OK, parameters(size.total), "any number that fits, see below"))
     return size
 
 

@@ -48,6 +48,15 @@ def run(command: Sequence[str], seconds: float) -> str:
     return done.stdout
 
 
+def parameters(count: int) -> str:
+    """For people: small models in millions.
+
+    >>> parameters(4_022_468_096), parameters(620_288)
+    ('4.02 billion', '0.62 million')
+    """
+    return f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.2f} million"
+
+
 def gigabytes(size: float) -> str:
     """Bytes in units of 10^9, as makers of GPUs and disks count.
 

@@ -40,7 +40,9 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    table = Table("check", "", "found", "expected", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("check", "", "found", "expected"):
+        table.add_column(column, overflow="fold")  # a setting that is cut cannot be typed
     for check in diagnosis.checks:
         style = _STYLES[check.severity]
         table.add_row(escape(check.name), f"[{style}]{check.severity}[/]", escape(check.found), escape(check.expected))

@@ -29,9 +29,9 @@ class Measured:
 
     def seconds(self) -> dict[str, float]:
         """Median seconds of each stage that was timed."""
-        stages = {key for step in self.steps for key in step if key.startswith("time/") and key != "time/step"}
+        timed = {key for step in self.steps for key in step if key.startswith("time/")} - {"time/step", "time/total"}
         return {
-            key.removeprefix("time/"): median(step[key] for step in self.steps if key in step) for key in sorted(stages)
+            key.removeprefix("time/"): median(step[key] for step in self.steps if key in step) for key in sorted(timed)
         }
 
     def workload(self, planned: Workload) -> Workload:

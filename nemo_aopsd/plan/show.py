@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nemo_aopsd.doctor.memory import SAMPLE, TRAIN, total
-from nemo_aopsd.doctor.result import OK, gigabytes
+from nemo_aopsd.doctor.result import OK, gigabytes, parameters
 from nemo_aopsd.plan import Plan, paper_overhead
 from nemo_aopsd.plan.compare import Line
 from nemo_aopsd.plan.scaling import Row
@@ -72,10 +72,10 @@ def _headline(plan: Plan, console: Console) -> None:
     sizes = f"TP {layout.tp}, PP {layout.pp}, CP {layout.cp}, EP {layout.ep}, vLLM TP {layout.sampler_tp}"
     sizes = "one device" if plan.setup.is_local else sizes
     console.print(
-        f"{plan.setup.size.total / 1e9:.2f} billion parameters on {layout.gpus} x {plan.setup.gpu.name}; {sizes}\n"
-        f"{work.problems} problems, {work.steps} steps an epoch, {work.rows} rollouts a step: question "
-        f"{work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), teacher's prompt "
-        f"{work.teacher_prompt:.0f}, {work.probes:.0f} probes a step\n",
+        f"{parameters(plan.setup.size.total)} parameters on {layout.gpus} x {plan.setup.gpu.name}; {sizes}\n"
+        f"{work.problems} problems, {work.steps} step{'' if work.steps == 1 else 's'} an epoch, {work.rows} rollouts "
+        f"a step: question {work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), "
+        f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step\n",
         highlight=False,
     )
 

@@ -12,6 +12,7 @@ files; lanes that lack theirs are left out, and said to be.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -200,5 +201,13 @@ def summary(out: Path, outcomes: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def what_is_missing() -> str | None:
+    """A lane without the container would only skip or fail, one after the other."""
+    missing = [name for name in ("nemo_rl", "ray", "vllm") if importlib.util.find_spec(name) is None]
+    if not missing:
+        return None
+    return f"error: this Python cannot import {', '.join(missing)}. Run in the NeMo RL container: containers/README.md"
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(what_is_missing() or main())

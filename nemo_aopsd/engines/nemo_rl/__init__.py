@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 def check(config: Config) -> None:
     """All that can be checked before a GPU is taken. Raises UserError; imports neither torch nor NeMo RL."""
-    read_settings(config)
+    faults = []
     missing = [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(
+        faults.append(
             f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. Run inside the NeMo RL "
             "container (README, `On a cluster`), or set aopsd.engine=local."
         )
+    try:
+        read_settings(config)
+    except UserError as error:
+        faults.append(str(error))
+    if faults:
+        raise UserError("\n".join(faults))
 
 
 def build(config: Config) -> NemoRLEngine:
