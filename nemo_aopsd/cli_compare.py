@@ -130,6 +130,10 @@ def _work(chosen: Sequence[Run], runs: Sequence[Run], bases: set[str], jobs: int
 
 
 def _threads(jobs: int) -> int:
+    """Of one process: what the user has set, or an even share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, cores // jobs)

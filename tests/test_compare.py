@@ -242,13 +242,17 @@ def test_one_run_for_an_element_of_a_job_array(aopsd):
     assert code == 2 and "--only mine/seed_1: no such member or run" in err
 
 
-def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch):
+@pytest.mark.parametrize(("asked", "threads"), [(None, "2"), ("1", "1"), ("", "2")])  # 9 // 4, or what the user wants
+def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)), raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     add_member("more: {config: none.yaml, settings: {env: {seconds: 0.2}}}")
     assert aopsd("compare suite.yaml --seeds 1 --jobs 4 --out out")[0] == 0
     seen = [json.loads(path.read_text()) for path in Path("out").glob("*/seed_0/environment.json")]
-    assert {env["OMP_NUM_THREADS"] for env in seen} == {"2"}  # 9 // 4
+    assert {env["OMP_NUM_THREADS"] for env in seen} == {threads}
     assert {env["CUDA_VISIBLE_DEVICES"] for env in seen} == {"4", "7"}
 
 
