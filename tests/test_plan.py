@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import plan_step_cost
 from nemo_aopsd.config_files import load_config
 from nemo_aopsd.doctor import memory
 from nemo_aopsd.doctor.fit import FULL
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.plan import make_plan, paper_overhead
+from nemo_aopsd.plan.compare import compare
 from nemo_aopsd.plan.constants import gpu_kinds, read_constants, read_gpu
 from nemo_aopsd.plan.models import find_size, published
 from nemo_aopsd.plan.scaling import best, scaling
@@ -305,3 +307,13 @@ def test_spread_fills_nodes_of_eight():
     assert [(spread(layout(), gpus).nodes, spread(layout(), gpus).gpus_per_node) for gpus in (4, 8, 24)] == [
         *((1, 4), (1, 8), (3, 8)),
     ]
+
+
+@pytest.mark.parametrize("name", ["apart", "kept"])
+def test_the_shipped_constants_give_back_measured_steps_of_qwen3_4b_s_shape(name):
+    """Two runs of benchmarks/step_cost_nemo.py on one H200; docs/scaling.md has the stages, which are further off."""
+    for arm in plan_step_cost.arms(Path(plan_step_cost.__file__).parent / f"measured/step_cost_h200_{name}.json"):
+        *stages, total = compare(arm, arm.plan("h200"))
+        assert [line.stage for line in stages if line.measured is not None] == list(arm.seconds())
+        assert abs(total.error) < 0.1
+        assert all(abs(line.error) < 0.5 for line in stages if line.error is not None)

@@ -1,0 +1,87 @@
+"""What `aopsd plan` predicts for the steps that `step_cost_nemo.py` measured, stage by stage.
+
+    python -m benchmarks.plan_step_cost MEASURED.json [--gpu h200] [--fit OTHER.json]
+
+MEASURED is what that benchmark's `--json` wrote. `--fit` first fits the constants to both arms of OTHER, as
+`aopsd plan --fit` does with runs, so that the shipped ones and those of one run can be held against another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step_cost_nemo import CONFIG, OVERRIDES, STAGES
+from nemo_aopsd.config_files import load_config
+from nemo_aopsd.plan import Plan, make_plan
+from nemo_aopsd.plan.compare import compare
+from nemo_aopsd.plan.fitting import fit, with_fit
+from nemo_aopsd.plan.stages import step_terms
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The part of a measured run that comparing and fitting ask for."""
+
+    found: dict[str, Any]
+    weighting: str
+
+    def seconds(self) -> dict[str, float]:
+        stages = self.found["seconds"][self.weighting]
+        return {name: stages[name]["median"] for name in STAGES if name != "probes" or self.weighting != "uniform"}
+
+    def plan(self, gpu: str) -> Plan:
+        """Of this arm: one GPU, every length as it was forced."""
+        found = self.found
+        steps = [step for step in found["steps"] if step["weighting"] == self.weighting]
+        row = max(found["teacher_prompt"], found["question"]) + found["tokens"] + 8
+        overrides = [
+            *OVERRIDES,
+            *found["overrides"],
+            *("policy.model_name=Qwen/Qwen3-4B", "data.train.data_path=none", f"aopsd.weighting={self.weighting}"),
+            *(f"policy.generation.max_new_tokens={found['tokens']}", f"policy.max_total_sequence_length={row}"),
+            *(f"policy.sequence_packing.{kind}_mb_tokens={max(8192, row)}" for kind in ("train", "logprob")),
+            f"aopsd.num_prompts_per_step={found['responses']}",
+        ]
+        lengths = {
+            "question": found["question"],
+            "teacher_prompt": found["teacher_prompt"],
+            "response": found["tokens"],
+            "longest": found["tokens"],
+            "probes": sum(step["num_probes"] for step in steps) / len(steps),
+        }
+        plan = make_plan(load_config(CONFIG, overrides), gpu, 1)
+        work = replace(plan.work, **lengths)
+        return replace(plan, work=work, terms=step_terms(plan.setup, work))
+
+
+def arms(path: Path) -> list[Arm]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return [Arm(found, weighting) for weighting in found["seconds"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measured", type=Path)
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--fit", type=Path)
+    arguments = parser.parse_args()
+    constants = None
+    if arguments.fit:
+        pairs = [(arm, arm.plan(arguments.gpu)) for arm in arms(arguments.fit)]
+        fitted = fit(pairs)
+        constants = with_fit(pairs[0][1].constants, fitted)
+        for each in fitted:
+            print(f"{each.after.name:20} {each.before.value:9.4g} -> {each.after.value:9.4g}  {each.after.status}")
+    for arm in arms(arguments.measured):
+        plan = arm.plan(arguments.gpu)
+        for line in compare(arm, replace(plan, constants=constants) if constants else plan):
+            error = "" if line.error is None else f"{line.error:+.0%}"
+            print(f"{arm.weighting:14}{line.stage:10}{line.predicted or 0:8.2f}{line.measured or 0:8.2f} {error:>6}")
+
+
+if __name__ == "__main__":
+    main()
