@@ -22,6 +22,7 @@ NOT_OF_THE_METHOD = (
     *("engine", "seed", "prompts", "thinking", "evaluation", "context.on_overlong"),
     *("num_prompts_per_step", "max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds"),
     *("judge.max_new_tokens", "judge.max_attempt_tokens", "judge.num_retries", "curriculum.num_initial_attempts"),
+    "probes.keep_cache",
 )
 _RATIO = ("ratio_clip_min", "ratio_clip_max")
 # By objective; a key that no line names counts as read, so that nothing new is overlooked.
