@@ -249,6 +249,15 @@ def test_a_run_stands_in_the_row_of_the_method_that_it_equals_and_others_below_a
     ]
 
 
+def test_runs_of_a_suite_are_told_apart(tmp_path):
+    runs = [
+        configured(write_run(tmp_path / name / "seed_0", num_epochs=1, steps_per_epoch=1, batch=2), name)
+        for name in ("opsd", "delta_1")
+    ]
+    details = [cells[0].detail for cells in table(2, *runs).rows if "step" in cells[0].detail]
+    assert details == ["opsd/seed_0, step 1", "delta_1/seed_0, step 1"]
+
+
 def test_a_run_without_a_step_is_the_base(bare, tmp_path):
     base = configured(write_run(tmp_path / "base", num_epochs=0, steps_per_epoch=2, batch=2, num_held_out=10), "base")
     found = table(2, bare, base)

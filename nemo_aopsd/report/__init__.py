@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.report import page, panels
+from nemo_aopsd.report.paper_sources import name_of
 from nemo_aopsd.report.read_run import read_run
 from nemo_aopsd.report.step_panels import step_panels
 
@@ -29,7 +30,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         lstrip_blocks=True,
     )
     html = environment.get_template("report.html.jinja").render(
-        name=run.resolve().name,
+        name=name_of(run),
         tiles=page.headline(data),
         facts=page.facts(data),
         outcome=panels.outcome_panels(data),

@@ -65,8 +65,14 @@ def read_source(path: Path) -> Source:
     if (path / "results.json").is_file():
         results = _read_results(path / "results.json")
         found = [Evaluation(name, 0, 0, summary) for name, summary in results["benchmarks"].items()]
-        return Source(name=path.resolve().name, config=None, model=results["model"], evaluations=found)
+        return Source(name=name_of(path), config=None, model=results["model"], evaluations=found)
     raise UserError(f"{path}: neither a run (config.yaml) nor an evaluation (results.json). Check the path.")
+
+
+def name_of(path: Path) -> str:
+    """What to call a run: its folder, and the member before it where a suite calls all its runs `seed_N`."""
+    path = path.resolve()
+    return f"{path.parent.name}/{path.name}" if re.fullmatch(r"seed_\d+", path.name) else path.name
 
 
 def _read_run(path: Path) -> Source:
@@ -81,7 +87,7 @@ def _read_run(path: Path) -> Source:
     for row in finished:
         seconds[row["epoch"]] = seconds.get(row["epoch"], 0.0) + row["time/step"]
     return Source(
-        name=path.resolve().name,
+        name=name_of(path),
         config=config,
         model=str(config.policy["model_name"]),
         evaluations=[*_own_evaluations(config, path, own, last_step), *_later_evaluations(path, last_step)],
