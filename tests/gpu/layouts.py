@@ -64,6 +64,7 @@ def lanes(out: Path) -> list[Lane]:
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
     found = [
         Lane("bf16", 1),
+        Lane("kept", 1, "aopsd.probes.keep_cache=true"),
         Lane("fp8", 1, f"{FP8} {EAGER}"),
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
@@ -82,7 +83,7 @@ def lanes(out: Path) -> list[Lane]:
         evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--gpu-memory", "0.3"]
         found.append(Lane("evaluate", 1, command=[*evaluate, "--out", f"{out}/evaluated"]))
     if SMOLLM2:
-        found[7:7] = [
+        found[8:8] = [
             Lane("smollm2", 1, f"{WORDS} {EAGER}"),
             Lane("smollm2_fp8", 1, f"{WORDS} {FP8} {EAGER}"),
             Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}"),
