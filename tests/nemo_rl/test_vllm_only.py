@@ -33,10 +33,11 @@ def test_greedy_and_no_cut():
 def test_the_engine_is_opened_with_arguments_that_exist(monkeypatch):
     seen = []
     monkeypatch.setattr(LLMEngine, "from_engine_args", classmethod(lambda cls, arguments: seen.append(arguments)))
-    open_engine("some/model", 14336)
+    open_engine("some/model", 14336, 0.3)
     (arguments,) = seen
     assert isinstance(arguments, EngineArgs)
     assert (arguments.model, arguments.max_model_len, arguments.generation_config) == ("some/model", 14336, "vllm")
+    assert arguments.gpu_memory_utilization == 0.3
 
 
 def test_the_engine_has_what_we_call_and_outputs_what_we_read():
