@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_cost_nemo import CONFIG, OVERRIDES, STAGES
-from nemo_aopsd.config_files import load_config
+from benchmarks.step_cost_nemo import STAGES, make_config
 from nemo_aopsd.plan import Plan, make_plan
 from nemo_aopsd.plan.compare import compare
 from nemo_aopsd.plan.fitting import fit, with_fit
@@ -37,15 +36,8 @@ class Arm:
         """Of this arm: one GPU, every length as it was forced."""
         found = self.found
         steps = [step for step in found["steps"] if step["weighting"] == self.weighting]
-        row = max(found["teacher_prompt"], found["question"]) + found["tokens"] + 8
-        overrides = [
-            *OVERRIDES,
-            *found["overrides"],
-            *("policy.model_name=Qwen/Qwen3-4B", "data.train.data_path=none", f"aopsd.weighting={self.weighting}"),
-            *(f"policy.generation.max_new_tokens={found['tokens']}", f"policy.max_total_sequence_length={row}"),
-            *(f"policy.sequence_packing.{kind}_mb_tokens={max(8192, row)}" for kind in ("train", "logprob")),
-            f"aopsd.num_prompts_per_step={found['responses']}",
-        ]
+        overrides = [*found["overrides"], "data.train.data_path=none", f"aopsd.weighting={self.weighting}"]
+        config = make_config(argparse.Namespace(**found | {"overrides": overrides}), Path("Qwen/Qwen3-4B"))
         lengths = {
             "question": found["question"],
             "teacher_prompt": found["teacher_prompt"],
@@ -53,7 +45,7 @@ class Arm:
             "longest": found["tokens"],
             "probes": sum(step["num_probes"] for step in steps) / len(steps),
         }
-        plan = make_plan(load_config(CONFIG, overrides), gpu, 1)
+        plan = make_plan(config, gpu, 1)
         work = replace(plan.work, **lengths)
         return replace(plan, work=work, terms=step_terms(plan.setup, work))
 

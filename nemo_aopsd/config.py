@@ -168,6 +168,11 @@ class AOPSDConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     @property
+    def keeps_cache(self) -> bool:
+        """Whether vLLM stays awake between rollout and probes (NeMo RL)."""
+        return self.probes.keep_cache and self.weighting in CONTINUED
+
+    @property
     def shown_context(self) -> str:
         """`context.kind`, or none where no teacher would read it."""
         return self.context.kind if self.objective.reads_teacher else "none"

@@ -71,15 +71,25 @@ def test_no_gpu_has_more_lanes_than_places_and_all_run(monkeypatch, tmp_path, nu
     assert (tmp_path / "out/summary.txt").read_text().count("exit 0 after") == len(made)
 
 
-def test_lanes_run_in_the_order_given_and_unknown_data_is_said(monkeypatch, tmp_path):
+def test_lanes_run_in_the_order_given_and_missing_data_is_said(monkeypatch, tmp_path):
     made = [layouts.Lane(name, 1, command=[sys.executable, "-c", "import time; print(time.time())"]) for name in "ab"]
+    made.append(layouts.Lane("c", 1, needs=("SMOLLM2", "NO_SUCH")))
     monkeypatch.setattr(layouts, "lanes", lambda out: made)
     monkeypatch.setattr(layouts, "APART", 0)
-    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), "b", "a", "--gpus", "1"])
+    monkeypatch.setenv("SMOLLM2", "/models/smollm2")
+    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), "b", "c", "a", "--gpus", "1"])
     layouts.main()
     first, second = ((tmp_path / f"{name}.log").read_text() for name in "ba")
     assert float(first) < float(second)
-    assert "evaluate: not run: BENCHMARKS is not set" in (tmp_path / "summary.txt").read_text()
+    assert "== c: not run: NO_SUCH not set" in (tmp_path / "summary.txt").read_text()
+
+
+@pytest.mark.parametrize(("words", "unknown"), [(["bf61"], "bf61"), (["bf16", "tp2", "--gpus", "1"], "tp2")])
+def test_an_unknown_lane_is_refused(monkeypatch, tmp_path, capsys, words, unknown):
+    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), *words])
+    with pytest.raises(SystemExit):
+        layouts.main()
+    assert f"no lane {unknown} on" in capsys.readouterr().err
 
 
 def test_without_the_container_no_lane_starts(monkeypatch):

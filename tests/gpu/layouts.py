@@ -54,6 +54,7 @@ class Lane:
     overrides: str = ""
     command: list[str] = field(default_factory=lambda: [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu"])
     alone: bool = False  # whatever --share says
+    needs: tuple[str, ...] = ()  # variables of the environment
 
 
 def lanes(out: Path) -> list[Lane]:
@@ -62,7 +63,20 @@ def lanes(out: Path) -> list[Lane]:
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
     cost += ["--minutes", "11", "aopsd.probes.keep_cache=true"]
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
-    found = [
+    data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
+    evaluate = [
+        *CLI,
+        "evaluate",
+        SMOLLM2,
+        *data,
+        "--engine",
+        "vllm",
+        "--gpu-memory",
+        "0.3",
+        "--out",
+        f"{out}/evaluated",
+    ]
+    return [
         Lane("bf16", 1),
         Lane("kept", 1, "aopsd.probes.keep_cache=true"),
         Lane("fp8", 1, f"{FP8} {EAGER}"),
@@ -72,23 +86,15 @@ def lanes(out: Path) -> list[Lane]:
         Lane("fkl", 1, f"{FKL} {EAGER}", top_k),
         Lane("grpo", 1, command=[*stock("grpo", "nemo_rl_environment", out), FIXED_CACHE]),
         Lane("sft", 1, command=stock("sft", "nemo_rl", out)),
+        Lane("smollm2", 1, f"{WORDS} {EAGER}", needs=("SMOLLM2",)),
+        Lane("smollm2_fp8", 1, f"{WORDS} {FP8} {EAGER}", needs=("SMOLLM2",)),
+        Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}", needs=("SMOLLM2",)),
         Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
+        Lane("memory", 1, command=[sys.executable, "-m", "benchmarks.loss_memory"], alone=True),
+        Lane("evaluate", 1, command=evaluate, needs=("SMOLLM2", "BENCHMARKS")),
     ]
-    memory = [sys.executable, "-m", "benchmarks.loss_memory"]
-    found.append(Lane("memory", 1, command=memory, alone=True))
-    if SMOLLM2 and BENCHMARKS:
-        data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
-        evaluate = [*CLI, "evaluate", SMOLLM2, *data, "--engine", "vllm", "--gpu-memory", "0.3"]
-        found.append(Lane("evaluate", 1, command=[*evaluate, "--out", f"{out}/evaluated"]))
-    if SMOLLM2:
-        found[8:8] = [
-            Lane("smollm2", 1, f"{WORDS} {EAGER}"),
-            Lane("smollm2_fp8", 1, f"{WORDS} {FP8} {EAGER}"),
-            Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}"),
-        ]
-    return found
 
 
 def stock(name: str, page: str, out: Path) -> list[str]:
@@ -166,14 +172,13 @@ def main() -> None:
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    known = {lane.name: lane for lane in lanes(out) if lane.num_gpus <= arguments.gpus}
-    names = arguments.only or list(known)
-    waiting = [known[name] for name in names if name in known]
-    outcomes = dict.fromkeys(names, "not run")
-    if not SMOLLM2:
-        outcomes["smollm2"] = "not run: SMOLLM2 is not set"
-    if not BENCHMARKS:
-        outcomes["evaluate"] = "not run: BENCHMARKS is not set"
+    fitting = {lane.name: lane for lane in lanes(out) if lane.num_gpus <= arguments.gpus}
+    names = arguments.only or list(fitting)
+    if unknown := [name for name in names if name not in fitting]:
+        parser.error(f"no lane {', '.join(unknown)} on {arguments.gpus} GPUs; there are {', '.join(fitting)}")
+    lacking = {name: [key for key in fitting[name].needs if not os.environ.get(key)] for name in names}
+    waiting = [fitting[name] for name in names if not lacking[name]]
+    outcomes = {name: f"not run: {' and '.join(keys)} not set" if keys else "not run" for name, keys in lacking.items()}
     host, end = Host(arguments.gpus, arguments.share, out), time.monotonic() + 60 * arguments.minutes
     while (waiting or host.running) and time.monotonic() < end:
         outcomes |= host.collect()

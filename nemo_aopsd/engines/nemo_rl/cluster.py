@@ -23,7 +23,7 @@ from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm import VllmGeneration
 from nemo_rl.models.policy.lm_policy import Policy
 
-from nemo_aopsd.config import CONTINUED, Config
+from nemo_aopsd.config import Config
 from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError
@@ -57,7 +57,7 @@ class Cluster:
         self._must(self.generation.finish_generation(), "put vLLM to sleep")
         self.policy = _start_trainer(self.nodes, policy, settings, tokenizer, config.aopsd.max_num_steps, checkpoint)
         self.generation.prepare_refit_info(self.policy.prepare_refit_info())
-        self.keeps_cache = config.aopsd.probes.keep_cache and config.aopsd.weighting in CONTINUED
+        self.keeps_cache = config.aopsd.keeps_cache
         self.sampler_has_turn = False
         self.is_stale = True  # vLLM's student is older than the trainer's
         self.has_teacher = False
@@ -242,7 +242,7 @@ def _start_trainer(
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Say in a line or two that a worker died or had no memory, which Ray says in a hundred, and keeps as the cause."""
+    """Turn Ray's long report of a dead worker or of missing memory into a line or two; it stays as the cause."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:
@@ -251,7 +251,7 @@ def cluster_errors() -> Iterator[None]:
         raise UserError(
             f"a GPU is out of memory: {str(error.cause).splitlines()[0]} `aopsd doctor CONFIG` has the table. Lower "
             "policy.generation.vllm_cfg.gpu_memory_utilization or the *_mb_tokens of policy.sequence_packing, or set "
-            "aopsd.probes.keep_cache=false."
+            "aopsd.probes.keep_cache=false if it is true."
         ) from error
     except ray.exceptions.RayActorError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]

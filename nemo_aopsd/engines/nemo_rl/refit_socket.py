@@ -1,4 +1,4 @@
-"""Where the trainer hands its weights to vLLM: a socket of this run's own.
+"""Where the trainer hands its weights to vLLM: a socket of this run's Ray cluster.
 
 NeMo RL v0.7.0 names the socket after the GPU alone (`base_policy_worker.py`, `vllm_backend.py`), so that two runs which
 share a GPU read each other's weights without an error.

@@ -1,4 +1,4 @@
-"""Names of a module of NeMo RL that mean something of ours for a while. Imports nothing, so any worker can."""
+"""Replaces names in a module of NeMo RL for a while. Imports nothing of ours, so that any worker can import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On PYTHONPATH of a lane of `layouts.py`, which has the host to itself no more than a container of its own would.
+"""On PYTHONPATH of a lane of `layouts.py`: makes it see its own GPUs and its own Ray only, as a container would.
 
 NeMo RL v0.7.0 takes Ray's GPU id, which counts all GPUs of the host, for CUDA's, which counts the visible ones, and its
 memory tracker asks for any Ray of the host.
@@ -13,7 +13,7 @@ def number_gpus_from_0(order):
     ray.get_gpu_ids = lambda: [order.index(str(gpu)) for gpu in ids_on_the_host()]
 
 
-def mean_the_own_ray():
+def use_own_ray():
     from ray._private import services
 
     found = services.canonicalize_bootstrap_address_or_die
@@ -29,6 +29,6 @@ def mean_the_own_ray():
 if importlib.util.find_spec("ray"):
     import ray
 
-    mean_the_own_ray()
+    use_own_ray()
     if "LANE_GPUS" in os.environ:
         number_gpus_from_0(os.environ["LANE_GPUS"].split(","))
