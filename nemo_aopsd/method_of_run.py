@@ -7,6 +7,7 @@ Not compared at all are those that the base config brings (`NOT_OF_THE_METHOD`),
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,7 +16,8 @@ from omegaconf import OmegaConf
 
 from nemo_aopsd.config import CHOICES, CONTINUED, AOPSDConfig
 from nemo_aopsd.config_schema import config_schema, flatten
-from nemo_aopsd.methods import Method, list_methods
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.methods import Method, method_files, read_method
 
 # Where, how long and on what a run trains; a block stands for all that is in it. `max_num_steps` 0 is told apart.
 NOT_OF_THE_METHOD = (
@@ -115,14 +117,24 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
 
 @cache
 def _known_methods() -> Sequence[tuple[Method, Settings]]:
-    """Each method with its whole `aopsd:` block, over the defaults alone."""
+    """Each method with its whole `aopsd:` block, over the defaults alone; a broken file names no run.
+
+    What is wrong with it `aopsd methods` tells, and `--method` of whoever wants that one: no other run needs it.
+    """
     found = []
-    for method in list_methods():
-        block = config_schema()
-        for key, value in method.settings.items():
-            OmegaConf.update(block, key.removeprefix("aopsd."), value)
-        found.append((method, _settings(OmegaConf.to_object(block))))
+    for path in method_files():
+        with suppress(UserError):
+            method = read_method(path)
+            found.append((method, _over_defaults(method)))
     return found
+
+
+def _over_defaults(method: Method) -> Settings:
+    block = config_schema()
+    for key, value in method.settings.items():
+        if key.startswith("aopsd."):  # NeMo RL's blocks make no method
+            OmegaConf.update(block, key.removeprefix("aopsd."), value)
+    return _settings(OmegaConf.to_object(block))
 
 
 def _settings(aopsd: AOPSDConfig) -> Settings:

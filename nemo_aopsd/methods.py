@@ -18,6 +18,7 @@ from nemo_aopsd.errors import UserError
 FOLDER = Path(__file__).parents[1] / "examples/configs"
 KINDS = ("methods", "ablations")
 _HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>.+)\n")
+_ROW = re.compile(r"\S.*?: \S.*")  # a label and what it has there
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,26 @@ class Method:
 
 def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
     """All configs of `folder`, by kind and name. Raises UserError where a file has no header or is no config."""
-    for name, (kind, path) in _files(folder).items():
-        header = _HEADER.match(path.read_text(encoding="utf-8"))
-        if not header:
-            raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: its row`. Add them.")
-        yield Method(name, kind, header["title"], header["row"], method_settings(path))
+    return map(read_method, method_files(folder))
+
+
+def method_files(folder: Path = FOLDER) -> list[Path]:
+    """Where they are, by kind and name."""
+    return list(_files(folder).values())
+
+
+def read_method(path: Path) -> Method:
+    """One config. Raises UserError where it has no header or is no config."""
+    settings = method_settings(path)
+    header = _HEADER.match(path.read_text(encoding="utf-8"))
+    if not header:
+        raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: its row`. Add them.")
+    if not all(_ROW.fullmatch(row) for row in header["row"].split("; ")):
+        raise UserError(
+            f"{path}:2: found `# Paper: {header['row']}`, expected `# Paper: LABEL: its row there`, several with `; ` "
+            "between them, or `# Paper: none: why it is there`. Mend the line."
+        )
+    return Method(path.stem, path.parent.name, header["title"], header["row"], settings)
 
 
 def find_method(name: str, folder: Path = FOLDER) -> Path:
@@ -56,8 +72,8 @@ def find_method(name: str, folder: Path = FOLDER) -> Path:
     files = _files(folder)
     if name not in files:
         raise UserError(f"no method `{name}` in {folder}.{nearest(name, list(files))} `aopsd methods` lists them.")
-    return files[name][1]
+    return files[name]
 
 
-def _files(folder: Path) -> dict[str, tuple[str, Path]]:
-    return {path.stem: (kind, path) for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}
+def _files(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))}

@@ -1,5 +1,6 @@
 """Which method a run is: every config by its own name over any base, and what may be left out of the comparison."""
 
+import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,9 @@ from omegaconf import OmegaConf
 from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
 from nemo_aopsd.config_files import load_config
 from nemo_aopsd.config_schema import config_schema, flatten
-from nemo_aopsd.method_of_run import NOT_OF_THE_METHOD, describe_run, label_run, settings_read
-from nemo_aopsd.methods import FOLDER, find_method, list_methods
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.method_of_run import NOT_OF_THE_METHOD, _known_methods, describe_run, label_run, settings_read
+from nemo_aopsd.methods import FOLDER, KINDS, find_method, list_methods, method_files
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.step import train_step
 from tests.fakes import make_config, make_engine, make_problem
@@ -85,6 +87,33 @@ def test_no_name_where_no_methods_are_installed(monkeypatch):
     monkeypatch.setattr("nemo_aopsd.method_of_run._known_methods", lambda: [])
     assert label_run(AOPSDConfig()) is None
     assert describe_run(AOPSDConfig()) == "pg, dag_frontier, continuation, competence"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "aopsd: {weighting: uniform}\n",
+        "# Mine\n# Paper: none\naopsd: {weighting: uniform}\n",
+        "# Mine\n# Paper: none: mine\naopsd: {wieghting: uniform}\n",
+        "# Mine\n# Paper: none: mine\naopsd: {probes: {threshold: high}}\n",
+        b"# Mine \xff\n# Paper: none: mine\n",
+    ],
+)
+def test_a_broken_file_among_the_methods_names_no_run_and_stops_none(content, tmp_path, monkeypatch):
+    for kind in KINDS:
+        shutil.copytree(FOLDER / kind, tmp_path / kind)
+    file = tmp_path / "methods/mine.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.setattr("nemo_aopsd.method_of_run.method_files", lambda: method_files(tmp_path))
+    monkeypatch.setattr("nemo_aopsd.method_of_run._known_methods", _known_methods.__wrapped__)
+    assert str(label_run(AOPSDConfig())) == "aopsd"
+    assert len(_known_methods.__wrapped__()) == len(METHODS)
+    with pytest.raises(UserError, match=r"mine\.yaml"):
+        list(list_methods(tmp_path))
+    file.write_text(
+        "# Mine\n# Paper: none: mine\npolicy: {precision: float32}\naopsd: {seed: 1, mask_truncated: true}\n"
+    )
+    assert str(label_run(AOPSDConfig(mask_truncated=True))) == "mine"
 
 
 def test_every_choice_and_number_of_the_methods_is_compared():

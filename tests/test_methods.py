@@ -152,6 +152,15 @@ def test_a_file_without_its_two_lines_is_refused(tmp_path):
         list(list_methods(tmp_path))
 
 
+@pytest.mark.parametrize("row", ["none", "none:", "tab:main_results", "tab:main_results: AOPSD; none", "; a: b"])
+def test_a_line_that_names_no_row_is_refused(row, tmp_path):
+    shutil.copytree(FOLDER / "methods", tmp_path / "methods")
+    (tmp_path / "methods/mine.yaml").write_text(f"# Mine\n# Paper: {row}\naopsd: {{weighting: uniform}}\n")
+    expected = f"mine.yaml:2: found `# Paper: {row}`, expected `# Paper: LABEL: its row there`"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        list(list_methods(tmp_path))
+
+
 def test_the_document_has_every_config_and_its_row():
     rows = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
     assert rows == {name: method.row for name, method in METHODS.items()}
