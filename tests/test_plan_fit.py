@@ -23,6 +23,7 @@ from tests.fake_run import write_run
 REPO = Path(__file__).parents[1]
 CONFIG = REPO / "examples/configs/aopsd_qwen3_4b_megatron.yaml"
 TINY = REPO / "examples/configs/aopsd_tiny_cpu.yaml"
+TINY_DATA = REPO / "nemo_aopsd/embedded/data/train.jsonl"
 TRUE = {"sampler_bandwidth": 0.6, "sampler_step": 3e-3, "update_compute": 0.25, "score_compute": 0.5, "turn": 4.0}
 
 
@@ -213,14 +214,25 @@ def test_a_method_goes_over_the_config():
 
 def test_a_run_tells_a_method_only_what_is_the_same_for_both(run):
     """Its frontier is no solution, and its probes are none of a method without; the lengths of rows are its own."""
+    solutions = [len(problem["solution"]) for problem in map(json.loads, TINY_DATA.open())]
+    context = sum(solutions) / len(solutions) / 3.3 + 250  # at 3.3 characters a token, and the wording
     rows = [json.loads(line) for path in sorted((run / "rollouts").iterdir())[1:] for line in path.open()]
     num_probes = sum(len(row["probes"]) for row in rows)
     for name, probes in (("opsd", 0), ("continuation", num_probes / len(rows) * 32)):
         words = (TINY, "--method", name, "--json")
         alone, found = (json.loads(call(*words, *more).stdout)["workload"] for more in ((), ("--lengths", run)))
-        assert found["teacher_prompt"] == alone["teacher_prompt"]
+        assert found["question"] == 3 and found["teacher_prompt"] == pytest.approx(3 + context)
         assert found["response"] == pytest.approx(sum(len(row["response"]) for row in rows) / len(rows))
         assert found["probes"] == pytest.approx(probes) and (alone["probes"] > 0) == (probes > 0)
+
+
+def test_probes_of_a_run_without_any_are_the_plans_rate_of_its_responses(run):
+    config = load_config(run / "config.yaml", ["aopsd.weighting=uniform"])
+    (run / "config.yaml").write_text(to_yaml(config))
+    rows = [json.loads(line) for path in sorted((run / "rollouts").iterdir())[1:] for line in path.open()]
+    found = json.loads(call(TINY, "--method", "continuation", "--json", "--lengths", run).stdout)["workload"]
+    tokens = sum(len(row["response"]) for row in rows) / len(rows) * 32
+    assert found["probes"] == pytest.approx(0.0115 * tokens)
 
 
 def test_a_run_without_a_teacher_is_compared_as_any_other(run):

@@ -95,8 +95,8 @@ def from_rollouts(
 ) -> Workload:
     """`workload` with the lengths of `records`, the rollouts of `steps` steps of a run with the settings `run`.
 
-    Another context's prompts tell nothing, nor do a run's probes where one of both has none: there the plan's own
-    numbers stay. Raises UserError if there are no rollouts.
+    Another context's prompts tell only how long the question is, and a run's probes nothing where one of both has
+    none: the plan's own context and trigger rate stay. Raises UserError if there are no rollouts.
     """
     rows = list(records)
     if not rows:
@@ -122,13 +122,15 @@ def from_rollouts(
     return replace(
         workload,
         question=question,
-        teacher_prompt=mean(prompts) if same_context else workload.teacher_prompt,
+        teacher_prompt=mean(prompts) if same_context else question + workload.teacher_prompt - workload.question,
         response=response,
         longest=mean(by_step.values()),
         judge_prompt=question + response + wording,
         judge_answer=mean(judged) if judged else workload.judge_answer,
         rows=num_rows,
-        probes=sum(len(row["probes"]) for row in rows) / steps if both_probe else workload.scaled(num_rows).probes,
+        probes=sum(len(row["probes"]) for row in rows) / steps
+        if both_probe
+        else workload.scaled(num_rows).probes * response / workload.response,
         sources=workload.sources | dict.fromkeys(measured, where),
     )
 
