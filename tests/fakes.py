@@ -129,7 +129,7 @@ class FakeEngine:
             columns = {name: None if (value := getattr(row, name)) is None else value[None] for name in names}
             logprobs = self.student.score(row.prompt, row.response)[None]
             columns["divergence"] = self.divergence(row, objective)
-            columns["entropy"] = row.top_k and row.top_k.entropy[None]
+            columns["entropy"] = None if row.top_k is None else row.top_k.entropy[None]
             loss, metrics = objective(logprobs, **columns, num_tokens=num_tokens, num_rows=num_rows)
             loss.backward()
             total = {key: total.get(key, 0.0) + value.item() for key, value in metrics.items()}

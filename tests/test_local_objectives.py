@@ -87,7 +87,7 @@ def naive_loss(engine: LocalEngine, rows: list[TrainRow], made) -> torch.Tensor:
             divergence = made.divergence(student, row.top_k)[None]
         names = ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask")
         columns = {name: None if (value := getattr(row, name)) is None else value[None] for name in names}
-        columns["entropy"] = row.top_k and row.top_k.entropy[None]
+        columns["entropy"] = None if row.top_k is None else row.top_k.entropy[None]
         logprobs = student.gather(-1, torch.tensor(row.response)[:, None]).T
         counts = {"num_tokens": num_tokens, "num_rows": float(len(rows))}
         total = total + made(logprobs, divergence=divergence, **columns, **counts)[0]

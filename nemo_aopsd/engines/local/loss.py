@@ -96,15 +96,13 @@ def _top_k(objective: Objective) -> Callable[..., Tensor]:
 
 def _columns(rows: list[TrainRow], device: torch.device) -> dict[str, Tensor | None]:
     """The supervision of `rows`, padded to [B, S] with zeros that the mask leaves out; None for what is not there."""
+    names = ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask")
+    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    columns["entropy"] = [None if row.top_k is None else row.top_k.entropy for row in rows]
     found: dict[str, Tensor | None] = {}
-    for name in ("old_logprobs", "teacher_logprobs", "weights", "advantages", "entropy", "mask"):
-        values = _entropies(rows) if name == "entropy" else [getattr(row, name) for row in rows]
+    for name, values in columns.items():
         if not rows:
             found[name] = torch.zeros(0, 0, dtype=torch.bool if name == "mask" else torch.float32, device=device)
         else:
             found[name] = None if values[0] is None else pad_sequence(values, batch_first=True).to(device)
     return found
-
-
-def _entropies(rows: list[TrainRow]) -> list[Tensor | None]:
-    return [row.top_k and row.top_k.entropy for row in rows]
