@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nemo_aopsd.types import Sampling
 
 _EVALUATE_EXAMPLE = "aopsd evaluate models/Qwen3-4B --data aime25 --data mine.jsonl --samples 8 --engine vllm"
+_GPU_SHARE = 0.9  # of each GPU, for vLLM
 
 
 def mount(app: typer.Typer) -> None:
@@ -56,8 +57,11 @@ def evaluate(
         int, typer.Option(min=1, metavar="N", help="Responses sampled at a time, and at most lost by a kill.")
     ] = 64,
     gpu_memory: Annotated[
-        float, typer.Option(min=0.05, max=0.98, metavar="SHARE", help="vllm: of each GPU; less if others use it too.")
-    ] = 0.9,
+        float | None,
+        typer.Option(
+            min=0.05, max=0.98, metavar="SHARE", help=f"vllm: of each GPU, {_GPU_SHARE}; less if others use it too."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where results go; the same goes on.")] = None,
 ) -> None:
     """pass@k, avg@N and majority@N on the bare questions; killed or stopped, start it again to go on.
@@ -72,6 +76,8 @@ def evaluate(
 
     if engine not in ("local", "vllm"):
         raise UserError(f"--engine {engine}: expected local or vllm.")
+    if gpu_memory is not None and engine != "vllm":
+        raise UserError("--gpu-memory: only --engine vllm takes a share of a GPU. Leave it out.")
     found = with_prompts(find_target(target, config), prompts, thinking)
     benchmarks = load_benchmarks(data)
     options = {
@@ -90,7 +96,7 @@ def evaluate(
     with run_folder.lock(out, "another --out"):
         try:
             seed = found.config.aopsd.seed if seed is None else seed
-            session = _session(found, chosen, engine, batch_size, gpu_memory, seed)
+            session = _session(found, chosen, engine, batch_size, gpu_memory or _GPU_SHARE, seed)
             results = session.run(benchmarks, out)
         except KeyboardInterrupt:
             typer.echo("\ninterrupted. What is sampled is kept; start the same command to go on.", err=True)

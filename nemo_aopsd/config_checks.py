@@ -212,6 +212,12 @@ def _contradictions(tree: Tree) -> Iterator[Fault]:
             f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
             "Or set aopsd.curriculum.name=shuffle.",
         )
+    if select(tree, "aopsd.engine") == "local" and select(tree, "aopsd.probes.keep_cache") is True:
+        yield (
+            "aopsd.probes.keep_cache",
+            "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
+            "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
+        )
     row = select(tree, "policy.max_total_sequence_length")
     has_probes = select(tree, "aopsd.weighting") in CONTINUED
     probe = select(tree, "aopsd.probes.length") if has_probes else 0

@@ -304,6 +304,13 @@ def test_settings_that_the_objective_cannot_have(base, overrides, key, expected)
     assert f"`{key}`" in text and expected in text
 
 
+def test_a_cache_that_only_vllm_keeps_is_refused_of_the_local_engine(base):
+    text = message(base, "aopsd.engine=local", "aopsd.probes.keep_cache=true")
+    assert text.startswith("override `aopsd.probes.keep_cache=true`: ")
+    assert "must be false with aopsd.engine=local: " in text and "or set aopsd.engine=nemo_rl." in text
+    assert load_config(base, ["aopsd.engine=nemo_rl", "aopsd.probes.keep_cache=true"]).aopsd.probes.keep_cache
+
+
 @pytest.mark.parametrize("name", ["sft", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm", "grpo"])
 def test_every_objective_has_settings_that_pass(base, name):
     overrides = [f"aopsd.objective.name={name}", "aopsd.weighting=uniform", "aopsd.num_generations_per_prompt=2"]

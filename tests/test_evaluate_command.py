@@ -153,6 +153,10 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
         ("evaluate model --data nowhere.jsonl", r"nowhere\.jsonl: no such file"),
         ("evaluate model --data one.jsonl --engine sglang", r"--engine sglang: expected local or vllm"),
         ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
+        (
+            "evaluate model --data one.jsonl --gpu-memory 0.3",
+            r"--gpu-memory: only --engine vllm takes a share",
+        ),
         ("evaluate model --data one.jsonl --top-p 0", r"--top-p 0: keeps no token"),
         ("evaluate model --data one.jsonl --prompts klingon", r"no such prompt"),
         ("paired-test model model", r"results\.json: no such file"),
@@ -201,6 +205,8 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
     monkeypatch.setattr(cli, "vllm_module", lambda: Module)
     assert aopsd(f"evaluate model --data one.jsonl --engine vllm --gpu-memory 0.3 {OPTIONS} --out results")[0] == 0
     assert asked == [0.3, (8, 0.6, 8)]
+    assert aopsd(f"evaluate model --data one.jsonl --engine vllm {OPTIONS} --out whole")[0] == 0
+    assert asked[2:] == [0.9, (8, 0.6, 8)]
     assert [line["problem_id"] for line in samples("results", "one")] == ["one0"] * 4 + ["one1"] * 4
     Path("run.yaml").write_text(CONFIG)
     assert aopsd("train run.yaml")[0] == 0

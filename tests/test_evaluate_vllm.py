@@ -22,7 +22,7 @@ SAMPLING = Sampling(max_new_tokens=50, temperature=0.6, top_p=0.9, top_k=7)
 @pytest.fixture
 def model(monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE", 0.5)
-    made = VLLMModel(Path("model"), ["0", "1"], 100, [1], target=fake_vllm.work)
+    made = VLLMModel(Path("model"), ["0", "1"], 100, [1], 0.9, target=fake_vllm.work)
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def test_a_row_without_room_is_unfinished_and_one_with_little_stops_there(model)
 
 def test_only_longer_rows_start_the_processes_anew(monkeypatch):
     monkeypatch.setattr(module, "_STEP", 64)
-    model = VLLMModel(Path("model"), ["0"], 1000, [1], target=fake_vllm.work)
+    model = VLLMModel(Path("model"), ["0"], 1000, [1], 0.9, target=fake_vllm.work)
     try:
         lengths = []
         for size in (10, 14, 15, 3):  # with 50 new tokens: 60, 64, 65, 53
@@ -84,7 +84,7 @@ def test_a_killed_parent_leaves_no_process_behind(tmp_path):
         "from nemo_aopsd.engines.vllm_only.model import VLLMModel\nfrom nemo_aopsd.types import Sampling\n"
         "from tests import fake_vllm\n"
         "if __name__ == '__main__':\n"
-        "    model = VLLMModel(Path('m'), ['0'], 100, [1], target=fake_vllm.work)\n"
+        "    model = VLLMModel(Path('m'), ['0'], 100, [1], 0.9, target=fake_vllm.work)\n"
         "    list(model.stream([[3]], Sampling(max_new_tokens=9), [0]))\n"
         "    print(model.workers[0].process.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -40,10 +40,13 @@ class VLLMModel:
         gpus: Sequence[str],
         longest_row: int,
         end_ids: list[int],
-        memory_share: float = 0.9,
+        memory_share: float,
         target: Callable[..., None] = work,
     ):
-        """`longest_row`: tokens of prompt and response that the model was made for; `target` is what a process runs."""
+        """`longest_row`: tokens of prompt and response that the model was made for; `memory_share` is of each GPU.
+
+        `target` is what a process runs.
+        """
         self.path, self.gpus, self.longest_row, self.end_ids = path, gpus, longest_row, end_ids
         self.memory_share, self.target = memory_share, target
         self.workers: list[Worker] = []
