@@ -57,11 +57,9 @@ class ObjectiveConfig:
     whiten: bool = False  # minillm: advantages of the step to mean 0 and deviation 1
 
     @property
-    def top_k_setting(self) -> tuple[str, int | None]:
-        """The key for how many of the teacher's likeliest words are read, and the number; None for all or none."""
-        if self.name in ("fkl", "dash"):
-            return "aopsd.objective.support", self.support
-        return "aopsd.objective.top_k", self.top_k if self.name in ("topk_fkl", "eopd") else None
+    def top_k_key(self) -> str | None:
+        """The key of this block that says how many of the teacher's likeliest words are read; None where none are."""
+        return {"fkl": "support", "dash": "support", "topk_fkl": "top_k", "eopd": "top_k"}.get(self.name)
 
     @property
     def reads_teacher(self) -> bool:

@@ -195,8 +195,15 @@ def test_more_tokens_than_the_vocabulary_has_are_refused_at_the_start(name, key,
         return read_settings(make_config(tmp_path, aopsd, model_name=str(model), optimizer=optimizer))
 
     settings_of(V)
-    with pytest.raises(UserError, match=rf"{key} is {V + 1}, .* has {V} tokens.*at most {V}"):
+    with pytest.raises(UserError, match=rf"aopsd\.objective\.{key} is {V + 1}, .* has {V} tokens.*at most {V}"):
         settings_of(V + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_key_of_the_top_k_is_of_the_number_that_the_objective_reads(name):
+    config = ObjectiveConfig(name=name, top_k=3, support=4)
+    number = getattr(config, config.top_k_key) if config.top_k_key else 0
+    assert build_objective(config).signal.top_k == number
 
 
 def test_more_tokens_than_the_vocabulary_has_are_refused_by_the_model_too():

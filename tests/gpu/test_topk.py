@@ -15,7 +15,7 @@ from tests.gpu.test_nemo_rl_engine import ROOM, columns, differences, local_engi
 
 @pytest.fixture(autouse=True)
 def topk(config):
-    if not config.aopsd.objective.top_k_setting[1]:
+    if not build_objective(config.aopsd.objective).signal.top_k:
         pytest.skip("for an objective on the teacher's top k")
 
 
@@ -34,7 +34,7 @@ def collected(engine, config, problems, seed):  # noqa: F811
 def test_the_teachers_top_k_is_the_local_engines(started, config, problems, note):  # noqa: F811
     rollouts = collected(started, config, problems, 1)
     _, teacher_prompts, responses = columns(rollouts)
-    _, k = config.aopsd.objective.top_k_setting
+    k = build_objective(config.aopsd.objective).signal.top_k
     expected, rounded = (
         local_engine(config.policy["model_name"], precision).teacher.top_logprobs(teacher_prompts, responses, k)
         for precision in ("float32", "bfloat16")

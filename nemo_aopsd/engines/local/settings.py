@@ -71,13 +71,14 @@ def read_settings(config: Config) -> Settings:
 
 def _check_top_k(config: Config, model: Path) -> None:
     """Refuse more tokens than there are, where the model's files say how many: a GGUF file tells when it is loaded."""
-    key, k = config.aopsd.objective.top_k_setting
+    objective = config.aopsd.objective
+    k = getattr(objective, objective.top_k_key) if objective.top_k_key else None
     if not k or model.suffix == ".gguf":
         return
     words = json.loads((model / "config.json").read_bytes()).get("vocab_size")
     if isinstance(words, int) and k > words:
         raise UserError(
-            f"config: {key} is {k}, but the vocabulary of {model} has {words} tokens. "
+            f"config: aopsd.objective.{objective.top_k_key} is {k}, but the vocabulary of {model} has {words} tokens. "
             f"Set it to at most {words}; 16 and 32 are usual."
         )
 
