@@ -19,7 +19,7 @@ from nemo_aopsd.config_schema import config_schema, flatten
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.methods import Method, method_files, read_method
 
-# Where, how long and on what a run trains; a block stands for all that is in it. `max_num_steps` 0 is told apart.
+# Where, how long and on what a run trains; a block stands for all in it. `label_run` tells `max_num_steps` 0 apart.
 NOT_OF_THE_METHOD = (
     *("engine", "seed", "prompts", "thinking", "evaluation", "context.on_overlong"),
     *("num_prompts_per_step", "max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds"),
@@ -41,7 +41,7 @@ _READ_BY_OBJECTIVE: dict[str, tuple[str, ...]] = {
     "gkd": ("on_policy_rate", "divergence", "jsd_beta"),
     "minillm": ("advantage_clip", *_RATIO, "whiten"),
 }
-# Of methods that are equally near, those that others are explained by; then the order of `aopsd methods`.
+# Ties go to these well-known methods, then to the order of `aopsd methods`.
 _FAMILIAR = ("aopsd", "opsd", "pg")
 
 Settings = dict[str, Any]  # dotted keys below `aopsd`
@@ -93,7 +93,7 @@ def settings_read(aopsd: AOPSDConfig) -> set[str]:
 
 
 def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
-    """Keys that change nothing, as other settings are."""
+    """Keys without effect under the run's other settings."""
     own = _READ_BY_OBJECTIVE[aopsd.objective.name]
     yield from (f"objective.{key}" for keys in _READ_BY_OBJECTIVE.values() for key in keys if key not in own)
     has_order, shows_progress = aopsd.curriculum.name != "shuffle", aopsd.shown_context == "dag_frontier"
