@@ -35,7 +35,11 @@ STUBS = {
     "nemo_rl/algorithms/loss/utils.py": "def prepare_loss_input(): pass\n",
     "nemo_rl/distributed/__init__.py": "",
     "nemo_rl/distributed/batched_data_dict.py": "class BatchedDataDict(dict): pass\n",
-    "nemo_rl/distributed/model_utils.py": "def distributed_vocab_topk(): pass\n",
+    "nemo_rl/distributed/model_utils.py": (
+        "class ChunkedDistributedGatherLogprob: pass\n"
+        "def distributed_vocab_topk(): pass\n"
+        "def group_all_reduce_sum_with_grad(): pass\n"
+    ),
     "nemo_rl/models/__init__.py": "",
     "nemo_rl/models/megatron/__init__.py": "",
     "nemo_rl/models/megatron/train.py": "",
