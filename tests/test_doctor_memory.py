@@ -52,7 +52,7 @@ GPU, HOST = 81559 * 2**20, 2 * 10**12
 
 
 def layout_of(name, *overrides):
-    return memory.read_layout(load_config(CONFIGS / name, overrides).raw)
+    return memory.read_layout(load_config(CONFIGS / name, overrides))
 
 
 def sizes(content, layout):

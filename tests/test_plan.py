@@ -31,7 +31,7 @@ ONE = dict.fromkeys(("nodes", "gpus_per_node", "tp", "pp", "cp", "ep", "etp", "s
 
 
 def layout(**changes):
-    base = memory.read_layout(load_config(CONFIG).raw)
+    base = memory.read_layout(load_config(CONFIG))
     return replace(base, sequence_parallel=False, **(ONE | changes))
 
 

@@ -58,7 +58,7 @@ WORK = Workload(
 def setup(is_local=False, num_bytes=2, **changes):
     ones = dict.fromkeys(("nodes", "gpus_per_node", "tp", "pp", "cp", "ep", "etp", "sampler_tp"), 1)
     settings = {"pack_tokens": 100, "recompute": True, "fp32_gradients": True, "fp8": False, "sequence_parallel": False}
-    made = replace(read_layout(load_config(CLUSTER).raw), **(ones | settings | changes))
+    made = replace(read_layout(load_config(CLUSTER)), **(ones | settings | changes))
     return Setup(SIZE, SHEET, made, num_bytes, is_local, rows_at_once=1024, score_tokens=100)
 
 

@@ -180,7 +180,7 @@ def _fit(config: Config, size: ModelSize, diagnosis: Diagnosis, around: Surround
         checks, diagnosis.memory = fit.check_local(size, config.policy, config.aopsd.teacher.weights, here)
     elif select(config.raw, "policy.megatron_cfg.enabled"):
         here = fit.Machine(gpu, machine.host_memory() if around.gpus else None)
-        checks, diagnosis.memory = fit.check_cluster(size, memory.read_layout(config.raw), here)
+        checks, diagnosis.memory = fit.check_cluster(size, memory.read_layout(config), here)
     else:
         checks = [Check("memory", WARN, "not estimated", "policy.megatron_cfg.enabled=true", "Try a short run first")]
     diagnosis.checks += checks

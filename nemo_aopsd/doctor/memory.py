@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
-from nemo_aopsd.config import CONTINUED
+from nemo_aopsd.config import Config
 from nemo_aopsd.config_checks import select
 from nemo_aopsd.doctor.model_size import Layer, ModelSize
 
@@ -74,8 +73,9 @@ class Layout:
         return ceil(self.rows_per_step / max(self.gpus // self.sampler_tp, 1))
 
 
-def read_layout(raw: dict[str, Any]) -> Layout:
-    """From a resolved cluster config that the engine's own check has passed."""
+def read_layout(config: Config) -> Layout:
+    """Of a cluster config that the engine's own check has passed."""
+    raw = config.raw
     megatron, vllm = select(raw, "policy.megatron_cfg"), select(raw, "policy.generation.vllm_cfg")
     policy, row = raw["policy"], raw["policy"]["max_total_sequence_length"]
     is_packed = select(raw, "policy.sequence_packing.enabled")
@@ -103,7 +103,7 @@ def read_layout(raw: dict[str, Any]) -> Layout:
         offloaded=(optimizer.get("optimizer_offload_fraction") or 0.0)
         if optimizer.get("optimizer_cpu_offload")
         else 0.0,
-        keeps_cache=bool(select(raw, "aopsd.probes.keep_cache")) and raw["aopsd"]["weighting"] in CONTINUED,
+        keeps_cache=config.aopsd.keeps_cache,
     )
 
 

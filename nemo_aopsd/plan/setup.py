@@ -28,7 +28,7 @@ def make_setup(config: Config, gpu: GPU, gpus: int | None, work: Workload) -> Se
         return _local(config, gpu, gpus, size, work)
     if not select(config.raw, "policy.megatron_cfg.enabled"):
         raise UserError("policy.megatron_cfg.enabled is false: plans are made for Megatron only. Set it to true.")
-    layout = memory.read_layout(config.raw)
+    layout = memory.read_layout(config)
     if gpus:
         layout = spread(layout, gpus)
     check_divides(layout)
