@@ -33,7 +33,7 @@ class Arm:
         return {name: stages[name]["median"] for name in STAGES if name != "probes" or self.weighting != "uniform"}
 
     def plan(self, gpu: str) -> Plan:
-        """Of this arm: one GPU, every length as it was forced."""
+        """Of this arm, with every length as it was forced."""
         found = self.found
         steps = [step for step in found["steps"] if step["weighting"] == self.weighting]
         overrides = [*found["overrides"], "data.train.data_path=none", f"aopsd.weighting={self.weighting}"]
@@ -45,7 +45,7 @@ class Arm:
             "longest": found["tokens"],
             "probes": sum(step["num_probes"] for step in steps) / len(steps),
         }
-        plan = make_plan(config, gpu, 1)
+        plan = make_plan(config, gpu)
         work = replace(plan.work, **lengths)
         return replace(plan, work=work, terms=step_terms(plan.setup, work))
 

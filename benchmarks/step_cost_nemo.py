@@ -11,7 +11,8 @@ both arms do the same work but for the probes:
   - no judge (context `solution`): it would lengthen both arms and so flatter the ratio.
 
 Not measured: Adam (one kernel a step, and the way of its moments to host memory and back: in both arms, so that leaving
-it out raises the ratio), several GPUs, real text.
+it out raises the ratio), real text. Two GPUs: `cluster.gpus_per_node=2 policy.megatron_cfg.tensor_model_parallel_size=2
+policy.megatron_cfg.sequence_parallel=true`.
 
 NeMo RL's start (weights written, converted and loaded twice, vLLM's graphs) takes some four of the 9 minutes, a pair of
 steps with 32 responses about 80 s: two or three pairs behind the first. A second run on the same DIR starts faster.

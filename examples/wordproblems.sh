@@ -23,7 +23,7 @@ print(json.loads(newest.read_text())["pass_at_k"]["1"])' "$warmstart/eval"
 }
 
 if [[ ! -e $out/model ]]; then
-    for steps in {60..360..30}; do
+    for steps in {120..720..30}; do
         resume=()
         [[ -e $warmstart/config.yaml ]] && resume=(--resume "$warmstart")
         aopsd train examples/configs/wordproblems_warmstart.yaml "policy.model_name=$model" "aopsd.max_num_steps=$steps" "${resume[@]}"

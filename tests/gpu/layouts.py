@@ -33,6 +33,7 @@ FP8 = (
 )
 TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.weighting=uniform"
 FKL = "aopsd.objective.name=fkl aopsd.objective.support=64 aopsd.weighting=uniform"
+DASH = f"{FKL.replace('=fkl', '=dash')} aopsd.objective.token_clip=0.05"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
 WORDS = (  # SmolLM2 on the example problems, without packing
@@ -84,6 +85,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
         Lane("topk", 1, f"{TOP_K} {EAGER}", top_k),
         Lane("fkl", 1, f"{FKL} {EAGER}", top_k),
+        Lane("dash", 1, f"{DASH} {EAGER}", top_k),
         Lane("grpo", 1, command=[*stock("grpo", "nemo_rl_environment", out), FIXED_CACHE]),
         Lane("sft", 1, command=stock("sft", "nemo_rl", out)),
         Lane("smollm2", 1, f"{WORDS} {EAGER}", needs=("SMOLLM2",)),
