@@ -140,7 +140,8 @@ class Host:
             "AOPSD_GPU_REPORT": f"{self.out}/{lane.name}.jsonl",
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
             "NCCL_NVLS_ENABLE": "0",
-            "RAY_TMPDIR": f"/tmp/lane_{lane.name}",  # NeMo RL joins a cluster found there, if its GPUs are the same
+            "RAY_TMPDIR": f"/tmp/lane_{lane.name}",
+            "RAY_ADDRESS": "local",  # or NeMo RL may join any Ray of this host that has the same GPUs
             "OMP_NUM_THREADS": "8",
             **({} if gpus == list(self.places) else {"LANE_GPUS": listed}),
         }

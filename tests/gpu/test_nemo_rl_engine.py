@@ -1,7 +1,8 @@
 """One layout, from start to resume, in the order of this file: parity, alignment, training, export, resume.
 
 The reference is the local engine in float32 on the same weights, rounded to bfloat16 as the cluster has them. Its own
-bfloat16 forward on the same rollouts is the yardstick for what bfloat16 costs this model, and sets the tolerances.
+forward on the same rollouts is the yardstick, and sets the tolerances: in bfloat16 for vLLM, and for the trainer in
+what that computes in, FP8 (fp8.py) or bfloat16.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from nemo_aopsd.step import _train_row, collect
 from nemo_aopsd.trainer import train
 from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
+from tests.gpu.fp8 import round_products
 
 LENGTHS = (5, 900, 37, 12)
 FAR = 0.1  # nats from the threshold, within which rounding may decide; more if the yardstick's gaps are further off
@@ -112,19 +114,34 @@ def references(local, rollouts):
 @pytest.fixture(scope="session")
 def yardstick(config, rollouts, references):
     """What bfloat16 alone does to student's and teacher's log-probs and to the gap."""
-    student_prompts, teacher_prompts, responses = columns(rollouts)
+    return errors_of(local_engine(config.policy["model_name"], "bfloat16"), rollouts, references)
+
+
+@pytest.fixture(scope="session")
+def trainer_yardstick(config, rollouts, references, yardstick):
+    """The same of what the trainer computes in."""
+    if not in_fp8(config):
+        return yardstick
     rounded = local_engine(config.policy["model_name"], "bfloat16")
+    for model in (rounded.student, rounded.teacher):
+        round_products(model.network.causal_lm)
+    return errors_of(rounded, rollouts, references)
+
+
+def errors_of(rounded, rollouts, references):
+    """Of the engine `rounded`: `differences` by role, and of the gap."""
+    student_prompts, teacher_prompts, responses = columns(rollouts)
     errors = {"student": rounded.student.logprobs(student_prompts, responses)}
     errors["teacher"] = rounded.teacher.logprobs(teacher_prompts, responses)
     gaps = [[t - s for t, s in zip(sides["teacher"], sides["student"], strict=True)] for sides in (errors, references)]
     return {role: differences(errors[role], references[role]) for role in errors} | {"gap": differences(*gaps)}
 
 
-def test_log_probs_equal_the_local_engine_s(config, rollouts, references, yardstick, note):
+def test_log_probs_equal_the_local_engine_s(rollouts, references, trainer_yardstick, note):
     for role, expected in references.items():
         measured = differences([getattr(rollout, f"{role}_logprobs") for rollout in rollouts], expected)
-        note(role=role, cluster_minus_float32=measured, local_bfloat16_minus_float32=yardstick[role])
-        assert measured["mean"] < (tolerance(config) if in_fp8(config) else ROOM * yardstick[role]["mean"])
+        note(role=role, cluster_minus_float32=measured, local_rounded_minus_float32=trainer_yardstick[role])
+        assert measured["mean"] < ROOM * trainer_yardstick[role]["mean"]
     sampled = [rollout.output.logprobs for rollout in rollouts]
     note(vllm_minus_trainer=differences(sampled, [rollout.student_logprobs for rollout in rollouts]))
 
@@ -213,7 +230,7 @@ def test_alignment_of_ragged_rows_behind_a_long_teacher_prompt(engine, local, co
             assert measured["mean"] < 10 * tolerance(config)  # random tokens are hard to predict; one off is nats away
 
 
-def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, yardstick, note):
+def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, trainer_yardstick, note):
     """Without an update. With sequence packing the bins decide, and all three are the same."""
     from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
@@ -221,23 +238,30 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, y
     from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 
     rows = [_train_row(rollout, config.aopsd, build_objective(config.aopsd.objective)) for rollout in rollouts]
+    unmoved = [replace(r, teacher_logprobs=r.old_logprobs, weights=torch.ones_like(r.weights)) for r in rows]
     settings = engine.settings
-    batch = training_batch(
-        rows,
-        pad_id=engine.hf_tokenizer.pad_token_id,
-        divisible_by=settings.divisible_by,
-        rows_multiple=settings.train_global_batch_size,
-    )
     loss_fn = AOPSDLossFn(ClippedPGLossConfig(**config.raw["loss_fn"]), config.aopsd.objective)
+
+    def loss_of(rows, size):
+        batch = training_batch(
+            rows,
+            pad_id=engine.hf_tokenizer.pad_token_id,
+            divisible_by=settings.divisible_by,
+            rows_multiple=settings.train_global_batch_size,
+        )
+        return float(
+            engine.cluster.policy.train(batch, loss_fn, eval_mode=True, gbs=batch.size, mbs=size)["loss"].sum()
+        )
+
     engine.cluster.let_train()
-    losses = [
-        float(engine.cluster.policy.train(batch, loss_fn, eval_mode=True, gbs=batch.size, mbs=size)["loss"].sum())
-        for size in (1, 2, 4)
-    ]
+    losses = [loss_of(rows, size) for size in (1, 2, 4)]
+    shift = loss_of(unmoved, 1)  # the mean of log-probs in training minus in scoring
     expected = local_loss(config, rows)
-    note(micro_batches_1_2_4=losses, by_hand=expected)
+    note(micro_batches_1_2_4=losses, by_hand=expected, training_minus_scoring=shift)
     assert max(losses) - min(losses) < 0.02 * max(abs(expected), 0.05)
-    rounding = 4 * yardstick["student"]["rms"] / math.sqrt(yardstick["student"]["n"])  # of a mean over the tokens
+    error = trainer_yardstick["student"]
+    rounding = 4 * error["rms"] / math.sqrt(error["n"])  # of a mean over the tokens
+    assert abs(shift) < rounding
     assert abs(losses[0] - expected) < max(0.05 * max(abs(expected), 0.05), rounding)
 
 
@@ -278,7 +302,7 @@ def problem_prompt(engine, config, problem):
     return engine.tokenizer.render(messages, config.aopsd.thinking.student)
 
 
-def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems, yardstick, tmp_path, note):
+def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems, trainer_yardstick, tmp_path, note):
     engine.export(tmp_path / "hf")
     exported = local_engine(tmp_path / "hf")
     chosen = problems[: config.aopsd.num_prompts_per_step]
@@ -298,7 +322,7 @@ def test_export_and_one_update_equal_the_local_engine_s(engine, config, problems
         local_grad_norm=expected["train/grad_norm"],
         metrics={key: value for key, value in cluster.items() if "/" in key},
     )
-    assert measured["mean"] < (tolerance(config) if in_fp8(config) else ROOM * yardstick["student"]["mean"])
+    assert measured["mean"] < ROOM * trainer_yardstick["student"]["mean"]
     # The log-probs' own rounding moves the loss of a small gap by about its mean error.
     assert abs(cluster["train/loss"] - expected["train/loss"]) < tolerance(config)
     assert cluster["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=10 * tolerance(config))

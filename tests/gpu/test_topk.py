@@ -40,19 +40,34 @@ def test_the_teachers_top_k_is_the_local_engines(started, config, problems, note
         for precision in ("float32", "bfloat16")
     )
     found = [rollout.top_k for rollout in rollouts]
-    first = torch.cat([top.ids[:, 0] for top in found]) == torch.cat([top.ids[:, 0] for top in expected])
     measured, yardstick = (
         {
             "logprobs": differences(
                 [top.logprobs.flatten() for top in side], [top.logprobs.flatten() for top in expected]
             ),
             "entropy": differences([top.entropy for top in side], [top.entropy for top in expected]),
+            "regret": {"mean": (lost := regret_of_the_first(side, expected)).mean().item(), "max": lost.max().item()},
         }
         for side in (found, rounded)
     )
-    note(cluster=measured, local_bfloat16=yardstick, same_first=first.float().mean().item())
-    assert all(measured[name]["mean"] < ROOM * yardstick[name]["mean"] for name in measured)
-    assert first.float().mean() > 0.97  # the others are ties within rounding
+    note(cluster=measured, local_bfloat16=yardstick)
+    assert all(measured[name]["mean"] < ROOM * yardstick[name]["mean"] for name in ("logprobs", "entropy"))
+    assert (
+        measured["regret"]["max"] < 2 * ROOM * yardstick["logprobs"]["max"]
+    )  # of the best word, and of the chosen one
+
+
+def regret_of_the_first(found, expected):
+    """By how many nats the reference likes its own first word better than the one found; inf if not in its top k.
+
+    Equal ids would tell nothing: where words are equally likely, rounding decides (7 % of the local engine's own).
+    """
+    lost = []
+    for side, reference in zip(found, expected, strict=True):
+        same = reference.ids == side.ids[:, :1]
+        chosen = torch.where(same, reference.logprobs, -torch.inf).amax(-1)
+        lost.append(reference.logprobs[:, 0] - chosen)
+    return torch.cat(lost)
 
 
 def test_three_updates_have_the_local_engines_loss_and_gradient_norm(started, config, problems, tmp_path, note):  # noqa: F811
