@@ -266,11 +266,15 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, t
 
 
 def local_loss(config, rows):
-    """Of an unmoved student: the ratio is 1, so the loss is minus the mean clipped, weighted gap."""
+    """Of an unmoved student: the ratio is 1, so the loss is minus the mean clipped, weighted gap, each token weighed by
+    what the trainer's kernels think of it over what the sampler's did, at most `truncated_importance_sampling_ratio`.
+    """
     bound = config.aopsd.objective.advantage_clip
+    most = config.raw["loss_fn"]["truncated_importance_sampling_ratio"]
     rows = [row for row in rows if row.mask.any()]
-    advantage = torch.cat([row.weights * (row.teacher_logprobs - row.old_logprobs) for row in rows])
-    return -advantage.clamp(-bound, bound).mean().item()
+    gap = torch.cat([row.weights * (row.teacher_logprobs - row.old_logprobs) for row in rows])
+    importance = torch.cat([(row.old_logprobs - row.sampler_logprobs).exp() for row in rows]).clamp(max=most)
+    return -(importance * gap.clamp(-bound, bound)).mean().item()
 
 
 def test_training_moves_the_student_and_not_the_teacher(engine, config, problems, note):
