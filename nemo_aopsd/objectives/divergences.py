@@ -54,7 +54,7 @@ def forward_kl_on_top_k(
     the form `tail`: log(1 - Z_S), summed over the other words, as 1 - Z_S would cancel to nothing.
 
     none:            sum_k P (log P - log S)                         least where all student mass is on the top k
-    renorm:          the same of P / Z_P and S / Z_S                 blind to student mass outside of the top k
+    renorm:          the same of P / Z_P and S / Z_S                 blind to student mass outside of the top k; NaN if Z_S = 0
     teacher_renorm:  the same of P / Z_P and S                       least where all student mass is on the top k
     tail:            `none` + (1 - Z_P) (log(1 - Z_P) - log(1 - Z_S))    least at S = P, on the top k and in sum
 

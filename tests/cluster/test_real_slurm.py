@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -142,6 +143,34 @@ def test_an_array_trains_a_seed_an_element(slurm):
         assert f"seed: {element}\n" in (folder / "config.yaml").read_text(encoding="utf-8")
         assert len(metrics(folder)) == 2
     assert learnt(run / "seed_3") != learnt(run / "seed_4")
+
+
+def test_a_suite_is_an_array_of_members_and_seeds_and_then_a_table(slurm):
+    held_out = (REPO / "nemo_aopsd/embedded/data/heldout.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (slurm.folder / "heldout.jsonl").write_text("".join(held_out[:8]), encoding="utf-8")
+    settings = {
+        "data": {"train": {"data_path": str(slurm.folder / "train.jsonl")}},
+        "aopsd": {
+            "num_prompts_per_step": 8,
+            "max_num_steps": 2,
+            "evaluation": {"data_path": str(slurm.folder / "heldout.jsonl"), "num_samples": 2},
+        },
+    }
+    config = str(REPO / "examples/configs/aopsd_tiny_cpu.yaml")
+    suite, out = slurm.folder / "suite.yaml", slurm.folder / "runs/suite"
+    suite.write_text(json.dumps({"config": config, "settings": settings, "members": {"base": None, "frontier": None}}))
+    printed = slurm.call(
+        *("bash", "slurm/compare.sh"),
+        **{"AOPSD_SUITE": str(suite), "AOPSD_MEMBERS": "base frontier", "AOPSD_SEEDS": "2", "AOPSD_OUT": str(out)},
+    )
+    number = re.search(r"^job (\d+)", printed)[1]
+    for element in range(4):
+        assert slurm.wait(f"{number}_{element}")["ExitCode"] == "0:0"
+    table = ("-c", "from nemo_aopsd.cli import main; main()", "compare", str(suite), "--seeds", "2", "--out", str(out))
+    slurm.call(sys.executable, *table)
+    rows = [line.split(" | ") for line in (out / "results.md").read_text(encoding="utf-8").splitlines()]
+    assert {row[0]: row[1] for row in rows if len(row) > 9}.items() >= {"| base": "2", "| frontier": "2"}.items()
+    assert [len(metrics(out / f"frontier/seed_{seed}")) for seed in (0, 1)] == [2, 2]
 
 
 def test_a_requeued_job_goes_on_and_learns_the_same(slurm, straight):
