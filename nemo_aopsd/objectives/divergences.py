@@ -54,12 +54,13 @@ def forward_kl_on_top_k(
     the form `tail`: log(1 - Z_S), summed over the other words, as 1 - Z_S would cancel to nothing.
 
     none:            sum_k P (log P - log S)                         least where all student mass is on the top k
-    renorm:          the same of P / Z_P and S / Z_S                 blind to student mass outside of the top k; NaN if Z_S = 0
+    renorm:          the same of P / Z_P and S / Z_S                 blind to student mass outside of the top k
     teacher_renorm:  the same of P / Z_P and S                       least where all student mass is on the top k
     tail:            `none` + (1 - Z_P) (log(1 - Z_P) - log(1 - Z_S))    least at S = P, on the top k and in sum
 
-    At k = V all four are the whole forward KL (methods: section 2.9). `token_clip` bounds the terms of single words,
-    as in `forward_kl`; the last term of `tail` stands for many words, of which next to none would be clipped.
+    At k = V all four are the whole forward KL (methods: section 2.9); `renorm` is NaN where Z_S is 0. `token_clip`
+    bounds the terms of single words, as in `forward_kl`; the last term of `tail` stands for many words, of which next
+    to none would be clipped.
     """
     if (rest is None) == (form == "tail"):
         raise ValueError(f"form {form!r}: the form `tail`, and only it, needs the student's rest")
