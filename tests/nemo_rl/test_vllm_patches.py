@@ -15,7 +15,9 @@ from tests.nemo_rl.toy_vllm import BLOCK, ROW, VOCAB, GPUModelRunner, KVCacheMan
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, core
     from vllm.v1.engine.logprobs import LogprobsProcessor
     from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -41,9 +43,9 @@ def scoring(first, **settings):
     return SamplingParams(**fixed | {"skip_reading_prefix_cache": False, "extra_args": {FIRST_ROW: first}} | settings)
 
 
-def make_request(tokens, params=None, salt="student", request_id="probe"):
+def make_request(tokens, params=None, salt="student", request_id="probe", hasher=toy.hash_blocks):
     params = params or SamplingParams(temperature=0.0, max_tokens=1)
-    return Request(request_id, list(tokens), params, None, cache_salt=salt, block_hasher=toy.hash_blocks)
+    return Request(request_id, list(tokens), params, None, cache_salt=salt, block_hasher=hasher)
 
 
 def make_manager(*specs, **settings):
@@ -219,12 +221,47 @@ def test_layers_with_a_state_start_from_the_state_at_the_hit(mode, num_stateless
         assert state_ids == [0] * (num_hit - 1) + [states[place] for place in range(num_hit)][-1:]
 
 
-def test_installed_once():
+def test_installed_once(monkeypatch):
     hits, tails = KVCacheManager.get_computed_blocks, GPUModelRunner._get_prompt_logprobs_dict
     vllm_patches.limit_prefix_hits()
     vllm_patches.keep_prompt_tails()
     assert KVCacheManager.get_computed_blocks is hits is not STOCK_HITS
     assert GPUModelRunner._get_prompt_logprobs_dict is tails is not STOCK_TAILS
+    monkeypatch.setattr(core, "get_request_block_hasher", get_request_block_hasher)  # so that it is put back
+    vllm_patches.hash_prefixes_once()
+    remembering = core.get_request_block_hasher
+    vllm_patches.hash_prefixes_once()
+    assert core.get_request_block_hasher is remembering is not get_request_block_hasher
+
+
+PREFIXES = st.lists(st.integers(0, VOCAB - 1), max_size=3 * BLOCK)
+
+
+@given(st.lists(st.tuples(st.integers(0, 80), PREFIXES, st.sampled_from(["student", "teacher"])), max_size=8))
+def test_remembered_hashes_are_those_of_the_whole_prompt(probes):
+    remembering = vllm_patches.remembering(get_request_block_hasher)(BLOCK, sha256)
+    for position, suffix, salt in probes:
+        tokens = ROLLOUT[:position] + suffix or [0]
+        requests = [make_request(tokens, salt=salt, hasher=hasher) for hasher in (remembering, toy.hash_blocks)]
+        for request in requests:
+            request.append_output_token_ids(draw(2 * BLOCK, seed=3))
+        remembered, stock = (request.block_hashes for request in requests)
+        assert remembered == stock
+        assert len(stock) == (len(tokens) + 2 * BLOCK) // BLOCK
+
+
+def test_only_blocks_that_differ_are_hashed():
+    hashed = []
+    hasher = vllm_patches.remembering(get_request_block_hasher)(
+        BLOCK, lambda value: hashed.append(value) or sha256(value)
+    )
+    first, second = ROLLOUT, ROLLOUT[: 3 * BLOCK + 5] + [0] * 40
+    counts = []
+    for tokens, salt in ((first, "a"), (second, "a"), (second, "a"), (second, "b")):
+        make_request(tokens, salt=salt, hasher=hasher)
+        counts.append(len(hashed))
+        hashed.clear()
+    assert counts == [len(first) // BLOCK, len(second) // BLOCK - 3, 0, len(second) // BLOCK]
 
 
 def score_in_chunks(runner, request_id, tokens, sizes, start=0):

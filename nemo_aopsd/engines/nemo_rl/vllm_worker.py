@@ -23,6 +23,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
 
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
         vllm_patches.limit_prefix_hits()
+        vllm_patches.hash_prefixes_once()
         super()._create_engine(llm_kwargs | {"worker_extension_cls": EXTENSION})
         self.llm.collective_rpc("keep_prompt_tails")
 
