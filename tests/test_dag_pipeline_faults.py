@@ -136,16 +136,49 @@ def test_structured_output_is_asked_for_where_the_server_knows_it(tmp_path):
     assert ["verdict" in schema["properties"] for schema in schemas] == [False, True, False, False]
 
 
-def test_server_without_structured_output_is_found_out_once(tmp_path):
+def test_server_without_structured_output_is_found_out_by_the_requests_of_the_start(tmp_path):
     def answer(body, headers):
         if "response_format" in body:
             return Reply(status=400, body=b'{"error": {"message": "unknown field response_format"}}')
         return answer_well(body, headers)
 
     with ChatServer(answer) as server:
-        summary = run(tmp_path, server, count=8)
-        assert sum("response_format" in body for body in server.bodies) == 1
+        summary = run(tmp_path, server, count=8, concurrency=4)
+        structured = ["response_format" in body for body in server.bodies]
     assert summary["accepted"] == 8
+    assert 1 <= sum(structured) <= 8  # two problems a slot are open; each asks for its first stage
+    assert not any(structured[16:])
+
+
+def test_no_request_waits_for_the_first_answer(tmp_path):
+    def answer(body, headers):
+        return answer_well(body, headers, delay=0.2 if len(server.bodies) <= 4 else 0.0)
+
+    with ChatServer(answer) as server:
+        run(tmp_path, server, count=8, concurrency=4)
+        assert server.most_at_a_time == 4
+        assert all("response_format" in body for body in server.bodies)
+
+
+def test_refusal_of_what_the_model_is_known_to_do_is_of_that_request():
+    def answer(body, headers):
+        if body["messages"][0]["content"] == "long":
+            return Reply(status=400, body=b'{"error": {"message": "too long"}}', delay=0.1)
+        return Reply("fine")
+
+    async def ask(endpoint):
+        requests = [
+            Request("m", [{"role": "user", "content": content}], 9, None, {"type": "object"})
+            for content in ("long", "short")
+        ]
+        async with ChatClient(endpoint, concurrency=2, timeout=5, max_retries=0) as client:
+            found = await asyncio.gather(*map(client.complete, requests), return_exceptions=True)
+            return found, client.num_requests
+
+    with ChatServer(answer) as server:
+        (refused, fine), num_requests = asyncio.run(ask(parse_endpoint(server.url, None)))
+    assert isinstance(refused, RequestRefused) and fine.text == "fine"
+    assert num_requests == 2  # not asked again without a schema
 
 
 def test_server_that_wants_max_completion_tokens_gets_it(tmp_path):

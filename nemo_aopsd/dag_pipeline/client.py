@@ -65,9 +65,8 @@ class ChatClient:
         self.endpoint = endpoint
         self.num_requests = 0  # sent, retries included
         self.num_completions = 0
-        self._structured: dict[str, bool] = {}  # by model; unknown until its first request
+        self._structured: dict[str, bool] = {}  # by model; unknown until the first answer, which no request waits for
         self._limit_name = "max_tokens"
-        self._negotiating = asyncio.Lock()
         self._slots = asyncio.Semaphore(concurrency)
         self._openai = openai
         self._url = f"{endpoint.url.rstrip('/')}/chat/completions"  # complete, so that nothing merges it each time
@@ -88,21 +87,17 @@ class ChatClient:
 
     async def complete(self, request: Request) -> Completion:
         """One answer. Raises RequestRefused, ServerUnavailable, or UserError for what no other request would pass."""
-        if request.schema is None:
+        if request.schema is None or not self._structured.get(request.model, True):
             return await self._send(request, structured=False)
-        if request.model not in self._structured:
-            async with self._negotiating:  # the first request finds out what the server knows; the others wait
-                if request.model not in self._structured:
-                    return await self._negotiate(request)
-        return await self._send(request, self._structured[request.model])
-
-    async def _negotiate(self, request: Request) -> Completion:
         try:
             completion = await self._send(request, structured=True)
-            self._structured[request.model] = True
         except RequestRefused:
+            if request.model in self._structured:
+                raise
             completion = await self._send(request, structured=False)
-            self._structured[request.model] = False
+            self._structured.setdefault(request.model, False)
+        else:
+            self._structured[request.model] = True
         return completion
 
     async def _send(self, request: Request, structured: bool) -> Completion:
