@@ -208,6 +208,18 @@ def test_requests_that_are_on_their_way_also_learn_of_max_completion_tokens():
     assert [completion.text for completion in answers] == ["fine"] * 8
 
 
+def test_requests_have_the_same_headers_and_bodies_of_their_own(tmp_path):
+    with ChatServer(answer_well) as server:
+        endpoint = parse_endpoint(server.url, "a-key-of-some-length")
+        problems = write_problems(tmp_path / "problems.jsonl", 3)
+        assert build(problems, tmp_path / "dags.jsonl", endpoint, Settings("m"), lambda *_: None)["accepted"] == 3
+    lengths = {headers.pop("content-length") for headers in server.headers}
+    assert len(lengths) > 1 and len({json.dumps(body) for body in server.bodies}) == 12
+    assert all(headers == server.headers[0] for headers in server.headers)
+    assert server.headers[0]["authorization"] == "Bearer a-key-of-some-length"
+    assert server.headers[0]["content-type"] == "application/json"
+
+
 def test_redirect_is_followed(tmp_path):
     def move(body, headers):
         return Reply(status=307, headers={"Location": f"{server.url}/chat/completions"}, body=b"")

@@ -7,6 +7,7 @@ connections). A time-out may have been paid for on the server's side; no client 
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,7 @@ class ChatClient:
         self._url = f"{endpoint.url.rstrip('/')}/chat/completions"  # complete, so that nothing merges it each time
         omitted = dict.fromkeys(_REQUEST_TELEMETRY, openai.Omit())
         self._options = {"headers": omitted, "timeout": timeout, "max_retries": max_retries}
-        self._client = openai.AsyncOpenAI(
+        self._client = _alike(openai.AsyncOpenAI)(
             base_url=endpoint.url,
             api_key=endpoint.api_key,
             default_headers=dict.fromkeys(_TELEMETRY, openai.Omit()) | endpoint.headers,
@@ -176,6 +177,29 @@ class ChatClient:
             "NotFoundError": "Check --base-url (it usually ends in /v1) and the model's name.",
         }[type(error).__name__]
         return f"{self.endpoint.url}: {self._describe(error)} {remedy}"
+
+
+def _alike(client: type) -> type:
+    """`client` of the openai package, for requests that differ in their bodies only.
+
+    Making URL, headers and limits anew for each took a sixth of the CPU of a build.
+    """
+
+    class AlikeRequests(client):
+        _first: Any = None
+
+        def _build_request(self, options: Any, **attempt: Any) -> Any:
+            if self._first is None:
+                self._first = super()._build_request(options, **attempt)
+                self._common = self._first.headers.copy()
+                del self._common["Content-Length"]
+                return self._first
+            first, content = self._first, json.dumps(options.json_data).encode()
+            return type(first)(
+                first.method, first.url, headers=self._common, content=content, extensions=first.extensions
+            )
+
+    return AlikeRequests
 
 
 def _read_completion(answer: object) -> Completion | None:
