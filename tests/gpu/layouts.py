@@ -83,6 +83,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("fp8", 1, f"{FP8} {EAGER}"),
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
+        Lane("dp2", 2, f"cluster.gpus_per_node=2 {EAGER}"),
         Lane("topk", 1, f"{TOP_K} {EAGER}", top_k),
         Lane("fkl", 1, f"{FKL} {EAGER}", top_k),
         Lane("dash", 1, f"{DASH} {EAGER}", top_k),
