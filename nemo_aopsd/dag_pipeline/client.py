@@ -70,7 +70,6 @@ class ChatClient:
         self._limit_name = "max_tokens"
         self._slots = asyncio.Semaphore(concurrency)
         self._openai = openai
-        self._url = f"{endpoint.url.rstrip('/')}/chat/completions"  # complete, so that nothing merges it each time
         omitted = dict.fromkeys(_REQUEST_TELEMETRY, openai.Omit())
         self._options = {"headers": omitted, "timeout": timeout, "max_retries": max_retries}
         self._client = _alike(openai.AsyncOpenAI)(
@@ -114,7 +113,7 @@ class ChatClient:
         openai = self._openai
         try:
             # `cast_to=object` skips a third of the work of `chat.completions.create`.
-            return await self._client.post(self._url, cast_to=object, body=body, options=self._options)
+            return await self._client.post("/chat/completions", cast_to=object, body=body, options=self._options)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
             raise UserError(self._explain(error)) from None
         except (openai.RateLimitError, openai.InternalServerError, openai.ConflictError) as error:

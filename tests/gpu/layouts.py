@@ -32,8 +32,9 @@ FP8 = (
     "policy.make_sequence_length_divisible_by=128"
 )
 TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.weighting=uniform"
-FKL = "aopsd.objective.name=fkl aopsd.objective.support=64 aopsd.weighting=uniform"
-DASH = f"{FKL.replace('=fkl', '=dash')} aopsd.objective.token_clip=0.05"
+SUPPORT = "aopsd.objective.support=64 aopsd.weighting=uniform"
+FKL = f"aopsd.objective.name=fkl {SUPPORT}"
+DASH = f"aopsd.objective.name=dash aopsd.objective.token_clip=0.05 {SUPPORT}"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
 WORDS = (  # SmolLM2 on the example problems, without packing

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -242,20 +243,19 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, t
     settings = engine.settings
     loss_fn = AOPSDLossFn(ClippedPGLossConfig(**config.raw["loss_fn"]), config.aopsd.objective)
 
-    def loss_of(rows, size):
+    def losses_of(rows, sizes):
         batch = training_batch(
             rows,
             pad_id=engine.hf_tokenizer.pad_token_id,
             divisible_by=settings.divisible_by,
             rows_multiple=settings.train_global_batch_size,
         )
-        return float(
-            engine.cluster.policy.train(batch, loss_fn, eval_mode=True, gbs=batch.size, mbs=size)["loss"].sum()
-        )
+        train = partial(engine.cluster.policy.train, batch, loss_fn, eval_mode=True, gbs=batch.size)
+        return [float(train(mbs=size)["loss"].sum()) for size in sizes]
 
     engine.cluster.let_train()
-    losses = [loss_of(rows, size) for size in (1, 2, 4)]
-    shift = loss_of(unmoved, 1)  # the mean of log-probs in training minus in scoring
+    losses = losses_of(rows, (1, 2, 4))
+    (shift,) = losses_of(unmoved, (1,))  # the mean of log-probs in training minus in scoring
     expected = local_loss(config, rows)
     note(micro_batches_1_2_4=losses, by_hand=expected, training_minus_scoring=shift)
     assert max(losses) - min(losses) < 0.02 * max(abs(expected), 0.05)

@@ -52,15 +52,15 @@ def test_the_teachers_top_k_is_the_local_engines(started, config, problems, note
     )
     note(cluster=measured, local_bfloat16=yardstick)
     assert all(measured[name]["mean"] < ROOM * yardstick[name]["mean"] for name in ("logprobs", "entropy"))
-    assert (
-        measured["regret"]["max"] < 2 * ROOM * yardstick["logprobs"]["max"]
-    )  # of the best word, and of the chosen one
+    most = 2 * ROOM * yardstick["logprobs"]["max"]  # the error of the best word, and of the chosen one
+    assert measured["regret"]["max"] < most
 
 
 def regret_of_the_first(found, expected):
     """By how many nats the reference likes its own first word better than the one found; inf if not in its top k.
 
-    Equal ids would tell nothing: where words are equally likely, rounding decides (7 % of the local engine's own).
+    Equal ids would tell nothing: where words are equally likely, rounding decides
+    (8 % of the local engine's own: benchmarks/rounding.py).
     """
     lost = []
     for side, reference in zip(found, expected, strict=True):
@@ -84,5 +84,7 @@ def test_three_updates_have_the_local_engines_loss_and_gradient_norm(started, co
         note(step=step, cluster={n: found[n] for n in names}, local={n: expected[n] for n in names})
         for name in ("train/loss", "train/divergence"):
             assert abs(found[name] - expected[name]) < tolerance(config), name
+        if config.aopsd.objective.name != "dash":  # whose tokens have coefficients
+            assert found["train/divergence"] == pytest.approx(found["train/loss"], abs=1e-5)  # its own token mean
         assert found["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=10 * tolerance(config))
     assert started.teacher_checksum() == teacher == student != started.student_checksum()

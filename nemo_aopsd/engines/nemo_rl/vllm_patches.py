@@ -53,19 +53,20 @@ def remembering(make_hasher: Callable[..., Any]) -> Callable[..., Any]:
 
     def get_request_block_hasher(block_size: int, hash_function: Any) -> Callable[[Any], list[Any]]:
         hash_blocks = make_hasher(block_size, hash_function)
-        salt, tokens, hashes = None, [], []
+        last: tuple[str | None, list[int], list[Any]] = None, [], []  # salt, tokens and hashes
 
         def request_block_hasher(request: Any) -> list[Any]:
-            nonlocal salt, tokens, hashes
+            nonlocal last
             is_text = not request.mm_features and request.lora_request is None and request.prompt_embeds is None
             if request.block_hashes or not is_text:
                 return hash_blocks(request)
-            before, known, new = tokens, hashes, list(request.all_token_ids)
-            num_equal = _num_equal_blocks(before, new, block_size, len(known)) if request.cache_salt == salt else 0
-            request.block_hashes.extend(known[:num_equal])  # where vLLM's hasher goes on from
-            found = known[:num_equal] + hash_blocks(request)
+            salt, tokens, hashes = last
+            own = list(request.all_token_ids)
+            num_equal = _num_equal_blocks(tokens, own, block_size, len(hashes)) if request.cache_salt == salt else 0
+            request.block_hashes.extend(hashes[:num_equal])  # where vLLM's hasher goes on from
+            found = request.block_hashes + hash_blocks(request)
             request.block_hashes.clear()  # the caller adds what is returned
-            salt, tokens, hashes = request.cache_salt, new, found
+            last = request.cache_salt, own, found
             return found
 
         return request_block_hasher
