@@ -24,6 +24,7 @@ LOCAL_KEYS = (
     *("policy.tokenizer.name", "policy.precision", "policy.max_grad_norm", "policy.train_micro_batch_size"),
     "policy.optimizer.name",
     *("policy.logprob_batch_size", "policy.generation_batch_size", "policy.prefix_cache_gb"),
+    "policy.enforce_eager",
     *(f"policy.optimizer.kwargs.{name}" for name in ("lr", "weight_decay", "betas", "eps")),
     *(f"policy.generation.{name}" for name in ("temperature", "top_p", "top_k")),
     *(f"checkpointing.{name}" for name in ("enabled", "checkpoint_dir", "save_period", "keep_top_k")),
@@ -170,7 +171,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         lambda value: isinstance(value, list) and len(value) == 2 and all(_is_number(b) and 0 <= b < 1 for b in value),
         "must be two numbers from 0 to below 1",
     ),
-    (("checkpointing.enabled",), lambda value: isinstance(value, bool), "must be true or false"),
+    (("checkpointing.enabled", "policy.enforce_eager"), lambda value: isinstance(value, bool), "must be true or false"),
     (
         (
             *("policy.model_name", "policy.tokenizer.name", "policy.optimizer.name"),

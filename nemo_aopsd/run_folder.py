@@ -21,6 +21,7 @@ _MAY_CHANGE = (
     *("aopsd.max_num_epochs", "aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
     *("checkpointing.enabled", "checkpointing.save_period", "checkpointing.keep_top_k"),
     *("policy.generation_batch_size", "policy.logprob_batch_size", "policy.train_micro_batch_size"),
+    "policy.enforce_eager",
 )
 _FILES = ("metrics.jsonl", "competence.jsonl", "initial_progress.jsonl", "report.html", "config.yaml")
 _FOLDERS = {

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
@@ -43,9 +43,16 @@ def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
 class Decoder:
     """One batch of prompts being answered. Rows that have ended leave the buffer; `self.rows` names those left."""
 
-    def __init__(self, network: Network, prompts: list[Tokens], limits: list[int], end_ids: frozenset[int]):
+    def __init__(
+        self,
+        network: Network,
+        prompts: list[Tokens],
+        limits: list[int],
+        end_ids: frozenset[int],
+        step_class: type[EagerStep] | type[GraphStep] = EagerStep,
+    ):
         """`limits` are tokens each row may have, all at least 1."""
-        self.network, device = network, network.device
+        self.network, self.step_class, device = network, step_class, network.device
         self.limits = torch.tensor(limits, device=device)
         self.end_ids = torch.tensor(sorted(end_ids), device=device)
         self.prompt_lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -57,8 +64,8 @@ class Decoder:
         sources = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
         self.last_hidden = hidden[sources, self.prompt_lengths - 1]
         self.num_columns = hidden.shape[1]
-        self.kv = KVBuffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
-        self._rebuild_mask()
+        self.kv = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
+        self.extend = self._fit_step()
 
     def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
         """Decode to the end; `uniform` [R, max limit] float64."""
@@ -71,9 +78,7 @@ class Decoder:
             if num_running == 0:
                 break
             choice = self._make_room(choice, running, num_running)
-            positions = self.prompt_lengths[self.rows] + step
-            mask = self.mask[..., : self.kv.length + 1]
-            self.last_hidden = self.network.extend(choice[:, None], mask, positions[:, None], self.kv)[:, 0]
+            self.last_hidden = self.extend(choice, self.prompt_lengths[self.rows] + step)
         return self._results()
 
     def _close(self, choice: Tensor, step: int) -> Tensor:
@@ -84,8 +89,8 @@ class Decoder:
         return self.lengths[self.rows] == 0
 
     def _make_room(self, choice: Tensor, running: Tensor, num_running: int) -> Tensor:
-        """Drop ended rows once an eighth has ended, and grow the buffer when it is full."""
-        if num_running <= 0.875 * len(self.rows):
+        """Drop ended rows once there are enough of them, and grow the buffer when it is full."""
+        if num_running <= self.step_class.min_running * len(self.rows):
             keep = running.nonzero()[:, 0]
         elif self.kv.room == 0:
             keep = torch.arange(len(self.rows), device=choice.device)
@@ -93,17 +98,16 @@ class Decoder:
             return choice
         self.kv.rebuild(keep, max(self.kv.room, ROOM))
         self.rows = self.rows[keep]
-        self._rebuild_mask()
+        self.extend = self._fit_step()
         return choice[keep]
 
-    def _rebuild_mask(self) -> None:
-        """Additive mask [R, 1, 1, columns + room] that hides each prompt's padding."""
+    def _fit_step(self) -> EagerStep | GraphStep:
+        """The step for the buffer as it is, with an additive mask [R, 1, 1, columns + room] over prompts' padding."""
         width = self.kv.length + self.kv.room
         columns = torch.arange(width, device=self.rows.device)
         padding = (columns >= self.prompt_lengths[self.rows, None]) & (columns < self.num_columns)
-        self.mask = self.last_hidden.new_zeros(padding.shape).masked_fill_(
-            padding, torch.finfo(self.last_hidden.dtype).min
-        )[:, None, None]
+        mask = self.last_hidden.new_zeros(padding.shape).masked_fill_(padding, torch.finfo(self.last_hidden.dtype).min)
+        return self.step_class(self.network, self.kv, mask[:, None, None])
 
     def _results(self) -> list[Generation]:
         is_end = torch.isin(self.tokens, self.end_ids)

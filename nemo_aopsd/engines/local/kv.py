@@ -47,6 +47,24 @@ class KVBuffer:
             self._layers[index] = tuple(_with_room(tensor, rows, self.length, room) for tensor in layer)
 
 
+class FixedKVBuffer(KVBuffer):
+    """Always read whole, and written at `cursor` [1] on the device: constant shapes and addresses, as a CUDA graph needs.
+
+    The mask must hide the columns that are not written yet.
+    """
+
+    def __init__(self, prefix: DynamicCache, rows: Tensor, columns: int, room: int):
+        super().__init__(prefix, rows, columns, room)
+        self.cursor = torch.tensor([columns], device=rows.device)
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
+        """Write new [R, heads, 1, head size] columns at `cursor`; returns the whole buffer."""
+        all_keys, all_values = self._layers[layer_idx]
+        all_keys.index_copy_(2, self.cursor, keys)
+        all_values.index_copy_(2, self.cursor, values)
+        return all_keys, all_values
+
+
 def _with_room(tensor: Tensor, rows: Tensor, columns: int, room: int) -> Tensor:
     _, heads, _, size = tensor.shape
     buffer = tensor.new_empty(len(rows), heads, columns + room, size)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from nemo_aopsd.engines.local import branches as tree
 from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import Decoder, uniforms
+from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
 from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.scoring import batches, response_hidden, response_logprobs
@@ -40,7 +41,8 @@ class LocalModel:
         with_room = [index for index, limit in enumerate(limits) if limit > 0]
         for batch in batches(with_room, [len(prompt) for prompt in prompts], self.settings.generation_batch_size):
             batch_limits = [limits[index] for index in batch]
-            decoder = Decoder(self.network, [prompts[index] for index in batch], batch_limits, self.end_ids)
+            batch_prompts = [prompts[index] for index in batch]
+            decoder = Decoder(self.network, batch_prompts, batch_limits, self.end_ids, self._step_class)
             numbers = torch.stack([torch.from_numpy(uniforms(seed, index, max(batch_limits))) for index in batch])
             for index, generation in zip(batch, decoder.run(sampling, numbers.to(self.network.device)), strict=True):
                 results[index] = generation
@@ -102,6 +104,11 @@ class LocalModel:
             return tree.score_rows(self.network, prefix, rows)
 
         return self._on_branches(prompts, responses, branches, width, score)
+
+    @property
+    def _step_class(self) -> type[EagerStep] | type[GraphStep]:
+        is_graphed = self.network.device.type == "cuda" and not self.settings.enforce_eager
+        return GraphStep if is_graphed else EagerStep
 
     def _on_branches(
         self,

@@ -7,12 +7,14 @@ branches) carry one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 
+from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.types import TopK
 
@@ -23,6 +25,7 @@ class Network:
     """Shapes: R rows, S padded length, H hidden size, N tokens of several rows in one list."""
 
     def __init__(self, causal_lm: PreTrainedModel):
+        causal_lm.set_attn_implementation(attention.NAME)
         self.causal_lm = causal_lm
         self.body = causal_lm.base_model
         self.head = causal_lm.get_output_embeddings()
@@ -30,6 +33,17 @@ class Network:
     @property
     def device(self) -> torch.device:
         return self.causal_lm.device
+
+    @cached_property
+    def first_graph(self) -> torch.cuda.CUDAGraph:
+        """A CUDA graph kept for its pool of memory, which the graphs of this network share one after the other.
+
+        A pool is lost to all others when its last graph goes.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.zeros(1, device=self.device)
+        return graph
 
     def prefill(self, rows: Sequence[Sequence[int]], keep_kv: bool = False) -> tuple[Tensor, DynamicCache | None]:
         """Hidden states [R, S, H] of right-padded `rows`, and their keys and values if wanted."""

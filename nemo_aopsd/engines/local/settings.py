@@ -38,6 +38,7 @@ class Settings:
     logprob_batch_size: int = 8
     train_micro_batch_size: int = 4
     max_grad_norm: float = 1.0
+    enforce_eager: bool = False  # on a GPU: no CUDA graphs in decoding
     prefix_cache_gb: float = 2.0  # per role; KV kept from log-probs to probes, recomputed beyond it
 
 
@@ -55,6 +56,7 @@ def read_settings(config: Config) -> Settings:
             "logprob_batch_size",
             "train_micro_batch_size",
             "max_grad_norm",
+            "enforce_eager",
             "prefix_cache_gb",
         )
         if policy.get(key) is not None

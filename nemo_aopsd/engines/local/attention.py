@@ -1,0 +1,35 @@
+"""Attention with an explicit mask without copies of keys and values for grouped query heads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+NAME = "aopsd_grouped_sdpa"
+
+
+def grouped_sdpa(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention of `query` [R, heads, Q, D] on [R, key heads, C, D]; returns [R, Q, heads, D].
+
+    With a mask, transformers repeats each key head for the query heads that share it, in every layer of every
+    decoding step. The heads of a group are queries of one key head as well, so here they stand in line instead.
+    """
+    num_rows, num_heads, num_queries, head_size = query.shape
+    num_key_heads = key.shape[1]
+    if attention_mask is None or num_heads == num_key_heads:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    group = num_heads // num_key_heads
+    in_line = query.reshape(num_rows, num_key_heads, group * num_queries, head_size)
+    if num_queries > 1:
+        attention_mask = attention_mask.repeat(1, 1, group, 1)
+    output = torch.nn.functional.scaled_dot_product_attention(
+        in_line, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
+    )
+    return output.reshape(query.shape).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, grouped_sdpa)
