@@ -14,30 +14,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_cost_nemo import STAGES, make_config
+from benchmarks.step_cost_nemo import STAGES, arm_named, make_config
 from nemo_aopsd.plan import Plan, make_plan
 from nemo_aopsd.plan.compare import compare
 from nemo_aopsd.plan.fitting import fit, with_fit
 from nemo_aopsd.plan.stages import step_terms
 
+NOTHING = 0.01  # seconds: a stage that was passed through
+
 
 @dataclass(frozen=True)
-class Arm:
+class MeasuredArm:
     """The part of a measured run that comparing and fitting ask for."""
 
     found: dict[str, Any]
-    weighting: str
+    name: str
 
     def seconds(self) -> dict[str, float]:
-        stages = self.found["seconds"][self.weighting]
-        return {name: stages[name]["median"] for name in STAGES if name != "probes" or self.weighting != "uniform"}
+        """Median seconds of the stages that this arm has."""
+        stages = self.found["seconds"][self.name]
+        return {stage: stages[stage]["median"] for stage in STAGES if stages[stage]["greatest"] > NOTHING}
 
     def plan(self, gpu: str) -> Plan:
         """Of this arm, with every length as it was forced."""
         found = self.found
-        steps = [step for step in found["steps"] if step["weighting"] == self.weighting]
-        overrides = [*found["overrides"], "data.train.data_path=none", f"aopsd.weighting={self.weighting}"]
+        steps = [step for step in found["steps"] if step["arm"] == self.name]
+        overrides = [*found["overrides"], "data.train.data_path=none"]
         config = make_config(argparse.Namespace(**found | {"overrides": overrides}), Path("Qwen/Qwen3-4B"))
+        config = arm_named(self.name).applied(config, threshold=1.0)
         lengths = {
             "question": found["question"],
             "teacher_prompt": found["teacher_prompt"],
@@ -50,9 +54,9 @@ class Arm:
         return replace(plan, work=work, terms=step_terms(plan.setup, work))
 
 
-def arms(path: Path) -> list[Arm]:
+def arms(path: Path) -> list[MeasuredArm]:
     found = json.loads(path.read_text(encoding="utf-8"))
-    return [Arm(found, weighting) for weighting in found["seconds"]]
+    return [MeasuredArm(found, name) for name in found["seconds"]]
 
 
 def main() -> None:
@@ -72,7 +76,7 @@ def main() -> None:
         plan = arm.plan(arguments.gpu)
         for line in compare(arm, replace(plan, constants=constants) if constants else plan):
             error = "" if line.error is None else f"{line.error:+.0%}"
-            print(f"{arm.weighting:14}{line.stage:10}{line.predicted or 0:8.2f}{line.measured or 0:8.2f} {error:>6}")
+            print(f"{arm.name:14}{line.stage:10}{line.predicted or 0:8.2f}{line.measured or 0:8.2f} {error:>6}")
 
 
 if __name__ == "__main__":

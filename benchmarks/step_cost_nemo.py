@@ -1,10 +1,10 @@
-"""What the probes cost on NeMo RL: a training step with weighting=continuation over one with weighting=uniform.
+"""What a method's step costs on NeMo RL over one of PG: PG with continuations, and the top-k forward KL.
 
-    TORCH_CUDA_ARCH_LIST=9.0 python benchmarks/step_cost_nemo.py --folder DIR [--json FILE] [key=value ...]
+    TORCH_CUDA_ARCH_LIST=9.0 python benchmarks/step_cost_nemo.py --folder DIR [--top-k K ...] [--json FILE] [key=value]
 
-One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. Both arms run in one engine, interleaved (A B A B ...),
+One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, interleaved (A B A B ...),
 over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. Forced, so that
-both arms do the same work but for the probes:
+the arms do the same work but for what is the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
@@ -14,8 +14,9 @@ Not measured: Adam (one kernel a step, and the way of its moments to host memory
 it out raises the ratio), real text. Two GPUs: `cluster.gpus_per_node=2 policy.megatron_cfg.tensor_model_parallel_size=2
 policy.megatron_cfg.sequence_parallel=true`.
 
-NeMo RL's start (weights written, converted and loaded twice, vLLM's graphs) takes some four of the 9 minutes, a pair of
-steps with 32 responses about 80 s: two or three pairs behind the first. A second run on the same DIR starts faster.
+NeMo RL's start (weights written, converted and loaded twice, vLLM's graphs) takes some four of the 9 minutes, a step
+with 32 responses 35 to 40 s: two or three rounds of two arms behind the first. A second run on the same DIR starts
+faster.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ from nemo_aopsd.step import StepResult, train_step
 
 GOAL = 1.05  # the paper measured 1.125
 CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_qwen3_4b_megatron.yaml"
-ARMS = {"uniform": "PG", "continuation": "PG + continuation"}
 STAGES = ("rollout", "student", "teacher", "probes", "update")
 # No judge. One card: 8 GB of weights, 16 GB of float32 gradients; Adam would add 40 GB (remainders, moments), SGD 48 GB
 # (float32 weights, momentum, gradients), of which 16 GB never leave for vLLM. Either makes its state in the first step
@@ -67,20 +67,48 @@ OVERRIDES = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Arm:
+    """A method, and what makes it one."""
+
+    label: str
+    weighting: str = "uniform"
+    top_k: int = 0  # the forward KL over so many tokens; 0: PG on the sampled ones
+
+    def applied(self, config: Config, threshold: float) -> Config:
+        """`config` with this method and `threshold` nats for probes."""
+        aopsd = config.aopsd
+        objective = aopsd.objective
+        if self.top_k:
+            objective = dataclasses.replace(objective, name="topk_fkl", top_k=self.top_k)
+        probes = dataclasses.replace(aopsd.probes, threshold=threshold)
+        aopsd = dataclasses.replace(aopsd, weighting=self.weighting, probes=probes, objective=objective)
+        return dataclasses.replace(config, aopsd=aopsd)
+
+
+ARMS = {"uniform": Arm("PG"), "continuation": Arm("PG + continuation", "continuation")}
+
+
+def arm_named(name: str) -> Arm:
+    """One of `ARMS`, or `topk16` and the like."""
+    return ARMS.get(name) or Arm(f"top-{name[4:]} forward KL", top_k=int(name[4:]))
+
+
+@dataclasses.dataclass(frozen=True)
 class Step:
     """One step that was run. `seconds` by stage, by part (see `watch`) and in `total`; `rate` is of all tokens."""
 
-    weighting: str
+    arm: str
     seconds: dict[str, float]
     lengths: list[int]  # of the responses, each once, ascending
     threshold: float  # nats
-    rate: float
+    rate: float | None  # None where no sampled token is scored
     num_probes: int
     mean_suffix: float
 
     def __str__(self) -> str:
-        work = f"responses of {self.lengths} tokens, {self.rate:.3%} at the threshold, {self.num_probes} probes"
-        return f"{ARMS[self.weighting]}: {self.seconds['total']:.1f} s; {work}, mean suffix {self.mean_suffix:.1f}"
+        rate = "" if self.rate is None else f", {self.rate:.3%} at the threshold"
+        work = f"responses of {self.lengths} tokens{rate}, {self.num_probes} probes, mean suffix {self.mean_suffix:.1f}"
+        return f"{arm_named(self.arm).label}: {self.seconds['total']:.1f} s; {work}"
 
 
 def main() -> None:
@@ -98,7 +126,8 @@ def main() -> None:
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     try:
-        steps = measure(engine, config, problems, args.rate, args.steps, deadline, say)
+        arms = [*ARMS, *(f"topk{k}" for k in args.top_k)]
+        steps = measure(engine, config, problems, arms, args.rate, args.steps, deadline, say)
     finally:
         engine.stop()
     say("\n".join(report(steps)))
@@ -113,39 +142,41 @@ def measure(
     engine: Engine,
     config: Config,
     problems: Sequence[Problem],
+    arms: Sequence[str],
     rate: float,
-    num_pairs: int,
+    num_rounds: int,
     deadline: float,
     say: Callable[[str], None],
 ) -> list[Step]:
-    """`num_pairs` pairs of steps, uniform first, behind one that warms up and makes the threshold for `rate`.
+    """`num_rounds` rounds of a step an arm, uniform first, behind one that warms up and makes the threshold for `rate`.
 
     Fewer, but at least one, where the next would end after `deadline` (of `time.monotonic`) if it took as long.
     """
     parts = watch(engine)
-    first = run_step(engine, with_arm(config, "uniform", threshold=1.0), problems, parts, seed=0)[1]
+    first = run_step(engine, "uniform", ARMS["uniform"].applied(config, threshold=1.0), problems, parts, seed=0)[1]
     threshold = threshold_of(gaps_of(first), rate)
-    uniform, continuation = (with_arm(config, weighting, threshold) for weighting in ARMS)
+    configs = {name: arm_named(name).applied(config, threshold) for name in arms}
     sides = ("student_prompt", "teacher_prompt")
     prompts = {side: sorted({len(getattr(rollout, side)) for rollout in first.rollouts}) for side in sides}
     say(f"tokens of prompts: {prompts}; threshold forced to {threshold:.4f} nats, k = {config.aopsd.probes.length}")
-    say(f"warm-up, {run_step(engine, continuation, problems, parts, seed=0)[0]}")
+    for name in arms[1:]:
+        say(f"warm-up, {run_step(engine, name, configs[name], problems, parts, seed=0)[0]}")
     steps: list[Step] = []
     took = 0.0
-    for pair in range(1, num_pairs + 1):
+    for number in range(1, num_rounds + 1):
         start = time.monotonic()
         if steps and start + took > deadline:
-            say(f"only {pair - 1} of {num_pairs} pairs: the time is up (--minutes)")
+            say(f"only {number - 1} of {num_rounds} rounds: the time is up (--minutes)")
             break
-        for arm in (uniform, continuation):
-            steps.append(run_step(engine, arm, problems, parts, seed=pair)[0])
-            say(f"pair {pair}, {steps[-1]}")
+        for name in arms:
+            steps.append(run_step(engine, name, configs[name], problems, parts, seed=number)[0])
+            say(f"round {number}, {steps[-1]}")
         took = time.monotonic() - start
     return steps
 
 
 def run_step(
-    engine: Engine, config: Config, problems: Sequence[Problem], parts: dict[str, float], seed: int
+    engine: Engine, name: str, config: Config, problems: Sequence[Problem], parts: dict[str, float], seed: int
 ) -> tuple[Step, StepResult]:
     """One step, timed. `parts` is what `watch` returned. Every call of the engine waits for its GPUs."""
     parts.clear()
@@ -155,10 +186,10 @@ def run_step(
     seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | {"total": total}
     suffixes = [len(probe.suffix) for rollout in result.rollouts for probe in rollout.probes]
     threshold = config.aopsd.probes.threshold
-    rate = (gaps_of(result) >= threshold).float().mean().item()
+    rate = None if arm_named(name).top_k else (gaps_of(result) >= threshold).float().mean().item()
     lengths = sorted({len(rollout.output.tokens) for rollout in result.rollouts})
     mean_suffix = statistics.mean(suffixes) if suffixes else 0.0
-    return Step(config.aopsd.weighting, seconds, lengths, threshold, rate, len(suffixes), mean_suffix), result
+    return Step(name, seconds, lengths, threshold, rate, len(suffixes), mean_suffix), result
 
 
 def gaps_of(result: StepResult) -> torch.Tensor:
@@ -196,14 +227,19 @@ def watch(engine: Any) -> dict[str, float]:
 
 
 def summary(steps: Sequence[Step]) -> dict[str, Any]:
-    """Median, least and greatest seconds by arm and stage, and ratio of the totals, pair by pair."""
-    runs = {arm: [step.seconds for step in steps if step.weighting == arm] for arm in ARMS}
+    """Median, least and greatest seconds by arm and stage, and each arm's totals over the first one's, by round."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    for step in steps:
+        runs.setdefault(step.arm, []).append(step.seconds)
     parts = sorted({name for step in steps for name in step.seconds} - {*STAGES, "total"})
     names = (*STAGES, "total", *parts)
-    seconds = {arm: {name: _spread(run.get(name, 0.0) for run in runs[arm]) for name in names} for arm in ARMS}
-    pairs = zip(*runs.values(), strict=True)
-    ratio = _spread(continuation["total"] / uniform["total"] for uniform, continuation in pairs)
-    return {"seconds": seconds, "ratio": ratio, "pairs": len(runs["uniform"]), "goal": GOAL}
+    seconds = {arm: {name: _spread(run.get(name, 0.0) for run in runs[arm]) for name in names} for arm in runs}
+    first, *others = runs
+    ratios = {
+        arm: _spread(run["total"] / base["total"] for base, run in zip(runs[first], runs[arm], strict=True))
+        for arm in others
+    }
+    return {"seconds": seconds, "ratios": ratios, "rounds": len(runs[first]), "goal": GOAL}
 
 
 def _spread(values: Any) -> dict[str, float]:
@@ -214,20 +250,28 @@ def _spread(values: Any) -> dict[str, float]:
 def report(steps: Sequence[Step]) -> list[str]:
     """The table: seconds and share of each stage by arm, and what each stage adds to the ratio."""
     found = summary(steps)
-    uniform, continuation = found["seconds"].values()
-    whole = uniform["total"]["median"]
-    added = {name: (continuation[name]["median"] - uniform[name]["median"]) / whole for name in uniform}
-    lines = [f"{'median seconds (least-greatest)':32}{ARMS['uniform']:>28}{ARMS['continuation']:>28}{'adds':>9}"]
-    for name in uniform:
-        cells = "".join(f"{_cell(arm[name], arm['total']['median']):>28}" for arm in (uniform, continuation))
+    base, *others = found["seconds"].values()
+    whole = base["total"]["median"]
+    added = [{name: (arm[name]["median"] - base[name]["median"]) / whole for name in base} for arm in others]
+    base_label, *labels = (arm_named(name).label for name in found["seconds"])
+    heads = "".join(f"{label:>28}{'adds':>9}" for label in labels)
+    lines = [f"{'median seconds (least-greatest)':32}{base_label:>28}{heads}"]
+    for name in base:
         label = name if name in (*STAGES, "total") else f"  within these: {name}"
-        lines.append(f"{label:32}{cells}{added[name]:>+9.3f}")
-    ratio = found["ratio"]
-    limits = sorted(STAGES, key=lambda stage: -added[stage])
+        cells = (
+            f"{_cell(arm[name], arm['total']['median']):>28}{adds[name]:>+9.3f}"
+            for arm, adds in zip(others, added, strict=True)
+        )
+        lines.append(f"{label:32}{_cell(base[name], whole):>28}{''.join(cells)}")
+    for label, ratio, adds in zip(labels, found["ratios"].values(), added, strict=True):
+        limits = sorted(STAGES, key=lambda stage: -adds[stage])
+        lines.append(
+            f"{label} over {base_label}: {ratio['median']:.3f} (median of {found['rounds']} rounds, "
+            f"{ratio['least']:.3f} to {ratio['greatest']:.3f}); limited by {limits[0]}, then {limits[1]}"
+        )
     return [
         *lines,
-        f"ratio {ratio['median']:.3f} (median of {found['pairs']} pairs, {ratio['least']:.3f} to "
-        f"{ratio['greatest']:.3f}); goal {GOAL}; limited by {limits[0]}, then {limits[1]}",
+        f"goal for {ARMS['continuation'].label}: {GOAL}",
         "a change of turn counts to the stage that needs it: the refit to rollout, the way back from probes to update",
     ]
 
@@ -235,11 +279,6 @@ def report(steps: Sequence[Step]) -> list[str]:
 def _cell(seconds: dict[str, float], whole: float) -> str:
     bounds = f"({seconds['least']:.2f}-{seconds['greatest']:.2f})"
     return f"{seconds['median']:.2f} {bounds} {seconds['median'] / whole:6.1%}"
-
-
-def with_arm(config: Config, weighting: str, threshold: float) -> Config:
-    probes = dataclasses.replace(config.aopsd.probes, threshold=threshold)
-    return dataclasses.replace(config, aopsd=dataclasses.replace(config.aopsd, weighting=weighting, probes=probes))
 
 
 def make_config(args: argparse.Namespace, model: Path) -> Config:
@@ -327,8 +366,9 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--teacher-prompt", type=int, default=1500, help="tokens of the teacher's prompt (default 1500)")
     add("--question", type=int, default=300, help="tokens of the student's prompt (default 300)")
     add("--rate", type=float, default=0.0115, help="share of probed tokens (default 0.0115)")
-    add("--steps", type=int, default=3, help="pairs of steps behind the first pair (default 3)")
-    add("--minutes", type=float, default=9.0, help="no pair that would end later; 0: no limit (default 9)")
+    add("--top-k", type=int, action="append", default=[], help="time the forward KL over so many tokens, too")
+    add("--steps", type=int, default=3, help="rounds of a step an arm, behind the first round (default 3)")
+    add("--minutes", type=float, default=9.0, help="no round that would end later; 0: no limit (default 9)")
     add("--layers", type=int, default=36, help="default 36, as Qwen3-4B")
     add("--hidden", type=int, default=2560, help="default 2560, as Qwen3-4B; a multiple of 320")
     add("overrides", nargs="*", help="key=value of the config")

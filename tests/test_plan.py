@@ -309,7 +309,9 @@ def test_spread_fills_nodes_of_eight():
     ]
 
 
-@pytest.mark.parametrize(("name", "within", "stages_within"), [("apart", 0.1, 0.5), ("kept", 0.1, 0.5), ("tp2", 0.13, 0.6)])
+@pytest.mark.parametrize(
+    ("name", "within", "stages_within"), [("apart", 0.1, 0.5), ("kept", 0.1, 0.5), ("tp2", 0.13, 0.6)]
+)
 def test_the_shipped_constants_give_back_measured_steps_of_qwen3_4b_s_shape(name, within, stages_within):
     """Runs of benchmarks/step_cost_nemo.py on one H200, and on two; docs/scaling.md has the stages, further off."""
     for arm in plan_step_cost.arms(Path(plan_step_cost.__file__).parent / f"measured/step_cost_h200_{name}.json"):

@@ -36,8 +36,8 @@ STEPS = [  # two pairs: 12 over 10 and 22 over 20
 
 def test_ratio_is_of_pairs_with_its_spread():
     found = bench.summary(STEPS)
-    assert found["ratio"] == pytest.approx({"median": 1.15, "least": 1.1, "greatest": 1.2})
-    assert found["pairs"] == 2
+    assert found["ratios"] == {"continuation": pytest.approx({"median": 1.15, "least": 1.1, "greatest": 1.2})}
+    assert found["rounds"] == 2
     assert found["seconds"]["uniform"]["rollout"] == {"median": 11.0, "least": 6.0, "greatest": 16.0}
     assert found["seconds"]["continuation"]["probes"] == {"median": 1.5, "least": 1.5, "greatest": 1.5}
 
@@ -49,8 +49,21 @@ def test_table_has_shares_and_what_each_stage_adds():
     assert lines["probes"].endswith("+0.100")
     assert lines["update"].endswith("+0.033")
     assert lines["total"].endswith("+0.133")
-    assert lines["ratio"].startswith("ratio 1.150 (median of 2 pairs, 1.100 to 1.200)")
-    assert lines["ratio"].endswith("limited by probes, then update")
+    ratio = "PG + continuation over PG: 1.150 (median of 2 rounds, 1.100 to 1.200); limited by probes, then update"
+    assert lines["PG"] == ratio
+
+
+def test_each_arm_is_held_against_pg():
+    """The forward KL: 9 over 10 and 16 over 20."""
+    steps = [*STEPS[:2], step("topk16", 9.0, rollout=6.0, update=3.0)]
+    steps += [*STEPS[2:], step("topk16", 16.0, rollout=13.0, update=3.0)]
+    assert bench.summary(steps)["ratios"]["topk16"] == pytest.approx({"median": 0.85, "least": 0.8, "greatest": 0.9})
+    lines = bench.report(steps)
+    assert lines[0].split()[-4:] == ["top-16", "forward", "KL", "adds"]
+    assert (
+        "top-16 forward KL over PG: 0.850 (median of 2 rounds, 0.800 to 0.900); limited by student, then"
+        in "\n".join(lines)
+    )
 
 
 def test_the_threshold_leaves_the_wanted_share_at_or_above_it():
@@ -157,7 +170,7 @@ class Turns:
 def measured(tmp_path):
     """A fake engine that never ends a text, with turns that it does not take."""
 
-    def run(num_pairs, deadline):
+    def run(num_rounds, deadline, arms=("uniform", "continuation")):
         engine = FakeEngine(random_table(0, end_boost=-50.0), random_table(1, end_boost=-50.0), learning_rate=0.0)
         engine.cluster = Turns()
         engine.tokenizer.end_ids = frozenset()
@@ -167,14 +180,14 @@ def measured(tmp_path):
         config = fake_config(tmp_path, aopsd, generation={"max_new_tokens": 200})
         said = []
         problems = [make_problem(index) for index in range(6)]
-        return bench.measure(engine, config, problems, 0.02, num_pairs, deadline, said.append), said, engine
+        return bench.measure(engine, config, problems, arms, 0.02, num_rounds, deadline, said.append), said, engine
 
     return run
 
 
 def test_steps_alternate_at_the_forced_rate_and_length(measured):
     steps, said, engine = measured(2, math.inf)
-    assert [s.weighting for s in steps] == ["uniform", "continuation"] * 2
+    assert [s.arm for s in steps] == ["uniform", "continuation"] * 2
     assert all(s.lengths == [200] for s in steps)
     assert len({s.threshold for s in steps}) == 1
     # The threshold is that of another step, of 1,200 tokens: 24 probes, give or take.
@@ -188,21 +201,34 @@ def test_steps_alternate_at_the_forced_rate_and_length(measured):
     assert said[0].startswith("tokens of prompts: {'student_prompt': [") and "k = 8" in said[0]
     assert said[1].startswith("warm-up, PG + continuation: ")
     assert 24 <= int(re.search(r"(\d+) probes", said[1])[1]) <= 26  # 2 % of 1,200, and ties: bigrams come again
-    assert [line.split(":")[0] for line in said[2:4]] == ["pair 1, PG", "pair 1, PG + continuation"]
+    assert [line.split(":")[0] for line in said[2:4]] == ["round 1, PG", "round 1, PG + continuation"]
+
+
+def test_the_forward_kl_takes_its_turn_and_scores_no_sampled_token(measured):
+    steps, said, engine = measured(1, math.inf, arms=("uniform", "continuation", "topk4", "topk8"))
+    assert [s.arm for s in steps] == ["uniform", "continuation", "topk4", "topk8"]
+    assert [s.rate is None for s in steps] == [False, False, True, True]
+    assert [s.num_probes > 0 for s in steps] == [False, True, False, False]
+    assert len(engine.trained) == 8
+    assert said[-1].startswith("round 1, top-8 forward KL: ") and "at the threshold" not in said[-1]
+    widths = [{row.top_k.ids.shape[1] for row in rows if row.top_k} for rows in engine.trained]
+    assert widths[-2:] == [{4}, {8}]
 
 
 def test_results_can_be_reported_and_written(measured):
     steps, _, _ = measured(1, math.inf)
     assert "  within these: teacher continues" in "\n".join(bench.report(steps))
     again = json.loads(json.dumps(bench.summary(steps) | {"steps": [dataclasses.asdict(s) for s in steps]}))
-    assert again["ratio"]["median"] == pytest.approx(steps[1].seconds["total"] / steps[0].seconds["total"])
+    assert again["ratios"]["continuation"]["median"] == pytest.approx(
+        steps[1].seconds["total"] / steps[0].seconds["total"]
+    )
     assert again["goal"] == 1.05
 
 
-def test_one_pair_is_run_when_the_time_is_up(measured):
+def test_one_round_is_run_when_the_time_is_up(measured):
     steps, said, _ = measured(3, deadline=0.0)
     assert len(steps) == 2
-    assert said[-1] == "only 1 of 3 pairs: the time is up (--minutes)"
+    assert said[-1] == "only 1 of 3 rounds: the time is up (--minutes)"
 
 
 def test_a_whole_run(monkeypatch, tmp_path, capsys):
@@ -220,5 +246,5 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     assert stopped and engine.tokenizer.end_ids == frozenset()
     result = json.loads((tmp_path / "result.json").read_text())
     assert capsys.readouterr().out.splitlines()[-1] == json.dumps(result)
-    assert (result["tokens"], result["layers"], result["pairs"]) == (40, 1, 1)
+    assert (result["tokens"], result["layers"], result["rounds"]) == (40, 1, 1)
     assert [s["lengths"] for s in result["steps"]] == [[40], [40]]

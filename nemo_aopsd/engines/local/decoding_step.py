@@ -29,7 +29,7 @@ class EagerStep:
 class GraphStep:
     """Reads the whole buffer, so that one graph serves every step: a launch each instead of one per kernel.
 
-    A graph is captured anew whenever the buffer changes, which costs about two eager steps; so rows are dropped by half.
+    A graph is captured anew whenever the buffer changes, which costs about two eager steps: rows are dropped by half.
     """
 
     buffer = FixedKVBuffer

@@ -48,7 +48,7 @@ class KVBuffer:
 
 
 class FixedKVBuffer(KVBuffer):
-    """Always read whole, and written at `cursor` [1] on the device: constant shapes and addresses, as a CUDA graph needs.
+    """Always read whole and written at `cursor` [1] on the device: constant shapes and addresses, for CUDA graphs.
 
     The mask must hide the columns that are not written yet.
     """
