@@ -154,6 +154,7 @@ def test_a_port_in_use_is_named_unless_ray_is_to_be_joined():
         check = machine.check_ports([port], {})
         assert check.severity == "warn" and str(port) in check.found
         assert machine.check_ports([port], {"RAY_ADDRESS": "auto"}).severity == "ok"
+        assert machine.check_ports([port], {"RAY_ADDRESS": "local"}).severity == "warn"  # a Ray of its own
     assert machine.check_ports([port], {}).severity == "ok"
 
 

@@ -121,14 +121,14 @@ def check_allocator(environment: Mapping[str, str], needed: bool) -> Check:
 
 
 def check_ports(ports: Iterable[int], environment: Mapping[str, str]) -> Check:
-    """Ray's and vLLM's. With RAY_ADDRESS set, Ray is expected to be up already."""
+    """Ray's and vLLM's. With RAY_ADDRESS set, but to `local`, Ray is expected to be up already."""
     ports = list(ports)
     taken = [port for port in ports if not _is_free(port)]
     found = f"{len(ports) - len(taken)} of {len(ports)} free" + (
         f"; taken: {', '.join(map(str, taken))}" if taken else ""
     )
     expected = "free: 6379, 8265 (Ray) and 20001, 20101, ... (one a vLLM engine)"
-    if taken and environment.get("RAY_ADDRESS"):
+    if taken and environment.get("RAY_ADDRESS", "local") not in ("", "local"):
         return Check("ports", OK, found, f"Ray at {environment['RAY_ADDRESS']} holds its own")
     remedy = "Stop what holds them (ray stop), or set RAY_ADDRESS to join that Ray" if taken else ""
     return Check("ports", WARN if taken else OK, found, expected, remedy)

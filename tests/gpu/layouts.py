@@ -63,7 +63,7 @@ def lanes(out: Path) -> list[Lane]:
     """In the order of their worth."""
     learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
-    cost += ["--minutes", "11", "aopsd.probes.keep_cache=true"]
+    cost += ["--minutes", "14", "--top-k", "16", "--top-k", "32", "aopsd.probes.keep_cache=true"]
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
     data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
     evaluate = [
