@@ -247,6 +247,11 @@ def test_the_local_engine_by_hand():
     assert found["logits"] == 2 * 4 * 151936 * 200
     assert found["activations"] == 36 * 2 * 123_904 * 200
     assert found["kept KV"] == 2e9
+    in_bf16 = fit.local_items(size, policy | {"precision": "bfloat16"}, "ema", "gpu")
+    found = {row.name: row.size for row in in_bf16}
+    assert found["weights"] == 2 * 2 * 4_022_468_096
+    assert found["gradients"] == (4 + 2) * 4_022_468_096  # summed in float32; those of a micro-batch
+    assert found["optimizer"] == (2 * 4 + 4 + 4) * 4_022_468_096  # moments, masters, the average
     (check,), _ = fit.check_local(size, policy, "frozen", fit.Machine(None, 16 * 10**9))
     assert check.severity == "warn" and "bfloat16" in check.remedy
     (check,), rows = fit.check_local(size, policy, "live", fit.Machine(None, None))

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
+from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings
@@ -314,3 +315,5 @@ def test_export_reads_back_as_a_hugging_face_directory(tmp_path):
     messages = [{"role": "user", "content": "1+1"}]
     assert HFTokenizer(tokenizer, [END]).render(messages, None) == engine.tokenizer.render(messages, None)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
+    assert engine.student.network.causal_lm.config._attn_implementation == attention.NAME
+    assert attention.NAME not in (tmp_path / "config.json").read_text()

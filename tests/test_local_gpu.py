@@ -72,6 +72,50 @@ def test_the_same_seed_samples_the_same_text_on_both_devices():
     assert model.generate(PROMPTS, sampling, 3) == on_cpu.generate(PROMPTS, sampling, 3)
 
 
+def test_graphs_write_what_eager_steps_write():
+    """600 tokens: the buffer grows twice, rows end at any time, and each change of it is a new graph."""
+    prompts = [[4 + row] * (1 + 7 * row) for row in range(9)] * 2
+    texts = []
+    for enforce_eager in (False, True):
+        settings = tiny_settings(generation_batch_size=18, enforce_eager=enforce_eager)
+        model = LocalModel(tiny_model("qwen3").cuda(), settings, frozenset([END]))
+        texts.append(model.generate(prompts, Sampling(max_new_tokens=600), 5))
+    assert texts[0] == texts[1]
+
+
+def test_graphs_see_weights_that_have_moved():
+    engine = engine_on("cuda", teacher=TeacherConfig(weights="ema", ema_decay=0.5))
+    greedy = Sampling(max_new_tokens=60, temperature=0)
+    before = engine.student.generate(PROMPTS, greedy, 0)
+    rows = train_rows(engine)
+    for _ in range(5):
+        engine.train(rows, OBJECTIVE)
+    for model in (engine.student, engine.teacher):
+        reference = copy.deepcopy(model.network.causal_lm).cpu()
+        for prompt, found in zip(PROMPTS, model.generate(PROMPTS, greedy, 0), strict=True):
+            assert found.tokens == plain_greedy(reference, prompt, 60)
+    assert engine.student.generate(PROMPTS, greedy, 0) != before
+
+
+def test_bfloat16_decodes_what_the_model_likes_best():
+    """To 0.1 nats: in bfloat16 two tokens may be as good as equal."""
+    model = LocalModel(tiny_model("qwen3", dtype=torch.bfloat16).cuda(), tiny_settings(), frozenset([END]))
+    texts = [found.tokens for found in model.generate(PROMPTS, Sampling(max_new_tokens=60, temperature=0), 0)]
+    exact = LocalModel(tiny_model("qwen3").cuda(), tiny_settings(), frozenset([END]))
+    best = exact.top_logprobs(PROMPTS, texts, 1)
+    for top, own in zip(best, exact.logprobs(PROMPTS, texts), strict=True):
+        assert (top.logprobs[:, 0] - own).max() < 0.1
+
+
+def test_graphs_hold_no_more_memory_after_many_calls():
+    model, _ = on_gpu("qwen3")
+    held = []
+    for call in range(60):
+        model.generate(PROMPTS, Sampling(max_new_tokens=40), call)
+        held.append(torch.cuda.memory_reserved())
+    assert held[-1] == held[4]
+
+
 @pytest.mark.parametrize("teacher", ["frozen", "ema", "live"])
 def test_a_training_step_equals_the_cpu(teacher, tmp_path):
     changes = {"teacher": TeacherConfig(weights=teacher, ema_decay=0.5)}

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -15,11 +16,12 @@ from transformers import MistralConfig, MistralForCausalLM
 from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.loading import load_tokenizer
+from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.types import Sampling
-from tests.local_models import END, TEMPLATE, VOCABULARY, tiny_model, tiny_tokenizer
+from tests.local_models import END, TEMPLATE, VOCABULARY, plain_greedy, tiny_model, tiny_tokenizer
 
 ASK = [{"role": "user", "content": "1+1"}]
 
@@ -175,6 +177,33 @@ def test_a_head_with_scaled_logits_is_refused(folder):
     )
     model.save_pretrained(folder)
     with pytest.raises(UserError, match="post-processes its logits"):
+        local.build(config(folder))
+
+
+def test_a_model_whose_arguments_stand_in_another_order_decodes(folder):
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=len(VOCABULARY), initializer_range=0.3, **shape)).eval()
+    model.save_pretrained(folder)
+    engine = local.build(config(folder))
+    (found,) = engine.student.generate([[4, 5, 6]], Sampling(max_new_tokens=12, temperature=0), 0)
+    assert found.tokens == plain_greedy(model, [4, 5, 6], 12)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (TypeError("forward() got an unexpected keyword argument 'position_ids'"), "does not decode as .*position_ids"),
+        ([torch.zeros(1, 1, 32)], "expects another token behind kept keys and values"),
+    ],
+    ids=["no_positions", "other_logits"],
+)
+def test_a_model_that_decodes_otherwise_is_refused(folder, monkeypatch, answer, message):
+    tiny_model("llama").save_pretrained(folder)
+    monkeypatch.setattr(Network, "extend", mock.Mock(side_effect=answer))
+    with pytest.raises(UserError, match=f"LlamaForCausalLM {message}"):
         local.build(config(folder))
 
 

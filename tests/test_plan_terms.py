@@ -165,13 +165,23 @@ LOCAL = {
     },
     "update": {"update_compute": 3 * 499.2, "layer": 2 * 4, "trainer_bandwidth": 28 * 1640 / 100},
 }
+# On a GPU its decoding replays graphs; branches do not
+GRAPHED = LOCAL | {
+    "rollout": ROLLOUT | {"sampler_bandwidth": 2 * 1824, "graph_layer": 25 * 2},
+    "judge": JUDGE | {"sampler_bandwidth": 2 * 832, "graph_layer": 5 * 2},
+}
 ACROSS = {"nodes": 2, "gpus_per_node": 2, "tp": 2, "sampler_tp": 2}
 
 
 @pytest.mark.parametrize(
     ("made", "expected"),
-    [(setup(), ONE), (setup(**ACROSS), FOUR), (setup(is_local=True, num_bytes=4, recompute=False), LOCAL)],
-    ids=["one", "four", "local"],
+    [
+        (setup(), ONE),
+        (setup(**ACROSS), FOUR),
+        (setup(is_local=True, num_bytes=4, recompute=False), LOCAL),
+        (replace(setup(is_local=True, num_bytes=4, recompute=False), replays_graphs=True), GRAPHED),
+    ],
+    ids=["one", "four", "local", "local_gpu"],
 )
 def test_every_term_of_a_step_by_hand(made, expected):
     found = step_terms(made, WORK)

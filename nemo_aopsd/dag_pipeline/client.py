@@ -181,7 +181,7 @@ class ChatClient:
 def _alike(client: type) -> type:
     """`client` of the openai package, for requests that differ in their bodies only.
 
-    Making URL, headers and limits anew for each took a sixth of the CPU of a build.
+    Making URL, headers and limits anew for each took a seventh of the CPU of a build.
     """
 
     class AlikeRequests(client):

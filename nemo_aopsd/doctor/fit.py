@@ -107,12 +107,21 @@ def local_items(size: ModelSize, policy: dict[str, Any], teacher: str, place: st
     cache = policy.get("prefix_cache_gb")
     of_layers = len(size.layers) * memory.layer_bytes(size) * num_bytes / 2 * tokens
     banks = 1 if teacher == "live" else 2
+    masters = 0 if num_bytes == memory.FP32 else memory.FP32  # of the weights
+    average = memory.FP32 if teacher == "ema" else 0
+    gradients, moments = memory.FP32 + (num_bytes if masters else 0), 2 * memory.FP32
     return [
         Item(
             "weights", place, both, banks * num_bytes * size.total, f"{banks} x {num_bytes} B x P, teacher and student"
         ),
-        Item("gradients", place, (TRAIN,), num_bytes * size.total, f"{num_bytes} B x P"),
-        Item("optimizer", place, both, 2 * num_bytes * size.total, f"2 x {num_bytes} B x P"),
+        Item("gradients", place, (TRAIN,), gradients * size.total, f"{gradients} B x P"),
+        Item(
+            "optimizer",
+            place,
+            both,
+            (moments + masters + average) * size.total,
+            f"({moments} + {masters} + {average}) B x P: moments, master weights, moving average",
+        ),
         Item("activations", place, (TRAIN,), of_layers, "layers x layer's bytes x tokens"),
         Item("logits", place, (TRAIN,), 2 * 4 * size.vocabulary * tokens, "2 x 4 B x vocabulary x tokens"),
         Item("kept KV", place, both, 2e9 * (2.0 if cache is None else cache), "prefix_cache_gb, by role"),
@@ -132,6 +141,6 @@ def check_local(
     severity = OK if need <= FULL * have else WARN
     remedy = (
         "Lower policy.train_micro_batch_size, policy.max_total_sequence_length or policy.prefix_cache_gb, or set "
-        "policy.precision=bfloat16"
+        "policy.precision=bfloat16, which halves activations"
     )
     return [Check("memory", severity, found, f"at most {gigabytes(have)}", remedy * (severity != OK))], rows

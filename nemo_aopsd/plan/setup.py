@@ -106,4 +106,5 @@ def _local(config: Config, gpu: GPU, gpus: int | None, size: ModelSize, work: Wo
         keeps_cache=False,
     )
     score_tokens = max(round(batches["logprob_batch_size"] * row), 1)
-    return Setup(size, gpu, layout, 4 if is_single else 2, True, batches["generation_batch_size"], score_tokens)
+    num_bytes, replays_graphs = 4 if is_single else 2, gpu.kind != "cpu" and not policy.get("enforce_eager")
+    return Setup(size, gpu, layout, num_bytes, True, batches["generation_batch_size"], score_tokens, replays_graphs)

@@ -8,7 +8,7 @@ and is linear, so that efficiencies can be fitted by least squares. Formulas in 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from nemo_aopsd.doctor import memory
@@ -35,6 +35,7 @@ class Setup:
     is_local: bool
     rows_at_once: int  # that one engine decodes together
     score_tokens: int  # of a micro-batch of the scoring pass; the update's is the layout's
+    replays_graphs: bool = False  # in decoding; vLLM always does, and the local engine on a GPU
 
     @property
     def engines(self) -> int:
@@ -113,7 +114,7 @@ def decode(setup: Setup, rows: float, context: float, mean: float, longest: floa
         "sampler_step": steps,
     }
     if setup.is_local:
-        terms["layer"] = steps * len(size.layers)
+        terms["graph_layer" if setup.replays_graphs else "layer"] = steps * len(size.layers)
     if layout.sampler_tp > 1:
         wire, _ = setup.wire(layout.sampler_tp)
         terms["sampler_sync" if wire == "link" else "sampler_sync_network"] = 2 * len(size.layers) * steps
@@ -155,7 +156,8 @@ def probe(setup: Setup, work: Workload) -> Terms:
         / (setup.layout.sampler_tp * setup.gpu.bandwidth),
         "sampler_request": 2 * here,
     }  # fmt: skip
-    continued = decode(setup, number, work.teacher_prompt + middle, length, length)
+    eager = replace(setup, replays_graphs=False)  # branches of other shapes each time
+    continued = decode(eager, number, work.teacher_prompt + middle, length, length)
     if setup.is_local:
         return add(continued, scored, {"layer": len(setup.size.layers)})
     bank = setup.num_bytes * setup.size.total / setup.layout.sampler_tp

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 NAME = "aopsd_grouped_sdpa"
 
@@ -15,12 +16,12 @@ def grouped_sdpa(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention of `query` [R, heads, Q, D] on [R, key heads, C, D]; returns [R, Q, heads, D].
 
-    With a mask, transformers repeats each key head for the query heads that share it, in every layer of every
-    decoding step. The heads of a group are queries of one key head as well, so here they stand in line instead.
+    With a mask, transformers repeats each key head for the query heads that share it, in every layer (since 5.2x not
+    for single queries). The heads of a group are queries of one key head as well, so here they stand in line instead.
     """
     num_rows, num_heads, num_queries, head_size = query.shape
     num_key_heads = key.shape[1]
-    if attention_mask is None or num_heads == num_key_heads:
+    if attention_mask is None or num_heads == num_key_heads or kwargs.get("position_bias") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     group = num_heads // num_key_heads
     in_line = query.reshape(num_rows, num_key_heads, group * num_queries, head_size)
@@ -29,7 +30,8 @@ def grouped_sdpa(
     output = torch.nn.functional.scaled_dot_product_attention(
         in_line, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
     )
-    return output.reshape(query.shape).transpose(1, 2).contiguous(), None
+    return output.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, grouped_sdpa)
+AttentionMaskInterface.register(NAME, sdpa_mask)  # or the model would take no notice of a padding mask

@@ -71,7 +71,7 @@ def continue_rows(
     num_rows, num_branches, width = paths.shape
     kv = _copy_prefix(prefix, rows, starts, room=num_branches * (width - 1))
     own = torch.eye(num_branches, dtype=torch.bool, device=device).repeat(1, width - 1).expand(num_rows, -1, -1)
-    mask = _additive(torch.cat([_sees_prefix(starts), own], dim=-1), network)
+    mask = network.additive(torch.cat([_sees_prefix(starts), own], dim=-1))[:, None]
     for step in range(width - 1):
         if done.all():
             break
@@ -105,7 +105,7 @@ def score_rows(network: Network, prefix: Prefix, rows: list[BranchRow]) -> list[
     branch, offset = branch.repeat_interleave(width), offset.repeat(num_branches)
     own = (branch[:, None] == branch) & (offset[:, None] >= offset)
     before = _sees_prefix(starts).repeat_interleave(width, dim=1)
-    mask = _additive(torch.cat([before, own.expand(num_rows, -1, -1)], dim=-1), network)
+    mask = network.additive(torch.cat([before, own.expand(num_rows, -1, -1)], dim=-1))[:, None]
     positions = (starts[..., None] + torch.arange(width, device=device)).view(num_rows, num_queries)
     hidden = network.extend(paths.view(num_rows, num_queries), mask, positions, kv)
 
@@ -139,10 +139,3 @@ def _copy_prefix(prefix: Prefix, rows: list[BranchRow], starts: Tensor, room: in
 def _sees_prefix(starts: Tensor) -> Tensor:
     """Which columns the branches see, bool [R, N, C]."""
     return torch.arange(int(starts.max()), device=starts.device) < starts[..., None]
-
-
-def _additive(visible: Tensor, network: Network) -> Tensor:
-    """What to add to attention scores [R, 1, Q, columns]."""
-    dtype = network.causal_lm.dtype
-    zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return zeros.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]

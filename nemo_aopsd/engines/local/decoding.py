@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
+from nemo_aopsd.engines.local.decoding_step import EagerStep, Step
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
@@ -49,7 +49,7 @@ class Decoder:
         prompts: list[Tokens],
         limits: list[int],
         end_ids: frozenset[int],
-        step_class: type[EagerStep] | type[GraphStep] = EagerStep,
+        step_class: type[Step] = EagerStep,
     ):
         """`limits` are tokens each row may have, all at least 1."""
         self.network, self.step_class, device = network, step_class, network.device
@@ -101,13 +101,12 @@ class Decoder:
         self.extend = self._fit_step()
         return choice[keep]
 
-    def _fit_step(self) -> EagerStep | GraphStep:
+    def _fit_step(self) -> Step:
         """The step for the buffer as it is, with an additive mask [R, 1, 1, columns + room] over prompts' padding."""
         width = self.kv.length + self.kv.room
         columns = torch.arange(width, device=self.rows.device)
         padding = (columns >= self.prompt_lengths[self.rows, None]) & (columns < self.num_columns)
-        mask = self.last_hidden.new_zeros(padding.shape).masked_fill_(padding, torch.finfo(self.last_hidden.dtype).min)
-        return self.step_class(self.network, self.kv, mask[:, None, None])
+        return self.step_class(self.network, self.kv, self.network.additive(~padding)[:, None, None])
 
     def _results(self) -> list[Generation]:
         is_end = torch.isin(self.tokens, self.end_ids)

@@ -9,6 +9,8 @@ from nemo_aopsd.engines.local.kv import FixedKVBuffer, KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.errors import UserError
 
+SPARE = 2**28  # bytes of the card that a capture may need: it cannot take back what the allocator caches
+
 
 class EagerStep:
     """Reads the columns written so far. Rows are dropped as soon as an eighth of them has ended."""
@@ -36,26 +38,24 @@ class GraphStep:
     min_running = 0.5
 
     def __init__(self, network: Network, kv: FixedKVBuffer, mask: Tensor):
-        self.network, self.kv, self.mask = network, kv, mask
-        self.hidden_value = torch.finfo(mask.dtype).min
-        self.mask[..., kv.length :] = self.hidden_value
-        num_rows, device = len(mask), mask.device
-        self.tokens, self.positions = torch.zeros(2, num_rows, 1, dtype=torch.long, device=device)
+        """As `EagerStep`. The mask here hides the columns that are not written yet, too."""
+        self.network, self.kv, self.mask = network, kv, mask.clone()
+        self.mask[..., kv.length :] = torch.finfo(mask.dtype).min
+        self.tokens, self.positions = torch.zeros(2, len(mask), 1, dtype=torch.long, device=mask.device)
+        self.hidden: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.is_warm = False
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """As `EagerStep`. The first call runs eagerly, which a capture needs; the result is valid until the next."""
+        """As `EagerStep`; the result is valid until the next call."""
         column = self.kv.length
         self.mask[..., column] = 0
         self.kv.cursor.fill_(column)
         self.tokens.copy_(tokens[:, None])
         self.positions.copy_(positions[:, None])
-        if not self.is_warm:
-            self.hidden, self.is_warm = self._extend(), True
+        if self.hidden is None:
+            self.hidden = self._extend()  # eagerly: a capture needs libraries that have warmed up
         else:
-            if self.graph is None:
-                self.graph = self._capture()
+            self.graph = self.graph or self._capture()
             self.graph.replay()
         self.kv.length = column + 1
         return self.hidden
@@ -65,20 +65,28 @@ class GraphStep:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         # Not `torch.cuda.graph`, which empties the allocator's cache every time.
-        pool = self.network.first_graph.pool()
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        if torch.cuda.mem_get_info(self.mask.device)[0] < SPARE:
+            torch.cuda.empty_cache()
+        owner, stream = self.network.graph_memory
+        graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=owner.pool(), capture_error_mode="thread_local")
                 try:
                     self.hidden = self._extend()
                 finally:
                     graph.capture_end()
         except RuntimeError as error:
+            reason = error.__context__ or error  # ending a capture that has failed raises again, and says less
+            if isinstance(reason, torch.OutOfMemoryError):
+                raise reason from None
             raise UserError(
                 f"{type(self.network.causal_lm).__name__}: a decoding step cannot be captured as a CUDA graph: "
-                f"{str(error).splitlines()[0]}. Set policy.enforce_eager=true."
+                f"{str(reason).splitlines()[0]}. Set policy.enforce_eager=true, or evaluate with --engine vllm."
             ) from error
         torch.cuda.current_stream().wait_stream(stream)
         return graph
+
+
+Step = EagerStep | GraphStep

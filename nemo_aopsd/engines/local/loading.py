@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from nemo_aopsd.config_schema import first_line
+from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
@@ -73,8 +75,29 @@ def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
     has_window = getattr(config, "layer_types", None) is None and getattr(config, "sliding_window", None)
     if kinds != {"full_attention"} or has_window:
         raise UserError(f"{path}: attention {sorted(kinds)} with a window; the local engine needs full attention.")
+    ids = torch.tensor([[0, 1, 2]], device=model.device)
+    expected = model(input_ids=ids).logits
     network = Network(model)
-    hidden, _ = network.prefill([[0, 1, 2]])
-    expected = model(input_ids=torch.tensor([[0, 1, 2]], device=model.device)).logits
+    hidden, _ = network.prefill(ids.tolist())
     if not torch.allclose(network.head(hidden), expected, atol=1e-3, rtol=1e-2):
         raise UserError(f"{path}: {type(model).__name__} post-processes its logits, which the local engine does not.")
+    try:
+        found = network.head(_decoded(network, ids))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{path}: {type(model).__name__} does not decode as the local engine does: {first_line(error)}. "
+            "It needs a model with rotary positions and transformers' usual arguments, such as Llama or Qwen."
+        ) from error
+    if (found - expected[:, -1:]).abs().max() > 0.05 * expected.abs().max():
+        raise UserError(
+            f"{path}: {type(model).__name__} expects another token behind kept keys and values than when it reads all."
+        )
+
+
+def _decoded(network: Network, ids: Tensor) -> Tensor:
+    """The hidden state [1, 1, H] of the last of `ids` [1, S], behind keys and values of those before it."""
+    last = ids.shape[1] - 1
+    _, prefix = network.prefill(ids[:, :-1].tolist(), keep_kv=True)
+    kv = KVBuffer(prefix, ids.new_zeros(1), columns=last, room=1)
+    mask = network.additive(torch.ones(1, 1, 1, last + 1, dtype=torch.bool, device=ids.device))
+    return network.extend(ids[:, -1:], mask, ids.new_full((1, 1), last), kv)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from nemo_aopsd.engines.local import branches as tree
 from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import Decoder, uniforms
-from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
+from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep, Step
 from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.scoring import batches, response_hidden, response_logprobs
@@ -106,7 +106,7 @@ class LocalModel:
         return self._on_branches(prompts, responses, branches, width, score)
 
     @property
-    def _step_class(self) -> type[EagerStep] | type[GraphStep]:
+    def _step_class(self) -> type[Step]:
         is_graphed = self.network.device.type == "cuda" and not self.settings.enforce_eager
         return GraphStep if is_graphed else EagerStep
 

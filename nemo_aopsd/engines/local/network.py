@@ -6,6 +6,7 @@ branches) carry one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -28,6 +29,8 @@ class Network:
         causal_lm.set_attn_implementation(attention.NAME)
         self.causal_lm = causal_lm
         self.body = causal_lm.base_model
+        # Later releases of transformers 5 renamed the argument.
+        self.cache_name = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
         self.head = causal_lm.get_output_embeddings()
 
     @property
@@ -35,15 +38,15 @@ class Network:
         return self.causal_lm.device
 
     @cached_property
-    def first_graph(self) -> torch.cuda.CUDAGraph:
-        """A CUDA graph kept for its pool of memory, which the graphs of this network share one after the other.
+    def graph_memory(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]:
+        """What this network's CUDA graphs share one after the other: a graph that owns the pool, the capture stream.
 
-        A pool is lost to all others when its last graph goes.
+        A pool is lost with its last graph, and the allocator gives a freed block only to the stream that had it.
         """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+        with torch.cuda.graph(graph, stream=stream):
             torch.zeros(1, device=self.device)
-        return graph
+        return graph, stream
 
     def prefill(self, rows: Sequence[Sequence[int]], keep_kv: bool = False) -> tuple[Tensor, DynamicCache | None]:
         """Hidden states [R, S, H] of right-padded `rows`, and their keys and values if wanted."""
@@ -51,18 +54,23 @@ class Network:
         for index, row in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
         cache = DynamicCache() if keep_kv else None
-        # By position: transformers renamed the fourth argument from past_key_values to cache.
-        output = self.body(ids.to(self.device), None, None, cache, use_cache=keep_kv)
+        output = self.body(input_ids=ids.to(self.device), use_cache=keep_kv, **{self.cache_name: cache})
         return output.last_hidden_state, cache
 
     def extend(self, tokens: Tensor, mask: Tensor, positions: Tensor, kv: KVBuffer) -> Tensor:
         """Hidden states [R, Q, H] of `tokens` [R, Q] at `positions` [R, Q] after what `kv` holds; `kv` grows by Q.
 
-        `mask` [R or 1, 1, Q, kv.length + Q] is added to the attention scores.
+        `mask` [R or 1, 1, Q, columns that `kv.update` returns] is added to the attention scores.
         """
-        hidden = self.body(tokens, mask, positions, kv, use_cache=True).last_hidden_state
+        behind = {"position_ids": positions, "use_cache": True, self.cache_name: kv}
+        hidden = self.body(input_ids=tokens, attention_mask=mask, **behind).last_hidden_state
         kv.length += tokens.shape[1]
         return hidden
+
+    def additive(self, visible: Tensor) -> Tensor:
+        """What to add to attention scores so that only `visible` (bool, any shape) is seen."""
+        zeros = torch.zeros(visible.shape, dtype=self.causal_lm.dtype, device=visible.device)
+        return zeros.masked_fill_(~visible, torch.finfo(zeros.dtype).min)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 (or float64) logits [..., V] of few hidden states."""
