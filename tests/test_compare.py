@@ -276,7 +276,7 @@ def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
         ("defaults: suite.yaml", r"`defaults` go in a circle"),
         (
             "config: run.yaml\nmembers: {a: {config: none.yaml, settings: {aopsd: {sed: 1}}}}",
-            r"a.config\.yaml:\d+: unknown key `aopsd\.sed`",
+            r"^error: suite\.yaml: member `a`: unknown key `aopsd\.sed`",
         ),
         (
             "config: run.yaml\nmembers:\n  a: {config: none.yaml}\n"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,8 +93,17 @@ def write_configs(suite: Suite, out: Path) -> None:
 
 
 def load_configs(suite: Suite, out: Path) -> dict[str, Config]:
-    """What those files say, by member. Raises UserError if one is wrong."""
-    return {member.name: Run(member.name, 0, out).config() for member in suite.members}
+    """What those files say, by member. Raises UserError, with the member's name, if one is wrong."""
+    return {member.name: _load(member.name, suite, out) for member in suite.members}
+
+
+def _load(member: str, suite: Suite, out: Path) -> Config:
+    try:
+        return Run(member, 0, out).config()
+    except UserError as error:
+        # The files under `out` are ours, and may be gone by now: what to mend is the suite.
+        text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
+        raise UserError(f"{suite.path}: member `{member}`: {text}") from error
 
 
 def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from nemo_aopsd.config import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.vocabulary import check_top_k
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
@@ -46,7 +47,7 @@ def read_settings(config: Config) -> Settings:
     """Settings of a config whose values `config_checks` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
     model = _model_path(policy["model_name"])
-    _check_top_k(config, model)
+    check_top_k(config, model)
     tokenizer = (policy.get("tokenizer") or {}).get("name")
     optional = {
         key: policy[key]
@@ -69,20 +70,6 @@ def read_settings(config: Config) -> Settings:
         max_total_sequence_length=policy["max_total_sequence_length"],
         **optional,
     )
-
-
-def _check_top_k(config: Config, model: Path) -> None:
-    """Refuse more tokens than there are, where the model's files say how many: a GGUF file tells when it is loaded."""
-    objective = config.aopsd.objective
-    k = getattr(objective, objective.top_k_key) if objective.top_k_key else None
-    if not k or model.suffix == ".gguf":
-        return
-    words = json.loads((model / "config.json").read_bytes()).get("vocab_size")
-    if isinstance(words, int) and k > words:
-        raise UserError(
-            f"config: aopsd.objective.{objective.top_k_key} is {k}, but the vocabulary of {model} has {words} tokens. "
-            f"Set it to at most {words}; 16 and 32 are usual."
-        )
 
 
 def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
