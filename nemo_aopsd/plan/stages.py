@@ -35,7 +35,7 @@ class Setup:
     is_local: bool
     rows_at_once: int  # that one engine decodes together
     score_tokens: int  # of a micro-batch of the scoring pass; the update's is the layout's
-    replays_graphs: bool = False  # in decoding; vLLM always does, and the local engine on a GPU
+    replays_graphs: bool = False  # the local engine's decoding, on a GPU
 
     @property
     def engines(self) -> int:

@@ -16,8 +16,8 @@ def grouped_sdpa(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention of `query` [R, heads, Q, D] on [R, key heads, C, D]; returns [R, Q, heads, D].
 
-    With a mask, transformers repeats each key head for the query heads that share it, in every layer (since 5.2x not
-    for single queries). The heads of a group are queries of one key head as well, so here they stand in line instead.
+    With a mask, transformers repeats each key head for the query heads that share it, in every layer (5.24 not for
+    single queries). The heads of a group are queries of one key head as well, so here they stand in line instead.
     """
     num_rows, num_heads, num_queries, head_size = query.shape
     num_key_heads = key.shape[1]
