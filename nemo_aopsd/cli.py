@@ -34,7 +34,7 @@ from nemo_aopsd import (
 from nemo_aopsd.cli_methods import MethodName, load_chosen
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
-from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.data import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.preflight import check_inputs, summarize
 
@@ -158,13 +158,20 @@ def dag_show(
     problem: ProblemId,
     out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes; .png and .pdf work too.")],
 ) -> None:
-    """Draw the graph of one problem."""
-    chosen = _find(load_problems(file), problem, file)
-    if chosen.dag is None:
-        raise UserError(f"{chosen.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
+    """Draw the graph of one problem, also one with faults; other rows may be bad."""
+    from nemo_aopsd.dag_files import fault_lines, find_row, unread_note
+
+    row, raw, broken = find_row(file, problem)
+    if raw is None:
+        raise UserError(f"{row.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
+    from nemo_aopsd.dag_faulty import drawable
     from nemo_aopsd.dag_picture import draw
 
-    draw(chosen.dag, out, title=problem)
+    draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem, faults=row.faults)
+    for line in fault_lines(row):
+        typer.echo(line, err=True)
+    if broken:
+        typer.echo(f"warning {unread_note(file, broken)}", err=True)
     typer.echo(out)
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import networkx as nx
@@ -31,7 +32,8 @@ def find_faults(raw: Any, answer: str | None = None) -> list[Fault]:
 
     Errors: malformed, empty_graph, empty_id, duplicate_id, empty_statement, dangling_edge, self_loop, cycle,
     states_answer (any checkpoint that calls the final answer by that name or boxes it, or a last one that ends by
-    equating something to it; the same value inside the route may be a coincidence and is no fault).
+    equating something to it; the same value inside the route may be a coincidence and is no fault). Other forms of
+    the answer (0.5 for 1/2) are found by `answer_leaks.find_graph_faults`.
     Warnings: duplicate_edge, transitive_edge.
     """
     malformed = _malformed(raw)
@@ -174,11 +176,34 @@ def _edge_faults(ids: set[str], edges: list[tuple[str, str]]) -> Iterable[Fault]
 
 
 def _answer_leaks(graph: nx.DiGraph, answer: str) -> Iterable[Fault]:
-    """A coincidence of values inside the route is no leak, so only last checkpoints and explicit claims count."""
+    for node, statement in graph.nodes(data="statement"):
+        if words_answer(statement, answer, is_last=not graph.succ[node]):
+            yield answer_leak(node, statement)
+
+
+def answer_leak(node: str, statement: str) -> Fault:
+    """The fault of a checkpoint that gives the answer away."""
+    return Fault("states_answer", f"node {node!r}: {statement[:80]}")
+
+
+def words_answer(statement: str, answer: str, *, is_last: bool) -> bool:
+    """True if the statement calls `answer`, as it is written, the answer or boxes it, or is the last and ends in it.
+
+    A coincidence of values inside the route is no leak, so only last checkpoints and explicit claims count.
+
+    >>> words_answer("So N = 25.", "25", is_last=True), words_answer("So N = 25.", "25", is_last=False)
+    (True, False)
+    """
+    if not answer.strip(" \t\n$"):
+        return False
+    claim, closing = _answer_patterns(answer)
+    return bool(claim.search(statement) or (is_last and closing.search(statement)))
+
+
+@lru_cache(maxsize=1024)
+def _answer_patterns(answer: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     answer = answer.strip().strip("$")
     value = f"0*{answer.lstrip('0') or '0'}" if answer.isdecimal() else re.escape(answer)
     claim = re.compile(rf"(?:answer\W+(?:is\W+)?|\\boxed\s*\{{\s*){value}(?!\w|[.,]\d)", re.IGNORECASE)
     closing = re.compile(rf"(?:=|\bis|\bequals)\s*\$?\s*{value}\s*\$?\s*\.?\s*$", re.IGNORECASE)
-    for node, data in graph.nodes(data=True):
-        if claim.search(data["statement"]) or (not graph.succ[node] and closing.search(data["statement"])):
-            yield Fault("states_answer", f"node {node!r}: {data['statement'][:80]}")
+    return claim, closing

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nemo_aopsd.dag import Fault, find_faults
+from nemo_aopsd.answer_leaks import find_graph_faults
+from nemo_aopsd.dag import Fault
 from nemo_aopsd.data import answer_text, decode_line, read_lines
 from nemo_aopsd.errors import UserError
 
@@ -24,34 +28,69 @@ class CheckedRow:
         return any(fault.is_error for fault in self.faults)
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the file: its JSON object, or None and why it cannot be read."""
+
+    where: str
+    text: bytes
+    record: dict[str, Any] | None
+    why: str = ""
+
+
 def check_file(path: str | Path) -> Iterator[CheckedRow]:
     """Each row, good or bad, in order; raises UserError if the file is missing or has no line.
 
-    Besides `dag.find_faults`: broken_line (bytes or JSON), missing_id, repeated_id, missing_dag.
+    Besides `graph_faults`: broken_line (bytes or JSON), missing_id, repeated_id, missing_dag.
     """
     seen: dict[str, str] = {}
-    where = ""
-    for where, line in read_lines(path):
-        try:
-            record = decode_line(line, where)
-        except UserError as error:
-            yield CheckedRow(where, "", [Fault("broken_line", str(error).removeprefix(f"{where}: "))])
+    for line in decoded_lines(path):
+        if line.record is None:
+            yield CheckedRow(line.where, "", [Fault("broken_line", line.why)])
             continue
-        problem_id, faults = record.get("id"), []
-        if not isinstance(problem_id, str) or not problem_id.strip():
-            faults.append(Fault("missing_id", f"expected a non-empty string, got {problem_id!r}"))
-            problem_id = ""
-        elif problem_id in seen:
-            faults.append(Fault("repeated_id", f"first used at {seen[problem_id]}"))
-        seen.setdefault(problem_id, where)
-        if record.get("dag") is None:
-            faults.append(Fault("missing_dag", "the row has no `dag`"))
-        else:
-            answer = answer_text(record)
-            faults += find_faults(record["dag"], answer if isinstance(answer, str) else None)
-        yield CheckedRow(where, problem_id, faults)
+        row = _check_row(line)
+        if row.problem_id in seen:
+            row.faults.insert(0, Fault("repeated_id", f"first used at {seen[row.problem_id]}"))
+        if row.problem_id:
+            seen.setdefault(row.problem_id, row.where)
+        yield row
+
+
+def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[Line]]:
+    """The first row with that id as `check_file` sees it, its `dag` as the file has it, and the lines that cannot be
+    read. No other row is looked into. Raises UserError if no readable row has that id."""
+    broken, ids, found = [], [], []
+    for line in decoded_lines(path):
+        if line.record is None:
+            broken.append(line)
+            continue
+        ids.append(str(line.record.get("id")))
+        if ids[-1] == problem_id:
+            found.append(line)
+    if not found:
+        raise UserError(_not_found(path, problem_id, ids, broken))
+    row = _check_row(found[0])
+    row.faults.extend(Fault("repeated_id", f"used again at {line.where}") for line in found[1:])
+    return row, found[0].record.get("dag"), broken
+
+
+def decoded_lines(path: str | Path) -> Iterator[Line]:
+    """Each non-blank line, readable or not; raises UserError if the file is missing or has none."""
+    where = ""
+    for where, text in read_lines(path):
+        try:
+            line = Line(where, text, decode_line(text, where))
+        except UserError as error:
+            line = Line(where, text, None, str(error).removeprefix(f"{where}: "))
+        yield line
     if not where:
         raise UserError(f"{path}: no graph in it. Expected one JSON object a line.")
+
+
+def graph_faults(record: dict[str, Any]) -> list[Fault]:
+    """Every fault of the record's `dag`, held against its answer if that is one that training would take."""
+    answer = answer_text(record)
+    return find_graph_faults(record["dag"], answer if isinstance(answer, str) else None)
 
 
 def fault_lines(row: CheckedRow) -> Iterator[str]:
@@ -59,3 +98,38 @@ def fault_lines(row: CheckedRow) -> Iterator[str]:
     for fault in row.faults:
         level = "error" if fault.is_error else "warning"
         yield f"{level:<8}{row.where}  {row.problem_id or '-'}  {fault.kind:<15}  {fault.detail}"
+
+
+def unread_note(path: str | Path, broken: list[Line]) -> str:
+    """What to say of lines that were passed over."""
+    rows = "1 row cannot" if len(broken) == 1 else f"{len(broken)} rows cannot"
+    return f"{rows} be read: {broken[0].where}: {broken[0].why} List all: aopsd dag check {path}"
+
+
+def _check_row(line: Line) -> CheckedRow:
+    problem_id, faults = line.record.get("id"), []
+    if not isinstance(problem_id, str) or not problem_id.strip():
+        faults.append(Fault("missing_id", f"expected a non-empty string, got {problem_id!r}"))
+        problem_id = ""
+    if line.record.get("dag") is None:
+        faults.append(Fault("missing_dag", "the row has no `dag`"))
+    else:
+        faults += graph_faults(line.record)
+    return CheckedRow(line.where, problem_id, faults)
+
+
+def _not_found(path: str | Path, problem_id: str, ids: list[str], broken: list[Line]) -> str:
+    for line in broken:
+        if _names(line.text, problem_id):
+            return f"{line.where}: {line.why} The line seems to hold problem {problem_id!r}."
+    from nemo_aopsd.config_schema import nearest  # loads OmegaConf
+
+    message = f"{path}: no problem with id {problem_id!r} among its {len(ids)}."
+    hint = nearest(problem_id, ids) or (f" The first one is `{ids[0]}`." if ids else "")
+    return message + hint + (f" {unread_note(path, broken)}" if broken else "")
+
+
+def _names(text: bytes, problem_id: str) -> bool:
+    """Does a line that is no JSON look like the row with that id?"""
+    spellings = [re.escape(json.dumps(problem_id, ensure_ascii=ascii_only)) for ascii_only in (True, False)]
+    return bool(re.search(rf'"id"\s*:\s*(?:{"|".join(spellings)})', text.decode("utf-8", "replace")))

@@ -1,7 +1,8 @@
 """A reasoning DAG as a picture: checkpoints from premises down, coloured by what an attempt reached.
 
 The three states differ in colour, in outline and in a word, so no colour vision is needed to tell them apart.
-Statements are shown whole.
+Statements are shown whole. Graphs with faults are drawn too: dashed red is an edge that closes a cycle, and the box of
+an id that no checkpoint has.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 
@@ -24,29 +25,42 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 
 from nemo_aopsd import svg
-from nemo_aopsd.dag import frontier
+from nemo_aopsd.dag import Fault, frontier
+from nemo_aopsd.dag_faulty import without_cycles
 from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _BOX_INK = "#11151a"  # apart from svg.INK: boxes are light in either theme
+_RED = "#c0392b"
+_DASHED = (0, (5, 2))
 _LOOKS = {  # face, edge, line width, line style
     "reached": ("#cfe2f6", svg.BLUE, 1.8, "-"),
-    "next": ("#ffe2c4", svg.ORANGE, 1.8, (0, (5, 2))),
+    "next": ("#ffe2c4", svg.ORANGE, 1.8, _DASHED),
     "later": ("#f1f3f5", svg.GREY, 1.0, (0, (1.5, 2))),
+    "unknown": ("#fdecea", _RED, 1.8, _DASHED),
 }
 _MEANINGS = {"reached": "reached", "next": "next (the frontier)", "later": "later"}
 _PAD, _HEADER, _MARGIN, _LEGEND_WIDTH, _FONT_SIZE = 8.0, 16.0, 14.0, 330.0, 9.5  # points
+_NOTE_HEIGHT, _MOST_NOTES = 13.0, 12
 
 
-def draw(graph: nx.DiGraph, path: FilePath, *, reached: frozenset[str] = frozenset(), title: str = "") -> None:
-    """Write the picture as SVG, PNG or PDF, by suffix. Raises UserError on any other suffix."""
+def draw(
+    graph: nx.DiGraph,
+    path: FilePath,
+    *,
+    reached: frozenset[str] = frozenset(),
+    title: str = "",
+    faults: Sequence[Fault] = (),
+) -> None:
+    """Write the picture as SVG, PNG or PDF, by suffix, with its faults beneath. Raises UserError on another suffix."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: cannot draw a {path.suffix or 'suffixless'} file. Name it {', '.join(SUFFIXES)}.")
     picture = io.BytesIO()
     with svg.style(), _any_glyph():
-        _figure(graph, reached, title).savefig(picture, format=path.suffix[1:].lower(), dpi=150, facecolor="white")
+        figure = _figure(graph, reached, title, faults)
+        figure.savefig(picture, format=path.suffix[1:].lower(), dpi=150, facecolor="white")
     atomic_write(path, picture.getvalue())
 
 
@@ -57,9 +71,10 @@ def draw_svg(graph: nx.DiGraph, *, reached: frozenset[str] = frozenset(), title:
 
 
 def states(graph: nx.DiGraph, reached: frozenset[str]) -> dict[str, str]:
-    """`reached`, `next` (the frontier) or `later` for every node."""
+    """`reached`, `next` (the frontier) or `later` for every node; `unknown` for one that only edges name."""
     ahead = frontier(graph, reached)
-    return {node: "reached" if node in reached else "next" if node in ahead else "later" for node in graph}
+    state = {node: "reached" if node in reached else "next" if node in ahead else "later" for node in graph}
+    return state | {node: "unknown" for node, is_unknown in graph.nodes(data="is_unknown") if is_unknown}
 
 
 @contextmanager
@@ -75,20 +90,23 @@ def _visible(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", " ".join(text.split()))
 
 
-def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str) -> Figure:
+def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str, faults: Sequence[Fault] = ()) -> Figure:
     figure = Figure(figsize=(1, 1), dpi=72)
     FigureCanvasAgg(figure)
     state = states(graph, reached)
     heads = {node: f"[{_visible(node)}]  {state[node]}" for node in graph}
     bodies = {node: _wrap(statement) for node, statement in graph.nodes(data="statement")}
-    slots, chains = lay_out(graph, {node: _box_size(figure, heads[node], bodies[node]) for node in graph})
+    sizes = {node: _box_size(figure, heads[node], bodies[node]) for node in graph}
+    slots, chains = lay_out(without_cycles(graph), sizes)
 
     left = min(slot.x - slot.width / 2 for slot in slots.values())
     right = max(slot.x + slot.width / 2 for slot in slots.values())
     width = max(right - left, _LEGEND_WIDTH) + 2 * _MARGIN
     heading = textwrap.wrap(_visible(title), int(width / 6.5))
     top = _MARGIN + 16.0 * len(heading) + (8.0 if heading else 0.0)
-    height = top + max(slot.y + slot.height for slot in slots.values()) + 30.0 + _MARGIN
+    bottom = top + max(slot.y + slot.height for slot in slots.values())
+    notes = _notes(faults, int(width / 6.0))
+    height = bottom + (10.0 + _NOTE_HEIGHT * len(notes) if notes else 0.0) + 30.0 + _MARGIN
     figure.set_size_inches(width / 72, height / 72)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
@@ -98,11 +116,24 @@ def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str) -> Figure:
         slot.x += (width - left - right) / 2
         slot.y += top
     for chain in chains:
-        _draw_edge(axes, [slots[key] for key in chain])
+        there, back = graph.has_edge(chain[0], chain[-1]), graph.has_edge(chain[-1], chain[0])
+        _draw_edge(axes, [slots[key] for key in chain], there, back)
     for node in graph:
         _draw_box(axes, slots[node], state[node], heads[node], bodies[node])
+        if graph.has_edge(node, node):
+            _draw_loop(axes, slots[node])
+    for number, line in enumerate(notes):
+        axes.text(_MARGIN, bottom + 10.0 + _NOTE_HEIGHT * number, line, va="top", fontsize=_FONT_SIZE, color=_RED)
     _draw_legend(axes, height - _MARGIN - 12.0)
     return figure
+
+
+def _notes(faults: Sequence[Fault], width: int) -> list[str]:
+    """The first faults as lines of text; a long list would dwarf the picture."""
+    lines = [f"{fault.kind}: {_visible(fault.detail)}" for fault in faults[:_MOST_NOTES]]
+    if len(faults) > _MOST_NOTES:
+        lines.append(f"and {len(faults) - _MOST_NOTES} more")
+    return [piece for line in lines for piece in textwrap.wrap(line, width, subsequent_indent="    ")]
 
 
 def _wrap(statement: str) -> str:
@@ -130,10 +161,12 @@ def _draw_box(axes: Axes, slot: Slot, state: str, head: str, body: str) -> None:
     axes.text(corner[0] + _PAD, slot.y + _PAD + _HEADER, body, **place)
 
 
-def _draw_edge(axes: Axes, chain: list[Slot]) -> None:
-    """A curve that is vertical wherever it meets or passes a layer."""
-    points = [(chain[0].x, chain[0].y + chain[0].height), (chain[0].x, chain[0].y + chain[0].row_height)]
-    codes = [Path.MOVETO, Path.LINETO]
+def _draw_edge(axes: Axes, chain: list[Slot], there: bool, back: bool) -> None:
+    """A curve that is vertical wherever it meets or passes a layer. `there` and `back` say which ends are pointed."""
+    points, codes = [(chain[0].x, chain[0].y + chain[0].height)], [Path.MOVETO]
+    if chain[0].height < chain[0].row_height:  # an arrow head needs a first piece with a direction
+        points.append((chain[0].x, chain[0].y + chain[0].row_height))
+        codes.append(Path.LINETO)
     for upper, lower in itertools.pairwise(chain):
         start = upper.y + upper.row_height
         points += [(upper.x, start + GAP_Y / 2), (lower.x, lower.y - GAP_Y / 2), (lower.x, lower.y)]
@@ -141,14 +174,29 @@ def _draw_edge(axes: Axes, chain: list[Slot]) -> None:
         if lower is not chain[-1]:
             points.append((lower.x, lower.y + lower.row_height))
             codes.append(Path.LINETO)
-    look = {"arrowstyle": "-|>", "mutation_scale": 9, "color": svg.GREY, "linewidth": 1.1}
-    axes.add_patch(FancyArrowPatch(path=Path(points, codes), **look))
+    style = f"{'<|' if back else ''}-{'|>' if there else ''}"
+    _draw_arrow(axes, Path(points, codes), style, is_faulty=back)
+
+
+def _draw_loop(axes: Axes, slot: Slot) -> None:
+    """A checkpoint that requires itself."""
+    side, reach = slot.x + slot.width / 2, slot.x + slot.width / 2 + 18.0  # within the gap to the next box
+    low, high = slot.y + 0.75 * slot.height, slot.y + 0.25 * slot.height
+    curve = Path([(side, low), (reach, low), (reach, high), (side, high)], [Path.MOVETO, *[Path.CURVE4] * 3])
+    _draw_arrow(axes, curve, "-|>", is_faulty=True)
+
+
+def _draw_arrow(axes: Axes, path: Path, style: str, *, is_faulty: bool) -> None:
+    color, width, line = (_RED, 1.4, _DASHED) if is_faulty else (svg.GREY, 1.1, "-")
+    look = {"color": color, "linewidth": width, "linestyle": line}
+    axes.add_patch(FancyArrowPatch(path=path, arrowstyle=style, mutation_scale=9, **look))
 
 
 def _draw_legend(axes: Axes, y: float) -> None:
     x = _MARGIN
-    for state, (face, edge, line_width, line_style) in _LOOKS.items():
+    for state, meaning in _MEANINGS.items():
+        face, edge, line_width, line_style = _LOOKS[state]
         look = {"facecolor": face, "edgecolor": edge, "linewidth": line_width, "linestyle": line_style}
         axes.add_patch(FancyBboxPatch((x, y), 18, 11, boxstyle="round,pad=0,rounding_size=3", **look))
-        axes.text(x + 24, y + 5.5, _MEANINGS[state], va="center", fontsize=_FONT_SIZE)
-        x += 56 + 5.0 * len(_MEANINGS[state])
+        axes.text(x + 24, y + 5.5, meaning, va="center", fontsize=_FONT_SIZE)
+        x += 56 + 5.0 * len(meaning)

@@ -9,8 +9,8 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.dag import find_faults
-from nemo_aopsd.dag_pipeline.answers import find_answer_leaks
+from nemo_aopsd.answer_leaks import find_graph_faults
+from nemo_aopsd.dag import build_graph, find_faults
 from nemo_aopsd.data import answer_text, read_jsonl
 from nemo_aopsd.errors import UserError
 
@@ -35,24 +35,20 @@ def measure_file(path: Path) -> list[dict[str, Any]]:
     for where, record in read_jsonl(path):
         if record.get("dag") is None:
             continue
-        problem_id, answer = str(record.get("id", where)), str(answer_text(record) or "")
+        answer = answer_text(record)
         errors = [fault.kind for fault in find_faults(record["dag"]) if fault.is_error]
-        rows.append({"id": problem_id, **({"errors": errors} if errors else measure(record["dag"], answer))})
+        found = {"errors": errors} if errors else measure(record["dag"], answer if isinstance(answer, str) else None)
+        rows.append({"id": str(record.get("id", where)), **found})
     if not rows:
         raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...")
     return rows
 
 
-def measure(raw: dict[str, Any], answer: str) -> dict[str, int]:
-    """`MEASURES` of a graph without errors. Layers go by the longest path from a root."""
-    faults = find_faults(raw, answer)
-    graph = nx.DiGraph()
-    graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in raw["nodes"])
-    graph.add_edges_from(tuple(edge[:2]) for edge in raw["edges"])
+def measure(raw: dict[str, Any], answer: str | None) -> dict[str, int]:
+    """`MEASURES` of a graph without errors other than answer leaks. Layers go by the longest path from a root."""
+    faults = find_graph_faults(raw, answer)
+    graph = build_graph(raw)
     layers = list(nx.topological_generations(graph))
-    leaks = {fault.detail for fault in faults if fault.kind == "states_answer"}
-    if answer:
-        leaks |= {fault.detail for fault in find_answer_leaks(graph, answer)}
     return {
         "nodes": len(graph),
         "edges": graph.number_of_edges(),
@@ -63,7 +59,7 @@ def measure(raw: dict[str, Any], answer: str) -> dict[str, int]:
         "max_fan_in": max(len(graph.pred[node]) for node in graph),
         "max_fan_out": max(len(graph.succ[node]) for node in graph),
         "transitive_edges": sum(fault.kind == "transitive_edge" for fault in faults),
-        "answer_leaks": len(leaks),
+        "answer_leaks": sum(fault.kind == "states_answer" for fault in faults),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nemo_aopsd.answer_leaks import find_answer_leaks
 from nemo_aopsd.config import AOPSDConfig, Config
 from nemo_aopsd.context import check_problems, student_messages, teacher_messages
 from nemo_aopsd.data import Problem, load_problems
@@ -16,10 +17,23 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     aopsd = config.aopsd
     problems = load_problems(config.data["train"]["data_path"])
     check_problems(problems, aopsd.shown_context, aopsd.curriculum.name)
+    if aopsd.shown_context in ("dag_full", "dag_frontier"):
+        _check_answer_leaks(problems)
     if aopsd.objective.reads_solutions:
         _check_solutions(problems, aopsd.objective.name)
     _check_prompts(aopsd, problems)
     return problems, load_problems(aopsd.evaluation.data_path) if aopsd.evaluation.data_path else None
+
+
+def _check_answer_leaks(problems: list[Problem]) -> None:
+    """What `dag build` rejects and `dag check` calls an error; the loader has compared texts only, not values."""
+    for problem in problems:
+        for leak in find_answer_leaks(problem.dag, problem.answer):
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, "
+                f"{problem.answer!r}: {leak.kind} ({leak.detail}). Mend the graph or drop the row. List all: "
+                f"aopsd dag check {problem.where.rpartition(':')[0]}"
+            )
 
 
 def _check_solutions(problems: list[Problem], objective: str) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_aopsd import cli
+from nemo_aopsd import cli, dag_files
 from tests.fakes import make_engine
 
 CONFIG = """\
@@ -116,6 +116,50 @@ def test_preview_shows_one_problem(aopsd):
 def test_dag_show_draws(aopsd, tmp_path):
     assert aopsd("dag show problems.jsonl --problem p3 --out p3.svg") == (0, "p3.svg\n", "")
     assert "<svg" in (tmp_path / "p3.svg").read_text()
+
+
+def test_dag_show_draws_what_is_faulty_and_passes_over_what_cannot_be_read(aopsd, tmp_path):
+    circle = {"nodes": [{"id": node, "statement": node} for node in "ab"], "edges": [["a", "b"], ["b", "a"]]}
+    write_rows("mixed.jsonl", b"{", row(0, answer=""), row(1, dag=circle), b'{"id": "p2", "dag', row(3))
+    code, out, err = aopsd("dag show mixed.jsonl --problem p1 --out p1.svg")
+    fault, note = err.splitlines()
+    assert (code, out) == (0, "p1.svg\n")
+    assert " ".join(fault.split()) == "error mixed.jsonl:3 p1 cycle a -> b -> a"
+    assert note.startswith("warning 2 rows cannot be read: mixed.jsonl:1: broken JSON")
+    assert note.endswith("List all: aopsd dag check mixed.jsonl")
+    assert "cycle: a -&gt; b -&gt; a" in (tmp_path / "p1.svg").read_text()
+    assert_one_message(
+        aopsd("dag show mixed.jsonl --problem p2 --out x.svg"),
+        r"mixed\.jsonl:4: broken JSON: .*Mend the line\. The line seems to hold problem 'p2'",
+    )
+    result = aopsd("dag show mixed.jsonl --problem p9 --out x.svg")
+    assert_one_message(result, r"mixed\.jsonl: no problem with id 'p9' among its 3\..* 2 rows cannot be read: mixed")
+    code, out, err = aopsd("dag browse mixed.jsonl --out page.html")
+    assert (code, out) == (0, "page.html: 3 graphs\n") and err.startswith(
+        "warning 2 rows cannot be read: mixed.jsonl:1"
+    )
+    assert "2 of the file's rows cannot be read" in (tmp_path / "page.html").read_text()
+
+
+def test_a_graph_that_is_none_cannot_be_drawn(aopsd, tmp_path):
+    write_rows("none.jsonl", row(0, dag={"nodes": [{"id": 1}], "edges": []}), row(1, dag={"nodes": [], "edges": []}))
+    result = aopsd("dag show none.jsonl --problem p0 --out x.svg")
+    assert_one_message(result, r"none\.jsonl:1 \(id 'p0'\): its `dag` cannot be drawn: malformed \(node 0: .*Mend")
+    result = aopsd("dag show none.jsonl --problem p1 --out x.svg")
+    assert_one_message(result, r"none\.jsonl:2 \(id 'p1'\): its `dag` cannot be drawn: empty_graph \(no checkpoint\)")
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path):
+    graph = {"nodes": [{"id": "a", "statement": "The share equals 0.5"}], "edges": []}
+    write_rows("problems.jsonl", row(0), row(1, answer=r"\frac{1}{2}", dag=graph))
+    code, out, _ = aopsd("dag check problems.jsonl")
+    assert code == 2 and out.startswith(
+        "error   problems.jsonl:2  p1  states_answer    node 'a': The share equals 0.5\n"
+    )
+    pattern = r"problems\.jsonl:2: problem 'p1': .*states_answer \(node 'a': The share equals 0\.5\).*aopsd dag check"
+    assert_one_message(aopsd("train run.yaml --check"), pattern)
+    assert aopsd("train run.yaml --check aopsd.context.kind=none")[0] == 0  # no graph is shown
 
 
 def test_dag_check_lists_faults_and_counts_them(aopsd):
@@ -250,7 +294,7 @@ def test_a_file_that_cannot_be_opened_is_named(aopsd, monkeypatch):
     def denied(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(cli, "load_problems", denied)
+    monkeypatch.setattr(dag_files, "read_lines", denied)
     result = aopsd("dag show problems.jsonl --problem p1 --out x.svg")
     assert_one_message(result, r"^error: problems\.jsonl: Permission denied\. Check the path\.$")
 
@@ -265,7 +309,7 @@ def test_the_cluster_engine_is_not_here_yet(tmp_path, monkeypatch, capsys):
 
 
 def test_a_bug_keeps_its_traceback(aopsd, monkeypatch):
-    monkeypatch.setattr(cli, "load_problems", lambda path: 1 / 0)
+    monkeypatch.setattr(dag_files, "read_lines", lambda path: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         aopsd("dag show problems.jsonl --problem p1 --out x.svg")
 

@@ -33,7 +33,7 @@ ROWS = [
 def page(tmp_path):
     source = tmp_path / "dags.jsonl"
     source.write_text("".join(json.dumps(record) + "\n" for record in ROWS), encoding="utf-8")
-    assert write_browser(source, tmp_path / "page.html") == 3
+    assert write_browser(source, tmp_path / "page.html") == (3, [])
     return tmp_path / "page.html"
 
 
@@ -56,6 +56,21 @@ def test_root_stands_just_above_what_needs_it(tmp_path):
     source.write_text(json.dumps(row("p", ["a", "b", "c", "late root"], "12", "23", "43")))
     write_browser(source, tmp_path / "page.html")
     assert embedded(tmp_path / "page.html")[0]["layers"] == [["1"], ["2", "4"], ["3"]]
+
+
+def test_rows_that_cannot_be_read_are_counted_and_stop_nothing(tmp_path):
+    source = tmp_path / "d.jsonl"
+    rows = [row("odd", ["a"], plan="walk", subproblems=7), row("leak", ["a", "x = 0.5"], "12", answer="1/2")]
+    source.write_text("\n".join(["{", *map(json.dumps, rows), "[1]"]))
+    count, broken = write_browser(source, tmp_path / "page.html")
+    assert count == 2 and [line.where for line in broken] == [f"{source}:1", f"{source}:4"]
+    assert "2 of the file's rows cannot be read" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    odd, leak = embedded(tmp_path / "page.html")
+    assert (odd["plan"], odd["subproblems"]) == (["walk"], ["7"])
+    assert leak["faults"] == ["states_answer: node '2': x = 0.5"] and leak["layers"] == [["1"], ["2"]]
+    source.write_text("{\n")
+    with pytest.raises(UserError, match=r"no row has a `dag`.* 1 row cannot be read: .*d\.jsonl:1: broken JSON"):
+        write_browser(source, tmp_path / "page.html")
 
 
 def test_file_without_graphs_is_refused(tmp_path):
@@ -92,6 +107,7 @@ def test_page_in_a_browser(page):
         found.edges = document.querySelectorAll(".graph > svg > path").length;
         document.activeElement.blur();
         press("ArrowDown"); found.second = document.querySelector("h2").textContent;
+        found.requires = [...document.querySelectorAll("main li small")].map(item => item.textContent.trim());
         found.faults = [...document.querySelectorAll(".faults li")].map(item => item.textContent);
         press("/"); found.searching = document.activeElement === search;
         search.value = "APPLE frac"; search.dispatchEvent(new Event("input"));
@@ -115,6 +131,7 @@ def test_page_in_a_browser(page):
         "focus": "node-2",
         "edges": 4,
         "second": "cycle",
+        "requires": ["requires 2", "requires 1"],
         "faults": ["cycle: 1 -> 2 -> 1"],
         "searching": True,
         "hits": "1 of 3 graphs",

@@ -4,14 +4,22 @@ import json
 import time
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from nemo_aopsd.dag import find_faults
-from nemo_aopsd.dag_files import check_file, fault_lines
+from nemo_aopsd.dag_files import check_file, fault_lines, find_row
+from nemo_aopsd.dag_pipeline.client import Completion
+from nemo_aopsd.dag_pipeline.stages import read_compressed
+from nemo_aopsd.dag_stats import measure_file
 from nemo_aopsd.data import load_problems
 from nemo_aopsd.errors import UserError
 
-SHARED = Path(__file__).parents[2] / "shared/data"
+REPO = Path(__file__).parents[1]
+SHARED = REPO.parent / "shared/data"
+
+
+SPLITS = ("train", "heldout")
 
 
 def graph(nodes, edges=()):
@@ -73,6 +81,91 @@ def test_an_answer_means_what_it_means_in_training(write, answer):
     assert states_answer == (answer in (0, "0", 7) and answer is not True)
     with pytest.raises(UserError, match="states_answer" if states_answer else "`answer` must be"):
         load_problems(path)
+
+
+LEAKS = [
+    (["a", "x equals 0.5"], "1/2", {"2"}),
+    (["a", "x equals 0.5"], r"\frac{1}{2}", {"2"}),
+    (["x = 0.5", "b"], "1/2", {"1"}),  # a value too peculiar for a coincidence
+    (["there are 2^3*13 ways", "b"], "104", {"1"}),
+    (["So \\boxed{60}", "Hence it is 60"], "60", {"1", "2"}),
+    (["The answer is 60, for the areas of both of the halves add up to that", "b"], "60", {"1"}),  # by its text alone
+    ([r"the root gives \sqrt{12}", "b"], r"2\sqrt{3}", {"1"}),  # by algebra
+    (["x = 2", "b"], "2", set()),
+    (["a", "x = 0.25"], "1/2", set()),
+    (["a", "b"], None, set()),
+]
+
+
+@pytest.mark.parametrize(("statements", "answer", "leaking"), LEAKS)
+def test_check_stats_and_build_agree_on_answer_leaks(write, statements, answer, leaking):
+    nodes = [{"id": str(number), "statement": text} for number, text in enumerate(statements, start=1)]
+    path = write({"id": "p", "problem": "?", "answer": answer, "dag": {"nodes": nodes, "edges": [["1", "2"]]}})
+    (row,) = check_file(path)
+    assert {fault.detail.split("'")[1] for fault in row.faults} == leaking
+    assert {fault.kind for fault in row.faults} <= {"states_answer"} and row.has_errors == bool(leaking)
+    assert measure_file(path)[0]["answer_leaks"] == len(leaking)
+    if answer is not None:  # nothing is built without one
+        asked = [node | {"requires": ["1"] * (node["id"] == "2")} for node in nodes]
+        reply = Completion(json.dumps({"checkpoints": asked, "answer_requires": ["2"]}), "stop", None, None)
+        built = read_compressed(reply, answer, read_compressed(reply, "-", nx.empty_graph(2)).graph)
+        assert built.faults == row.faults
+
+
+def test_leaks_by_value_are_looked_for_in_sound_graphs_only(write):
+    leaking = [{"id": "a", "statement": "x = 0.5"}]
+    edges = [["a", "a"]]
+    assert kinds(write({"id": "p", "answer": "1/2", "dag": {"nodes": leaking, "edges": edges}})) == [["self_loop"]]
+    nodes = [*leaking, {"id": "b", "statement": "end"}]
+    path = write({"id": "p", "answer": "1/2", "dag": {"nodes": nodes, "edges": [["a", "b"], ["a", "b"]]}})
+    assert kinds(path) == [["states_answer", "duplicate_edge"]]
+
+
+@pytest.mark.parametrize("name", ["examples/data/problems", *(f"nemo_aopsd/embedded/data/{x}" for x in SPLITS)])
+def test_the_graphs_of_this_project_are_clean(name):
+    assert [row for row in check_file(REPO / f"{name}.jsonl") if row.faults] == []
+
+
+def test_one_row_is_found_among_bad_ones(write):
+    path = write(
+        b"{",
+        {"id": "odd", "answer": 1.5, "dag": "none"},
+        {"id": "p", "answer": "1/2", "dag": graph("ab", ["ab", "ba"])},
+        b"[1]",
+        {"id": "p"},
+        {"id": 7, "dag": graph("a")},
+    )
+    row, raw, broken = find_row(path, "p")
+    assert (row.where, raw) == (f"{path}:3", graph("ab", ["ab", "ba"]))
+    assert [(fault.kind, fault.detail) for fault in row.faults] == [
+        ("cycle", "a -> b -> a"),
+        ("repeated_id", f"used again at {path}:5"),
+    ]
+    assert [line.where for line in broken] == [f"{path}:1", f"{path}:4"]
+    row, raw, _ = find_row(path, "7")
+    assert (row.where, raw, [fault.kind for fault in row.faults]) == (f"{path}:6", graph("a"), ["missing_id"])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"id": "p\xc3\xa9", "dag": ', True),
+        (rb'{"problem": "?", "id" :"p\u00e9" "dag"', True),
+        (b'{"id": "p\xc3\xa9", "problem": "\xff"}', True),
+        (b'{"id": "q", "problem": "p\xc3\xa9" ', False),
+    ],
+)
+def test_a_wanted_row_that_cannot_be_read_is_named(write, line, found):
+    path = write({"id": "a", "dag": graph("a")}, b"{", line)
+    with pytest.raises(UserError) as caught:
+        find_row(path, "pé")
+    if found:
+        assert str(caught.value).startswith(f"{path}:3: ")
+        assert str(caught.value).endswith("The line seems to hold problem 'pé'.")
+    else:
+        assert str(caught.value).startswith(
+            f"{path}: no problem with id 'pé' among its 1. The first one is `a`. 2 rows"
+        )
 
 
 def test_lines_that_overflow_a_reader_do_not_stop_the_next(write):

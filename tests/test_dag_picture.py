@@ -1,15 +1,23 @@
 import itertools
+import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.patches import FancyArrowPatch
 from PIL import Image
 
 from nemo_aopsd import dag_picture
+from nemo_aopsd.dag import find_faults
+from nemo_aopsd.dag_faulty import back_edges, drawable, without_cycles
+from nemo_aopsd.dag_files import find_row
 from nemo_aopsd.dag_layout import GAP_X, lay_out
 from nemo_aopsd.errors import UserError
+
+SHARED = Path(__file__).parents[2] / "shared/data/dag_examples.jsonl"
 
 
 def graph_of(num_nodes: int, edges=(), statement=lambda node: f"value {node}") -> nx.DiGraph:
@@ -133,3 +141,88 @@ def test_other_suffix_is_a_user_error(tmp_path, name):
 def test_equal_graphs_give_equal_files():
     graph = graph_of(5, [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)])
     assert dag_picture.draw_svg(graph) == dag_picture.draw_svg(graph.copy())
+
+
+# Graphs with faults
+
+
+def raw_of(nodes, *edges):
+    return {"nodes": [{"id": node, "statement": f"fact {node}"} for node in nodes], "edges": [list(e) for e in edges]}
+
+
+def edges_drawn(graph):
+    """(arrow style, is dashed) of each edge, in no order."""
+    with dag_picture.svg.style():
+        figure = dag_picture._figure(graph, frozenset(), "")
+    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
+    return sorted((type(arrow.get_arrowstyle()).__name__, arrow.get_linestyle() != "-") for arrow in arrows)
+
+
+FAULTY = {
+    "cycle": (raw_of("abc", "ab", "bc", "ca"), [("CurveFilledA", True), ("CurveFilledB", False)]),
+    "two that require each other": (raw_of("ab", "ab", "ba"), [("CurveFilledAB", True)]),
+    "self loop": (raw_of("ab", "ab", "bb"), [("CurveFilledB", False), ("CurveFilledB", True)]),
+    "unknown id": (raw_of("a", "za"), [("CurveFilledB", False)]),
+    "repeated id": (raw_of("aab", "ab"), [("CurveFilledB", False)]),
+    "empty statement and id": (
+        {"nodes": [{"id": "", "statement": ""}, {"id": "b", "statement": " "}], "edges": [["", "b"]]},
+        [("CurveFilledB", False)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_graphs_are_drawn_with_their_faults(tmp_path, name):
+    raw, edges = FAULTY[name]
+    faults = find_faults(raw)
+    assert faults
+    graph = drawable(raw, "file:1")
+    assert sorted(set(edges_drawn(graph))) == edges
+    for suffix in dag_picture.SUFFIXES:
+        dag_picture.draw(graph, tmp_path / f"graph{suffix}", title="t", faults=faults)
+    texts = svg_texts((tmp_path / "graph.svg").read_text())
+    assert [f"{fault.kind}: {dag_picture._visible(fault.detail)}" in texts for fault in faults] == [True] * len(faults)
+
+
+def test_nothing_of_the_file_is_lost_by_drawing():
+    graph = drawable(raw_of(["a", "a", "a (2)", "b"], "ab", "zb", "bb"), "file:1")
+    assert list(graph) == ["a", "a (2)", "a (2) (2)", "b", "z"]
+    assert set(graph.edges) == {("a", "b"), ("z", "b"), ("b", "b")}
+    assert dag_picture.states(graph, frozenset()) == dict(
+        zip(graph, ["next", "next", "next", "later", "unknown"], strict=True)
+    )
+
+
+def test_many_faults_do_not_dwarf_the_picture():
+    raw = raw_of("a", *[[f"z{number}", "a"] for number in range(40)])
+    with dag_picture.svg.style():
+        figure = dag_picture._figure(drawable(raw, "file:1"), frozenset(), "", find_faults(raw))
+        texts = svg_texts(dag_picture.svg.to_svg(figure))
+    assert len([text for text in texts if text.startswith("dangling_edge")]) == 12 and "and 28 more" in texts
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), unique=True))
+@settings(max_examples=60, deadline=None)
+def test_any_graph_has_layers_once_its_back_edges_are_turned(pairs):
+    graph = graph_of(8, pairs)
+    acyclic = without_cycles(graph)
+    assert nx.is_directed_acyclic_graph(acyclic) and list(acyclic) == list(graph)
+    plain = {(u, v) for u, v in graph.edges if u != v}
+    assert {frozenset(edge) for edge in acyclic.edges} == {frozenset(edge) for edge in plain}
+    loops = {(u, v) for u, v in graph.edges if u == v}
+    if nx.is_directed_acyclic_graph(nx.DiGraph(plain)):
+        assert set(back_edges(graph)) == loops and set(acyclic.edges) == plain
+
+
+def test_shared_graphs_with_faults_are_drawn(tmp_path):
+    if not SHARED.exists():
+        pytest.skip(f"{SHARED} is not there")
+    records = [json.loads(line) for line in SHARED.read_text(encoding="utf-8").splitlines()]
+    faulty = [record for record in records if record["faults"] and len(record["dag"]["nodes"]) < 50]
+    assert {kind for record in faulty for kind in record["faults"]} >= {"dangling_edge", "self_loop", "duplicate_edge"}
+    for record in faulty:
+        row, raw, broken = find_row(SHARED, record["id"])
+        assert not broken and {fault.kind for fault in row.faults} >= set(record["faults"])
+        dag_picture.draw(drawable(raw, row.where), tmp_path / "graph.svg", faults=row.faults)
+        heads = [text for text in svg_texts((tmp_path / "graph.svg").read_text()) if text.startswith("[")]
+        assert len(heads) >= len(record["dag"]["nodes"])

@@ -2,22 +2,23 @@
 
 import doctest
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd import data_prepare
+from nemo_aopsd import answer_leaks, data_prepare
+from nemo_aopsd.answer_leaks import find_answer_leaks, rational, same_value, states_answer
 from nemo_aopsd.dag import Fault, build_graph
-from nemo_aopsd.dag_pipeline import answers, endpoint, parse
-from nemo_aopsd.dag_pipeline.answers import find_answer_leaks, rational, same_value, states_answer
+from nemo_aopsd.dag_pipeline import endpoint, parse
 from nemo_aopsd.dag_pipeline.parse import read_checkpoints, read_object
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 
 
-@pytest.mark.parametrize("module", [answers, endpoint, parse, data_prepare])
+@pytest.mark.parametrize("module", [answer_leaks, endpoint, parse, data_prepare])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed
@@ -133,7 +134,7 @@ def test_numbers_serve_as_ids_and_repeated_prerequisites_count_once():
     ],
 )
 def test_values_of_plain_arithmetic(text, value):
-    assert rational(text) == value[0] / answers.Fraction(value[1])
+    assert rational(text) == value[0] / Fraction(value[1])
 
 
 @pytest.mark.parametrize(

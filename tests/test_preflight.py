@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_aopsd.config import AOPSDConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.preflight import check_inputs, summarize
 from tests.fakes import make_config
@@ -42,6 +42,19 @@ def test_without_a_teacher_the_data_need_not_have_what_a_context_shows(tmp_path,
     assert "context none" in summarize(config, problems, None)
     with pytest.raises(UserError, match="no `dag`"):
         check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields))
+
+
+@pytest.mark.parametrize("kind", ["dag_full", "dag_frontier"])
+def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_shown(tmp_path, kind):
+    graph = {"nodes": [{"id": "a", "statement": "The share equals 0.5"}], "edges": []}
+    fields = {"answer": "1/2", "dag": graph, "solution": "Halve it."}
+    shown = config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind=kind))
+    with pytest.raises(
+        UserError, match=r"problems\.jsonl:1: problem 'p1'.*states_answer \(node 'a'.*dag check"
+    ) as caught:
+        check_inputs(shown)
+    assert str(caught.value).endswith(f"aopsd dag check {tmp_path / 'problems.jsonl'}")
+    check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind="solution")))
 
 
 def test_the_summary_names_every_limit(tmp_path):

@@ -1,7 +1,8 @@
 """A page to search and read the graphs of a file: one HTML file, no network, nothing executed but its own script.
 
 All text of the data is placed by the page's script as text and never as markup, so a statement cannot do anything.
-Graphs with faults are shown too, as lists, with their faults. Solutions are left out, for they can be long.
+Graphs with faults are shown too, as lists, with their faults; lines that cannot be read are counted. Solutions are
+left out, for they can be long.
 """
 
 from __future__ import annotations
@@ -14,33 +15,38 @@ import networkx as nx
 from jinja2 import Environment
 from markupsafe import Markup
 
-from nemo_aopsd.dag import find_faults
-from nemo_aopsd.data import answer_text, read_jsonl
+from nemo_aopsd.dag_files import Line, decoded_lines, graph_faults, unread_note
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
 _TEMPLATE = Path(__file__).parent / "page.html"
 
 
-def write_browser(problems: Path, page: Path) -> int:
-    """Write the page and return its number of graphs. Raises UserError if the file holds none."""
-    graphs = [_entry(record, where) for where, record in read_jsonl(problems) if record.get("dag") is not None]
+def write_browser(problems: Path, page: Path) -> tuple[int, list[Line]]:
+    """Write the page; return its number of graphs, and the lines that cannot be read. Raises UserError if the file
+    holds no graph."""
+    lines = list(decoded_lines(problems))
+    broken = [line for line in lines if line.record is None]
+    graphs = [_entry(line.record, line.where) for line in lines if line.record and line.record.get("dag") is not None]
     if not graphs:
-        raise UserError(f"{problems}: no row has a `dag`. Make graphs with: aopsd dag build {problems} --out ...")
+        unread = f" {unread_note(problems, broken)}" if broken else ""
+        raise UserError(
+            f"{problems}: no row has a `dag`. Make graphs with: aopsd dag build {problems} --out ...{unread}"
+        )
     template = Environment(autoescape=True).from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    atomic_write(page, template.render(title=problems.name, count=len(graphs), data=_embed(graphs)))
-    return len(graphs)
+    atomic_write(page, template.render(title=problems.name, count=len(graphs), unread=len(broken), data=_embed(graphs)))
+    return len(graphs), broken
 
 
 def _entry(record: dict[str, Any], where: str) -> dict[str, Any]:
     """What the page needs of a row; `layers` (lists of node ids) is absent if the graph has errors."""
-    faults = find_faults(record["dag"], str(answer_text(record) or ""))
+    faults = graph_faults(record)
     entry = {
         "id": str(record.get("id", where)),
         "problem": str(record.get("problem", "")),
         "answer": str(record.get("answer", "")),
-        "plan": [str(step) for step in record.get("plan") or []],
-        "subproblems": [str(step) for step in record.get("subproblems") or []],
+        "plan": _steps(record.get("plan")),
+        "subproblems": _steps(record.get("subproblems")),
         "faults": [f"{fault.kind}: {fault.detail}" for fault in faults],
     }
     if any(fault.kind == "malformed" for fault in faults):
@@ -51,6 +57,11 @@ def _entry(record: dict[str, Any], where: str) -> dict[str, Any]:
     if not any(fault.is_error and fault.kind != "states_answer" for fault in faults):
         entry["layers"] = _layers(nodes, edges)
     return entry
+
+
+def _steps(value: Any) -> list[str]:
+    """A list's entries as texts; anything else, which training would refuse, as one entry."""
+    return [str(step) for step in (value if isinstance(value, list) else [value] if value else [])]
 
 
 def _layers(nodes: list[dict[str, str]], edges: list[tuple[str, str]]) -> list[list[str]]:

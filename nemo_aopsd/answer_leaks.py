@@ -1,6 +1,7 @@
 r"""Does a statement give the final answer away, also in another form of the same value?
 
-`dag.find_faults` compares texts; this compares values: `0.5` against `\frac{1}{2}`, `2^3 \cdot 13` against 104.
+`dag.words_answer` compares texts; this compares values as well: `0.5` against `\frac{1}{2}`, `2^3 \cdot 13` against
+104. Whoever judges a graph (build, check, stats, browse, the start of training) asks here, so that all say the same.
 The arithmetic of rationals is done here, in microseconds; other answers are compared by `grading`.
 A coincidence of values inside the route is no leak, so what counts is: a claim ("the answer is"), a last checkpoint
 that ends in or names the value, and an inner checkpoint that ends in a value too peculiar for a coincidence.
@@ -14,11 +15,12 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import networkx as nx
 
 from nemo_aopsd import grading
-from nemo_aopsd.dag import Fault
+from nemo_aopsd.dag import Fault, answer_leak, build_graph, find_faults, words_answer
 
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _REWRITES = (
@@ -42,11 +44,20 @@ _TAIL = re.compile(r"(?:\s+[A-Za-z]+){1,4}\s*$")  # units and the like after a v
 _LONGEST = 120  # characters of a candidate; values that end a statement are short
 
 
+def find_graph_faults(raw: Any, answer: str | None) -> list[Fault]:
+    """`dag.find_faults`, with the leaks by value of a graph that is otherwise sound; errors first."""
+    faults = find_faults(raw, answer)
+    if not answer or any(fault.is_error and fault.kind != "states_answer" for fault in faults):
+        return faults
+    warnings = [fault for fault in faults if not fault.is_error]
+    return [*find_answer_leaks(build_graph(raw), answer), *warnings]
+
+
 def find_answer_leaks(graph: nx.DiGraph, answer: str) -> Iterator[Fault]:
-    """A `states_answer` fault for each checkpoint that gives `answer` away by its value."""
+    """A `states_answer` fault for each checkpoint that gives `answer` away, as text or by its value."""
     for node, statement in graph.nodes(data="statement"):
         if states_answer(statement, answer, is_last=not graph.succ[node]):
-            yield Fault("states_answer", f"node {node!r}: {statement[:80]}")
+            yield answer_leak(node, statement)
 
 
 def states_answer(statement: str, answer: str, *, is_last: bool) -> bool:
@@ -57,6 +68,8 @@ def states_answer(statement: str, answer: str, *, is_last: bool) -> bool:
     >>> states_answer("x = 2", "2", is_last=False)
     False
     """
+    if words_answer(statement, answer, is_last=is_last):
+        return True
     if any(
         same_value(text, answer) for claim in _CLAIM.finditer(statement) for text in _values(statement[claim.end() :])
     ):
