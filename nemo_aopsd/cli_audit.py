@@ -5,7 +5,6 @@ The command line mounts them with `mount`. Whatever needs a network client or ma
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -84,10 +83,10 @@ def judge(
 ) -> None:
     """Label by a language model. Killed or stopped, start it again: what was answered is kept."""
     from nemo_aopsd.audit.judge import judge as label_all
-    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
 
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
-    endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
+    endpoint = parse_endpoint(base_url, read_key(api_key_env))
     try:
         done = label_all(run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens, watch=_watch)
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ The command line mounts them with `mount`. Whatever needs a network client, parq
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +63,7 @@ def dag_build(
     max_retries: Annotated[int, typer.Option(min=0, metavar="N", help="Of one request, with growing pauses.")] = 6,
 ) -> None:
     """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again."""
-    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
     from nemo_aopsd.dag_pipeline.pipeline import Settings, build
     from nemo_aopsd.dag_pipeline.progress import watching
     from nemo_aopsd.dag_pipeline.results import beside, summary_lines
@@ -79,7 +78,7 @@ def dag_build(
         max_retries=max_retries,
         max_total_tokens=max_total_tokens,
     )
-    endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
+    endpoint = parse_endpoint(base_url, read_key(api_key_env))
     try:
         with watching() as watch:
             summary = build(problems, out, endpoint, settings, watch)
@@ -113,8 +112,11 @@ def dag_browse(
 ) -> None:
     """Write a page to search and read the graphs of FILE; it needs no network and no server."""
     from nemo_aopsd.dag_browser import write_browser
+    from nemo_aopsd.dag_files import unread_note
 
-    count = write_browser(file, out)
+    count, broken = write_browser(file, out)
+    if broken:
+        typer.echo(f"warning {unread_note(file, broken)}", err=True)
     typer.echo(f"{out}: {count} graphs")
 
 
@@ -147,8 +149,8 @@ def data_prepare(
 
 @judge_app.command(
     "eval",
-    epilog="Example: aopsd judge eval --cases cases.jsonl --problems dags.jsonl --base-url http://localhost:8000/v1 "
-    "--model Qwen/Qwen3-4B",
+    epilog="Example: aopsd judge eval --cases examples/data/judge_cases.jsonl --problems examples/data/problems.jsonl "
+    "--base-url http://localhost:8000/v1 --model Qwen/Qwen3-4B",
 )
 def judge_eval(
     cases: Annotated[Path, typer.Option(metavar="FILE", help="Labelled attempts, one JSON object a line.")],
@@ -174,9 +176,9 @@ def judge_eval(
     if config:
         judge = _local_judge(config, overrides or [])
     else:
-        from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+        from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
 
-        endpoint = parse_endpoint(base_url, os.environ.get(api_key_env))
+        endpoint = parse_endpoint(base_url, read_key(api_key_env))
         judge = evaluation.remote_judge(endpoint, model, concurrency=concurrency)
     results = evaluation.evaluate(loaded, judge)
     for line in evaluation.summary_lines(evaluation.summarize(results)):

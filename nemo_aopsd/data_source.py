@@ -62,21 +62,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 def _download(hub_id: str, split: str, revision: str | None) -> list[Path]:
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    local = f"Download it elsewhere and pass the file: aopsd data prepare {hub_id.split('/')[1]}.parquet --out ..."
-    try:
-        patterns = [f"*{suffix}" for suffix in _SUFFIXES]
-        folder = huggingface_hub.snapshot_download(
-            hub_id, repo_type="dataset", revision=revision, allow_patterns=patterns
-        )
-    except HfHubHTTPError as error:
-        raise UserError(
-            f"{hub_id}: the hub refused it: {str(error).splitlines()[0]} Check the id, or log in."
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise UserError(f"{hub_id}: the hub cannot be reached, and its cache has no such data set. {local}") from error
+    folder = _fetch(hub_id, revision)
     found = sorted(path for path in Path(folder).rglob("*") if path.suffix in _SUFFIXES)
     chosen = [path for path in found if split in path.stem or split in path.parent.name]
     chosen = chosen or (found if len(found) == 1 else [])
@@ -84,3 +70,48 @@ def _download(hub_id: str, split: str, revision: str | None) -> list[Path]:
         names = [str(path.relative_to(folder)) for path in found]
         raise UserError(f"{hub_id}: no parquet or JSONL file of split {split!r} among {names}. Choose another --split.")
     return chosen
+
+
+def _fetch(hub_id: str, revision: str | None) -> Path:
+    """The folder of a data set's files. Raises UserError for whatever the hub, the network or the cache refuses."""
+    import huggingface_hub
+    from httpx import HTTPError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    local = f"Download it elsewhere and pass the file: aopsd data prepare {hub_id.split('/')[1]}.parquet --out ..."
+    try:
+        patterns = [f"*{suffix}" for suffix in _SUFFIXES]
+        folder = huggingface_hub.snapshot_download(
+            hub_id, repo_type="dataset", revision=revision, allow_patterns=patterns
+        )
+    except HFValidationError as error:
+        raise UserError(f"{hub_id}: no id of the hub: {_first_line(error)} Check it, or give a file.") from error
+    except UnicodeEncodeError:  # of a request's header; the error holds the token, so no word of it
+        raise UserError(f"{hub_id}: the hub's token has a character that is not ASCII. Set HF_TOKEN anew.") from None
+    except RevisionNotFoundError as error:
+        raise UserError(
+            f"{hub_id}: the hub has no revision {revision or 'main'}. Choose another --revision."
+        ) from error
+    except HfHubHTTPError as error:
+        raise UserError(
+            f"{hub_id}: the hub refused it: {_first_line(error)} Check the id, or log in. {local}"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        cause = f" ({type(error.__cause__).__name__}: {_first_line(error.__cause__)})" if error.__cause__ else ""
+        raise UserError(
+            f"{hub_id}: the hub cannot be reached{cause}, and its cache has no such data set. {local}"
+        ) from error
+    except (HTTPError, OSError) as error:
+        raise UserError(
+            f"{hub_id}: the download failed: {type(error).__name__}: {_first_line(error)}. Try again. {local}"
+        ) from error
+    return Path(folder)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -417,6 +417,14 @@ def test_wrong_key_ends_at_once_and_is_never_written(run, monkeypatch):
     assert "very-secret" not in (run / "audit/labels/m.jsonl").read_text()
 
 
+def test_key_that_no_header_can_carry_is_refused(run, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "hush\u00e4hush")
+    invoke("sample", run, "--count", 2)
+    with ChatServer(answer()) as server, pytest.raises(UserError, match="OPENAI_API_KEY is not ASCII") as caught:
+        ask_model(run, server)
+    assert "hush" not in str(caught.value) and server.bodies == []
+
+
 def test_two_models_share_no_name(run):
     invoke("sample", run, "--count", 2)
     with ChatServer(answer()) as server:

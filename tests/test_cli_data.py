@@ -17,6 +17,8 @@ from tests.recorded import answer_well, write_problems
 APP, DAG_APP = typer.Typer(), typer.Typer()
 APP.add_typer(DAG_APP, name="dag")
 cli_data.mount(APP, DAG_APP)
+EXAMPLES = Path(__file__).parents[1] / "examples/data"
+CASES, PROBLEMS = EXAMPLES / "judge_cases.jsonl", EXAMPLES / "problems.jsonl"
 
 
 def invoke(*arguments, code=0):
@@ -41,6 +43,30 @@ def test_build_stats_and_browse(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "stats.jsonl").read_text().splitlines()[0])["nodes"] == 3
     assert "3 graphs" in invoke("dag", "browse", out, "--out", tmp_path / "page.html")
     assert (tmp_path / "page.html").is_file()
+
+
+KEYED = {
+    "dag build": ["dag", "build", "in.jsonl", "--out", "out.jsonl"],
+    "judge eval": ["judge", "eval", "--cases", CASES, "--problems", PROBLEMS],
+}
+
+
+@pytest.mark.parametrize("command", KEYED)
+def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(command, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "hush\u00e4hush")
+    with (
+        ChatServer(answer_well) as server,
+        pytest.raises(cli_data.UserError, match=r"--api-key-env: .* MY_KEY is not ASCII") as caught,
+    ):
+        invoke(*KEYED[command], "--base-url", server.url, "--model", "m", "--api-key-env", "MY_KEY")
+    assert "hush" not in str(caught.value) and server.bodies == []
+
+
+def test_a_line_break_after_the_key_is_no_part_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789\n")
+    with ChatServer(lambda *_: Reply("[]")) as server:
+        invoke(*KEYED["judge eval"], "--base-url", f" {server.url}\n", "--model", "m")
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer sk-very-secret-0123456789"}
 
 
 def test_reasons_of_rejection_are_listed(tmp_path):

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
-from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
 from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
 from nemo_aopsd.errors import UserError
 from tests.chat_server import ChatServer, Reply
@@ -52,6 +52,9 @@ FAULTS = {
     "dropped in the body": Reply("x" * 400, drop=300),
     "too slow": Reply("late", delay=1.5),
     "body that ends early": Reply(body=b'{"choices": [{"message"'),
+    "body that is not UTF-8": Reply(body=b'{"choices": "\xff"}'),
+    "body with a number of thousands of digits": Reply(body=b"1" * 5000),
+    "body nested too deeply": Reply(body=b"[" * 100_000),
     "body that is no completion": Reply(body=b'{"hello": "world"}'),
     "page with status 200": Reply(headers={"Content-Type": "text/html"}, body=b"<html>log in</html>"),
 }
@@ -419,6 +422,90 @@ def test_bad_url_is_refused_without_being_quoted(url):
     with pytest.raises(UserError) as caught:
         parse_endpoint(url, None)
     assert "topsecret1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("around", ["{}\n", "{}\r\n", " \t{} ", "\n{}"])
+def test_blanks_and_line_breaks_around_key_and_url_are_dropped(monkeypatch, around):
+    monkeypatch.setenv("MY_KEY", around.format(KEY))
+    endpoint = parse_endpoint(around.format("http://h:8000/v1"), read_key("MY_KEY"))
+    assert (endpoint.api_key, endpoint.url) == (KEY, "http://h:8000/v1")
+    monkeypatch.setenv("MY_KEY", around.format(""))
+    assert read_key("MY_KEY") is None and read_key("NOT_SET") is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "kind"),
+    [
+        ("\u00e4", "not ASCII"),
+        ("\u200b", "not ASCII"),
+        ("\u201d", "not ASCII"),
+        ("\n", "a control"),
+        ("\x7f", "a control"),
+    ],
+)
+def test_key_that_no_header_can_carry_is_refused_without_being_quoted(monkeypatch, inside, kind):
+    monkeypatch.setenv("MY_KEY", f"hush{inside}hush\n")
+    with pytest.raises(UserError, match=rf"--api-key-env: character 5 of the key .* MY_KEY is {kind}") as caught:
+        read_key("MY_KEY")
+    assert "hush" not in str(caught.value) and inside not in str(caught.value)
+
+
+def test_key_of_bytes_that_are_no_text_is_refused(monkeypatch):
+    monkeypatch.setitem(os.environb, b"MY_KEY", b"hush\xff")
+    with pytest.raises(UserError, match="not ASCII"):
+        read_key("MY_KEY")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:topsecret1@h /v1", "http://u:topsecret1@h\n/v1", "http://u:topsecret1@a..b/v1"]
+)
+def test_url_that_would_be_changed_or_never_sent_is_refused_without_being_quoted(url):
+    """`urlsplit` would drop the line break without a word."""
+    with pytest.raises(UserError, match="--base-url: ") as caught:
+        parse_endpoint(url, None)
+    assert "topsecret1" not in repr([caught.value, caught.value.__cause__])
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "model"),
+    [
+        (None, "hush\u00e4hush", "m"),
+        (None, "hush\nhush", "m"),
+        (None, None, "half a pair: \ud800"),
+        ("http://1.2.3.999/v1", None, "m"),
+    ],
+)
+def test_request_that_cannot_be_sent_is_no_fault_of_the_server(tmp_path, caplog, capfd, url, key, model):
+    """Not even if nobody checked the key before: no word of JSON, no retry, and no part of the key in any error."""
+    started = time.monotonic()
+    with (
+        ChatServer(answer_well) as server,
+        pytest.raises(UserError, match=r"cannot be sent \(.*--api-key-env") as caught,
+    ):
+        run(tmp_path, server, url=url, key=key, model=model)
+    error = caught.value
+    written = everything_written(tmp_path, caplog, capfd, error, error.__cause__, error.__context__)
+    assert "hush" not in written and "JSON" not in str(error)
+    assert server.bodies == [] and time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("name", ["LocalProtocolError", "UnsupportedProtocol"])
+def test_request_against_the_rules_of_http_is_not_worth_another_try_later(tmp_path, monkeypatch, name):
+    """The transport refuses it before it is sent; the openai package calls that a connection error."""
+    httpx = pytest.importorskip("httpx")
+    make = ChatClient._http_client
+
+    async def refuse(request, **options):
+        raise getattr(httpx, name)("Illegal header value")
+
+    def refusing(self, timeout):
+        client = make(self, timeout)
+        client.send = refuse
+        return client
+
+    monkeypatch.setattr(ChatClient, "_http_client", refusing)
+    with pytest.raises(UserError, match=rf"cannot be sent \(.*{name}: Illegal header value"):
+        run(tmp_path, None, url="http://h/v1", max_retries=0)
 
 
 def test_dummy_key_does_not_eat_mathematics():

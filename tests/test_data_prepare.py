@@ -152,18 +152,6 @@ def test_source_that_is_not_there(source):
         list(read_source(source))
 
 
-def test_hub_without_network_says_how_to_go_on(monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    def unreachable(*args, **kwargs):
-        raise LocalEntryNotFoundError("no network")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(UserError, match=r"GAIR/LIMO-v2: the hub cannot be reached.*aopsd data prepare LIMO-v2.parquet"):
-        list(read_source("GAIR/LIMO-v2"))
-
-
 def test_hub_files_are_chosen_by_split(tmp_path, monkeypatch):
     import huggingface_hub
 

@@ -16,6 +16,8 @@ from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.errors import UserError
 
 _BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion
+# Of httpx or of httpx2, whichever the openai package stands on: requests that break HTTP's rules before they are sent.
+_UNSENDABLE = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
 # Headers about the machine and the package: no server needs them, and every layer below copies each header again.
 _TELEMETRY = [
@@ -72,12 +74,17 @@ class ChatClient:
         self._openai = openai
         omitted = dict.fromkeys(_REQUEST_TELEMETRY, openai.Omit())
         self._options = {"headers": omitted, "timeout": timeout, "max_retries": max_retries}
-        self._client = _alike(openai.AsyncOpenAI)(
-            base_url=endpoint.url,
-            api_key=endpoint.api_key,
-            default_headers=dict.fromkeys(_TELEMETRY, openai.Omit()) | endpoint.headers,
-            http_client=self._http_client(timeout),
-        )
+        try:
+            self._client = _alike(openai.AsyncOpenAI)(
+                base_url=endpoint.url,
+                api_key=endpoint.api_key,
+                default_headers=dict.fromkeys(_TELEMETRY, openai.Omit()) | endpoint.headers,
+                http_client=self._http_client(timeout),
+            )
+        except Exception as error:  # a broken URL is no ValueError here
+            if type(error).__name__ not in _UNSENDABLE:
+                raise
+            raise self._unsendable(self._describe(error)) from None
 
     async def __aenter__(self) -> ChatClient:
         return self
@@ -112,8 +119,10 @@ class ChatClient:
     async def _post(self, body: dict[str, Any]) -> object:
         openai = self._openai
         try:
-            # `cast_to=object` skips a third of the work of `chat.completions.create`.
-            return await self._client.post("/chat/completions", cast_to=object, body=body, options=self._options)
+            # `cast_to=bytes` skips a third of the work of `chat.completions.create`; and what fails in here is the
+            # request or the connection, never the reading of an answer.
+            content = await self._client.post("/chat/completions", cast_to=bytes, body=body, options=self._options)
+            return _read_json(content)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
             raise UserError(self._explain(error)) from None
         except (openai.RateLimitError, openai.InternalServerError, openai.ConflictError) as error:
@@ -127,9 +136,12 @@ class ChatClient:
                 raise ServerUnavailable(self._describe(error)) from None
             raise RequestRefused(self._describe(error)) from None
         except openai.APIConnectionError as error:  # time-outs included
-            raise ServerUnavailable(self._describe(error)) from None
-        except ValueError as error:
-            return f"broken JSON: {error}"
+            fault = self._describe(error)
+            if type(error.__cause__).__name__ not in _UNSENDABLE:
+                raise ServerUnavailable(fault) from None
+        except ValueError as error:  # no header, host name or body can be made of what was given
+            fault = self._describe(error)
+        raise self._unsendable(fault)  # out here, so that it carries no error that holds the key
 
     def _body(self, request: Request, structured: bool) -> dict[str, Any]:
         body: dict[str, Any] = {"model": request.model, "messages": request.messages}
@@ -165,6 +177,12 @@ class ChatClient:
             del client.headers[header]
         return client
 
+    def _unsendable(self, fault: str) -> UserError:
+        return UserError(
+            f"{self.endpoint.url}: the request cannot be sent ({fault}). Check --base-url, --model, and the key in the "
+            "environment variable that --api-key-env names."
+        )
+
     def _describe(self, error: Exception) -> str:
         cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
         return self.endpoint.redact(f"{type(error).__name__}: {error}{cause}")[:500]  # half a secret is one, too
@@ -199,6 +217,14 @@ def _alike(client: type) -> type:
             )
 
     return AlikeRequests
+
+
+def _read_json(content: bytes) -> object:
+    """The body of an answer, or its text and what is wrong with it: no server can end a build with one bad body."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        return f"broken JSON ({error}): {content.decode('utf-8', 'replace')}"
 
 
 def _read_completion(answer: object) -> Completion | None:

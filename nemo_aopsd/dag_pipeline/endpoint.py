@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -33,21 +34,43 @@ class Endpoint:
         return _mask(text, [secret for secret in self.secrets if len(secret) >= _LONG])
 
 
-def parse_endpoint(base_url: str, api_key: str | None) -> Endpoint:
-    """Split credentials off `http://user:password@host/v1`. Raises UserError (without the URL's secrets) on a bad URL.
+def read_key(variable: str, *, option: str = "--api-key-env") -> str | None:
+    """The key in an environment variable without the blanks and line breaks around it; None if nothing is left.
+
+    Raises UserError, without any part of the key, if no HTTP header can carry it.
+    """
+    key = os.environ.get(variable, "").strip()  # `export KEY="$(cat file)"` and .env files leave line breaks
+    for position, character in enumerate(key, start=1):
+        if not (character.isascii() and character.isprintable()):
+            kind = "a control character" if character.isascii() else "not ASCII"
+            raise UserError(
+                f"{option}: character {position} of the key in the environment variable {variable} is {kind}; expected "
+                "printable ASCII. Export the key anew, without quotation marks or line breaks from where it was copied."
+            )
+    return key or None
+
+
+def parse_endpoint(base_url: str, api_key: str | None, *, option: str = "--base-url") -> Endpoint:
+    """Split credentials off `http://user:password@host/v1`; `option` is what the user calls the URL.
+
+    Raises UserError (without the URL's secrets) on a bad URL.
 
     >>> parse_endpoint("http://me:hush@host:8000/v1", None).url
     'http://host:8000/v1'
     """
+    base_url = base_url.strip()
+    if not base_url.isprintable() or " " in base_url:  # `urlsplit` drops line breaks without a word
+        raise UserError(f"{option}: a blank or control character inside the URL. Remove it, or write %20 for a blank.")
     try:
         parts = urlsplit(base_url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise UserError("--base-url: not a URL. Expected something like http://localhost:8000/v1.") from error
+        (host or "").encode("idna")  # as every client will
+    except ValueError:  # which may quote the password
+        raise UserError(f"{option}: not a URL. Expected something like http://localhost:8000/v1.") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise UserError("--base-url: expected http://HOST:PORT/v1 or https://HOST/v1. Give the scheme and the host.")
+        raise UserError(f"{option}: expected http://HOST:PORT/v1 or https://HOST/v1. Give the scheme and the host.")
     if parts.query or parts.fragment:
-        raise UserError("--base-url: takes no `?query` or `#fragment`. Put a key into the environment instead.")
+        raise UserError(f"{option}: takes no `?query` or `#fragment`. Put a key into the environment instead.")
     host = f"[{host}]" if ":" in host else host
     url = urlunsplit((parts.scheme, f"{host}:{port}" if port else host, parts.path, "", ""))
     user, password = unquote(parts.username or ""), unquote(parts.password or "")

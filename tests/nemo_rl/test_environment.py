@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 
 from nemo_aopsd.context import student_messages
 from nemo_aopsd.data import load_problems, parse_problem
-from nemo_aopsd.engines.nemo_rl import environment, run_stock
+from nemo_aopsd.engines.nemo_rl import environment, judge_client, run_stock
 from nemo_aopsd.engines.nemo_rl.dataset import AOPSDProblems, aopsd_data_processor, to_record
 from nemo_aopsd.engines.nemo_rl.environment import ProgressJudgeEnvironmentImpl, read_settings
 from nemo_aopsd.errors import UserError
@@ -296,6 +296,38 @@ def test_the_key_of_an_external_judge(monkeypatch):
     assert server.headers[0]["authorization"] == "Bearer hush"
     with pytest.raises(UserError, match=r"OTHER_KEY is not set"):
         run(settings("http://127.0.0.1:1/v1", api_key_env="OTHER_KEY"))
+
+
+def test_a_key_that_no_header_can_carry_and_one_with_a_line_break(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", "hush\n")
+    with ChatServer(said("[]")) as server:
+        run(settings(f" {server.url}\n", api_key_env="JUDGE_KEY"))
+        assert server.headers[0]["authorization"] == "Bearer hush"
+        monkeypatch.setenv("JUDGE_KEY", "hush\u00e4hush")
+        with pytest.raises(UserError, match=r"judge.api_key_env: .* JUDGE_KEY is not ASCII") as raised:
+            run(settings(server.url, api_key_env="JUDGE_KEY"))
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+def test_key_and_password_of_a_url_are_sent_and_never_shown(monkeypatch, status):
+    """The server repeats its header in whatever it answers."""
+    monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+    monkeypatch.setattr(judge_client, "_PAUSES", ())
+
+    def echo(body, headers):
+        return Reply(status=status, body=f"no: {headers['authorization']} sk-very-secret hush-hush".encode())
+
+    with ChatServer(echo) as server, pytest.raises(UserError, match=r"no: .*\[redacted\]") as raised:
+        run(settings(server.url.replace("//", "//me:hush-hush@"), api_key_env="JUDGE_KEY"))
+    sent = server.headers[0]["authorization"]
+    assert sent == "Basic bWU6aHVzaC1odXNo"
+    assert not any(secret in str(raised.value) for secret in ("sk-very", "hush-hush", sent))
+
+
+def test_a_url_with_a_blank_inside_is_refused_by_its_option():
+    with pytest.raises(UserError, match=r"env.aopsd_progress.judge.base_urls: a blank"):
+        run(settings("http://127.0.0.1 :8000/v1"))
 
 
 # Settings

@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import ray
 
+from nemo_aopsd.dag_pipeline.endpoint import Endpoint, parse_endpoint, read_key
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 
 _WORKERS = "vllm_policy-"  # name_prefix of VllmGeneration (vllm_generation.py); worker_groups.py appends the place
 _REPORT = "report_dp_openai_server_base_url"
+_URLS = "env.aopsd_progress.judge.base_urls"
+_KEY = "env.aopsd_progress.judge.api_key_env"
 _DISCOVERY_SECONDS = 60
 _PAUSES = (0.5, 1.0, 2.0)  # seconds between tries
 _SWITCHES = "policy.generation.vllm_cfg.async_engine=true and policy.generation.vllm_cfg.expose_http_server=true"
@@ -65,7 +67,7 @@ class JudgeClient:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._opening = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
-        self._urls = itertools.cycle([""])  # the real ones come with the first request
+        self._endpoints: Iterator[Endpoint] = iter(())  # come with the first request
 
     async def complete(self, messages: Sequence[Message]) -> Answer:
         """One answer, from the next server in turn.
@@ -79,9 +81,9 @@ class JudgeClient:
         body |= {"temperature": settings.temperature, "top_p": settings.top_p}
         if settings.chat_template_kwargs:
             body["chat_template_kwargs"] = dict(settings.chat_template_kwargs)
-        url = f"{next(self._urls).rstrip('/')}/chat/completions"
+        endpoint = next(self._endpoints)
         async with self._slots:
-            return await self._retried(session, url, body)
+            return await self._retried(session, endpoint, body)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -92,20 +94,21 @@ class JudgeClient:
             if self._session is None:
                 settings = self.settings
                 urls = settings.base_urls or await asyncio.to_thread(discover_servers)
-                self._urls = itertools.cycle(urls)
+                key = _key(settings.api_key_env)
+                self._endpoints = itertools.cycle([parse_endpoint(url, key, option=_URLS) for url in urls])
                 self._session = aiohttp.ClientSession(
-                    headers=_authorization(settings.api_key_env),
+                    headers={"Authorization": f"Bearer {key}"} if key else {},
                     timeout=aiohttp.ClientTimeout(total=settings.timeout, connect=settings.connect_timeout),
                     connector=aiohttp.TCPConnector(limit=0),  # `_slots` limits
                     trust_env=bool(settings.base_urls),
                 )
         return self._session
 
-    async def _retried(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Answer:
-        fault = ""
+    async def _retried(self, session: aiohttp.ClientSession, endpoint: Endpoint, body: dict[str, Any]) -> Answer:
+        url, fault = f"{endpoint.url.rstrip('/')}/chat/completions", ""
         for pause in (*_PAUSES, None):
             try:
-                async with session.post(url, json=body) as response:
+                async with session.post(url, json=body, headers=endpoint.headers) as response:
                     status, text = response.status, await response.text(errors="replace")
             except aiohttp.ClientError as error:  # a connection that timed out included
                 fault = f"{type(error).__name__}: {error}"
@@ -115,7 +118,7 @@ class JudgeClient:
                     "env.aopsd_progress.judge.timeout or lower .concurrency, or see whether the server hangs."
                 ) from None
             else:
-                answer = self._read(url, status, text)
+                answer = self._read(endpoint, status, text)
                 if isinstance(answer, Answer):
                     return answer
                 fault = answer
@@ -127,16 +130,17 @@ class JudgeClient:
             "policy.generation and its top_k is null: it answers any other with HTTP 500."
         )
 
-    def _read(self, url: str, status: int, text: str) -> Answer | str:
+    def _read(self, endpoint: Endpoint, status: int, text: str) -> Answer | str:
         """The answer, or what is wrong with it if another try may help."""
+        quoted = endpoint.redact(text)[:300]  # some servers repeat the key that they refuse
         if status == 200:
-            return _read_completion(text, self.settings.max_new_tokens) or f"no chat completion but {text[:300]!r}"
+            return _read_completion(text, self.settings.max_new_tokens) or f"no chat completion but {quoted!r}"
         if status == 400 and "maximum context length" in text:  # vLLM's words, vllm/renderers/params.py
             return Answer("", no_room=True)
         if status >= 500 or status in (408, 409, 429):
-            return f"HTTP {status}: {text[:300]}"
+            return f"HTTP {status}: {quoted}"
         raise UserError(
-            f"{url}: the judge refused the request with HTTP {status}: {text[:300]} Check "
+            f"{endpoint.url}: the judge refused the request with HTTP {status}: {quoted} Check "
             f"env.aopsd_progress.judge (model {self.settings.model!r}, base_urls, api_key_env)."
         )
 
@@ -169,15 +173,13 @@ def discover_servers() -> list[str]:
     return urls
 
 
-def _authorization(variable: str | None) -> dict[str, str]:
+def _key(variable: str | None) -> str | None:
     if variable is None:
-        return {}
-    key = os.environ.get(variable)
+        return None
+    key = read_key(variable, option=_KEY)
     if not key:
-        raise UserError(
-            f"env.aopsd_progress.judge.api_key_env: the environment variable {variable} is not set. Export it."
-        )
-    return {"Authorization": f"Bearer {key}"}
+        raise UserError(f"{_KEY}: the environment variable {variable} is not set or blank. Export it.")
+    return key
 
 
 def _read_completion(text: str, max_new_tokens: int) -> Answer | None:
@@ -187,7 +189,7 @@ def _read_completion(text: str, max_new_tokens: int) -> Answer | None:
         choice = completion["choices"][0]
         content = choice["message"].get("content") or ""
         written = (completion.get("usage") or {}).get("completion_tokens")
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(content, str):
         return None
