@@ -1,9 +1,7 @@
 """What the GPU lanes are told can be checked where there is no GPU."""
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -51,47 +49,6 @@ def test_the_other_reward_runs_by_the_same_command(tmp_path):
         f"logger.log_dir={tmp_path}/grpo_correct",
     }
     assert len(commands["grpo_correct"]) == len(commands["grpo"])
-
-
-def test_a_stacked_lane_has_all_its_ranks_on_one_gpu_and_as_many_places(monkeypatch, tmp_path):
-    seen = "import os, json; print(json.dumps([os.environ.get(k) for k in ('CUDA_VISIBLE_DEVICES', 'LANE_RANKS')]))"
-    command = [sys.executable, "-c", seen]
-    made = [layouts.Lane("full", 1, command=command, alone=True), layouts.Lane("four", 4, command=command)]
-    monkeypatch.setattr(layouts, "lanes", lambda out: [*made, layouts.Lane("one", 1, command=command)])
-    monkeypatch.setattr(layouts, "APART", 0)
-    options = ["full", "four", "one", "--gpus", "2", "--share", "5", "--stack"]
-    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), *options])
-    layouts.main()
-    logs = [json.loads((tmp_path / f"{name}.log").read_text()) for name in ("full", "four", "one")]
-    assert logs == [["0", None], ["1", "4"], ["1", None]]
-    host = layouts.Host(2, 5, tmp_path)
-    assert [host.places_of(lane) for lane in made] == [5, 4]
-    host.places = {0: 3, 1: 3}
-    assert host.room(made[1]) is None
-
-
-def test_ranks_stacked_on_one_gpu_are_four_to_ray_and_nccl():
-    """Needs Ray; no GPU: Ray counts what it is told."""
-    pytest.importorskip("ray")
-    pytest.importorskip("pynvml")
-    ranks = """
-import json, os, ray
-if __name__ == "__main__":
-    ray.init(address="local", include_dashboard=False, num_cpus=4)
-    @ray.remote(num_gpus=1)
-    class Rank:
-        def look(self):
-            return ray.get_gpu_ids(), os.environ["NCCL_HOSTID"], os.environ["CUDA_VISIBLE_DEVICES"]
-    ranks = [Rank.remote() for _ in range(4)]
-    print(json.dumps(sorted(ray.get([rank.look.remote() for rank in ranks]))))
-"""
-    paths = [str(REPO / "tests/gpu/lane"), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"LANE_RANKS": "4", "CUDA_VISIBLE_DEVICES": "1", "PYTHONPATH": ":".join(paths)}
-    done = subprocess.run(
-        [sys.executable, "-c", ranks], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[[0], f"rank{rank}", "1"] for rank in range(4)]
 
 
 @pytest.mark.parametrize(("num_gpus", "share"), [(2, 1), (4, 1), (2, 2)])

@@ -1,14 +1,12 @@
 """Every parallel layout of the NeMo RL engine side by side on one host, and a table of what they measured.
 
-    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--share 1] [--stack] [--minutes 25]
+    python -m tests.gpu.layouts OUT [LANE ...] [--gpus 4] [--share 1] [--minutes 25]
 
 Needs NeMo RL, vLLM and Megatron importable (the container, or PYTHONPATH). A lane starts as soon as its GPUs have room,
 in the order given, or the one below, and has caches and a Ray cluster of its own. OUT gets LANE.log, LANE.jsonl and
-summary.txt. `--share N` gives a GPU N places, so that N lanes share it, but for those that are timed or fill it; stage
-times then say little. `--stack` runs a lane that needs more GPUs than there are with all its ranks on one of them, a
-place each, which talk over sockets: that shows that the layout is right, and nothing of what it costs. SmolLM2-135M is
-taken from $SMOLLM2, a Hugging Face directory, and the benchmarks from $BENCHMARKS, a folder of JSONL files; lanes that
-lack theirs are left out, and said to be.
+summary.txt. `--share N` lets N lanes share a GPU, but for those that are timed or fill it; stage times then say little.
+SmolLM2-135M is taken from $SMOLLM2, a Hugging Face directory, and the benchmarks from $BENCHMARKS, a folder of JSONL
+files; lanes that lack theirs are left out, and said to be.
 """
 
 from __future__ import annotations
@@ -128,22 +126,14 @@ class Host:
         self.places, self.share, self.out = dict.fromkeys(range(num_gpus), share), share, out
         self.running: dict[str, tuple[subprocess.Popen, list[int], int, float]] = {}
 
-    def is_stacked(self, lane: Lane) -> bool:
-        return lane.num_gpus > len(self.places)
+    def room(self, lane: Lane) -> list[int]:
+        """The GPUs for a lane; fewer than it needs if there is no room."""
+        needed = self.share if lane.alone else 1
+        fitting = [gpu for gpu, places in self.places.items() if places >= needed]
+        return sorted(fitting, key=lambda gpu: -self.places[gpu])[: lane.num_gpus]
 
-    def places_of(self, lane: Lane) -> int:
-        """How many places it takes on each of its GPUs."""
-        return lane.num_gpus if self.is_stacked(lane) else self.share if lane.alone else 1
-
-    def room(self, lane: Lane) -> list[int] | None:
-        """The GPUs for a lane, or None while there is no room."""
-        num_gpus = 1 if self.is_stacked(lane) else lane.num_gpus
-        fitting = [gpu for gpu, places in self.places.items() if places >= self.places_of(lane)]
-        gpus = sorted(fitting, key=lambda gpu: -self.places[gpu])[:num_gpus]
-        return sorted(gpus) if len(gpus) == num_gpus else None
-
-    def start(self, lane: Lane, gpus: list[int]) -> None:
-        taken = self.places_of(lane)
+    def start(self, lane: Lane) -> None:
+        gpus, taken = sorted(self.room(lane)), self.share if lane.alone else 1
         for gpu in gpus:
             self.places[gpu] -= taken
         listed = ",".join(map(str, gpus))
@@ -163,24 +153,18 @@ class Host:
             "RAY_TMPDIR": f"/tmp/lane_{lane.name}",
             "RAY_ADDRESS": "local",  # or NeMo RL may join any Ray of this host that has the same GPUs
             "OMP_NUM_THREADS": "8",
-            **self._numbering(lane, gpus),
+            **({} if gpus == list(self.places) else {"LANE_GPUS": listed}),
         }
         with (self.out / f"{lane.name}.log").open("w") as log:
             process = subprocess.Popen(lane.command, cwd=REPO, env=environment, stdout=log, stderr=log)
         self.running[lane.name] = process, gpus, taken, time.monotonic()
-
-    def _numbering(self, lane: Lane, gpus: list[int]) -> dict[str, str]:
-        """What `lane/sitecustomize.py` is told."""
-        if self.is_stacked(lane):
-            return {"LANE_RANKS": str(lane.num_gpus), "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
-        return {} if gpus == list(self.places) else {"LANE_GPUS": ",".join(map(str, gpus))}
 
     def collect(self) -> dict[str, str]:
         """Lanes that have ended, with how."""
         ended = {}
         for name, (process, gpus, taken, started) in list(self.running.items()):
             if process.poll() is not None:
-                ended[name] = f"exit {process.returncode} after {time.monotonic() - started:.0f} s on GPU {gpus}"
+                ended[name] = f"exit {process.returncode} after {time.monotonic() - started:.0f} s"
                 for gpu in gpus:
                     self.places[gpu] += taken
                 del self.running[name]
@@ -197,13 +181,11 @@ def main() -> None:
     parser.add_argument("only", nargs="*", metavar="LANE")
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--share", type=int, default=1)
-    parser.add_argument("--stack", action="store_true")
     parser.add_argument("--minutes", type=float, default=25)
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    most = arguments.share if arguments.stack else 1  # ranks on one GPU
-    fitting = {lane.name: lane for lane in lanes(out) if lane.num_gpus <= max(arguments.gpus, most)}
+    fitting = {lane.name: lane for lane in lanes(out) if lane.num_gpus <= arguments.gpus}
     names = arguments.only or list(fitting)
     if unknown := [name for name in names if name not in fitting]:
         parser.error(f"no lane {', '.join(unknown)} on {arguments.gpus} GPUs; there are {', '.join(fitting)}")
@@ -214,9 +196,9 @@ def main() -> None:
     while (waiting or host.running) and time.monotonic() < end:
         outcomes |= host.collect()
         for lane in list(waiting):
-            if gpus := host.room(lane):
+            if len(host.room(lane)) == lane.num_gpus:
                 waiting.remove(lane)
-                host.start(lane, gpus)
+                host.start(lane)
                 time.sleep(APART)
                 outcomes[lane.name] = "still running at the end"
         (out / "summary.txt").write_text(summary(out, outcomes), encoding="utf-8")
