@@ -132,6 +132,13 @@ def test_build_gives_a_working_engine(folder):
     assert engine.tokenizer.end_ids == {END}
 
 
+def test_attention_is_never_cudnn_s(folder):
+    """docs/verification.md: it made decoding on an H100 three times slower."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    local.build(config(folder))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_end_ids_join_tokenizer_and_generation_config(folder):
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [7, 9]}))
