@@ -1,8 +1,8 @@
 """What `aopsd plan` predicts for the steps that `step_cost_nemo.py` measured, stage by stage.
 
-    python -m benchmarks.plan_step_cost MEASURED.json [--gpu h200] [--fit OTHER.json]
+    python -m benchmarks.plan_step_cost MEASURED.json [--fit OTHER.json]
 
-MEASURED is what that benchmark's `--json` wrote. `--fit` first fits the constants to both arms of OTHER, as
+MEASURED is what that benchmark's `--json` wrote, the card included. It takes no optimizer step, so none is predicted. `--fit` first fits the constants to both arms of OTHER, as
 `aopsd plan --fit` does with runs, so that the shipped ones and those of one run can be held against another.
 """
 
@@ -18,7 +18,7 @@ from benchmarks.step_cost_nemo import STAGES, arm_named, make_config
 from nemo_aopsd.plan import Plan, make_plan
 from nemo_aopsd.plan.compare import compare
 from nemo_aopsd.plan.fitting import fit, with_fit
-from nemo_aopsd.plan.stages import step_terms
+from nemo_aopsd.plan.stages import add, optimizer, step_terms, times
 
 NOTHING = 0.01  # seconds: a stage that was passed through
 
@@ -35,8 +35,8 @@ class MeasuredArm:
         stages = self.found["seconds"][self.name]
         return {stage: stages[stage]["median"] for stage in STAGES if stages[stage]["greatest"] > NOTHING}
 
-    def plan(self, gpu: str) -> Plan:
-        """Of this arm, with every length as it was forced."""
+    def plan(self) -> Plan:
+        """Of this arm on the card that it ran on, with every length as it was forced and without Adam."""
         found = self.found
         steps = [step for step in found["steps"] if step["arm"] == self.name]
         overrides = [*found["overrides"], "data.train.data_path=none"]
@@ -49,9 +49,20 @@ class MeasuredArm:
             "longest": found["tokens"],
             "probes": sum(step["num_probes"] for step in steps) / len(steps),
         }
-        plan = make_plan(config, gpu)
+        plan = make_plan(config, card(found["device"]))
         work = replace(plan.work, **lengths)
-        return replace(plan, work=work, terms=step_terms(plan.setup, work))
+        terms = step_terms(plan.setup, work)
+        adam = {name: amount for name, amount in optimizer(plan.setup).items() if name != "turn"}
+        return replace(plan, work=work, terms=terms | {"update": add(terms["update"], times(-1, adam))})
+
+
+def card(device: str) -> str:
+    """The plan's name of what CUDA calls `device`.
+
+    >>> card("NVIDIA H100 80GB HBM3")
+    'h100'
+    """
+    return next(name for name in ("h100", "h200") if name in device.lower())
 
 
 def arms(path: Path) -> list[MeasuredArm]:
@@ -62,18 +73,17 @@ def arms(path: Path) -> list[MeasuredArm]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", type=Path)
-    parser.add_argument("--gpu", default="h200")
     parser.add_argument("--fit", type=Path)
     arguments = parser.parse_args()
     constants = None
     if arguments.fit:
-        pairs = [(arm, arm.plan(arguments.gpu)) for arm in arms(arguments.fit)]
+        pairs = [(arm, arm.plan()) for arm in arms(arguments.fit)]
         fitted = fit(pairs)
         constants = with_fit(pairs[0][1].constants, fitted)
         for each in fitted:
             print(f"{each.after.name:20} {each.before.value:9.4g} -> {each.after.value:9.4g}  {each.after.status}")
     for arm in arms(arguments.measured):
-        plan = arm.plan(arguments.gpu)
+        plan = arm.plan()
         for line in compare(arm, replace(plan, constants=constants) if constants else plan):
             error = "" if line.error is None else f"{line.error:+.0%}"
             print(f"{arm.name:14}{line.stage:10}{line.predicted or 0:8.2f}{line.measured or 0:8.2f} {error:>6}")

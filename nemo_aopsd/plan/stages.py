@@ -71,11 +71,13 @@ def step_terms(setup: Setup, work: Workload) -> dict[str, Terms]:
     if work.judge_rate:
         verdicts = answer(setup, work.rows, work.judge_prompt, work.judge_answer, work.judge_answer)
         found["judge"] = times(work.judge_rate, verdicts)
+    turn = _scoring_turn(setup)  # of whichever scores first
     if work.scores_student:
-        found["student"] = add(_scoring_turn(setup), score(setup, work.rows, work.question + work.response))
+        found["student"] = add(turn, score(setup, work.rows, work.question + work.response))
+        turn = {}
     teacher = add(_swap_reference(setup), score(setup, work.rows, work.teacher_prompt + work.response))
     if work.scores_teacher:
-        found["teacher"] = teacher
+        found["teacher"] = add(turn, teacher)
     if work.probes:
         found["probes"] = probe(setup, work)
     found["update"] = update(setup, work.rows, work.question + work.response)
@@ -135,7 +137,7 @@ def update(setup: Setup, rows: float, tokens: float) -> Terms:
     """Forward, backward (twice a forward) and, with recomputation, a second forward; gradients; Adam."""
     again = 1 if setup.layout.recompute else 0
     done = _trainer_pass(setup, rows, tokens, 3 + again, 2 + again, setup.compute("update"), setup.layout.pack_tokens)
-    return add(done, _exchange_gradients(setup), _optimizer(setup))
+    return add(done, _exchange_gradients(setup), optimizer(setup))
 
 
 def probe(setup: Setup, work: Workload) -> Terms:
@@ -207,7 +209,7 @@ def _exchange_gradients(setup: Setup) -> Terms:
     return terms
 
 
-def _optimizer(setup: Setup) -> Terms:
+def optimizer(setup: Setup) -> Terms:
     """Adam reads and writes 12 bytes a parameter and reads the gradient; on a cluster its state waits in the host."""
     layout = setup.layout
     shared, experts = memory.shard(setup.size, layout)

@@ -37,6 +37,9 @@ FKL = f"aopsd.objective.name=fkl {SUPPORT}"
 DASH = f"aopsd.objective.name=dash aopsd.objective.token_clip=0.05 {SUPPORT}"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
+CP2 = f"{MEGATRON}.context_parallel_size=2 policy.make_sequence_length_divisible_by=4"
+UNPACKED = "policy.sequence_packing.enabled=false policy.train_micro_batch_size=2"
+DTENSOR = f"{MEGATRON}.enabled=false policy.dtensor_cfg.enabled=true"
 WORDS = (  # SmolLM2 on the example problems, without packing
     f"policy.model_name={SMOLLM2} aopsd.prompts=default data.train.data_path=examples/data/problems.jsonl "
     "policy.max_total_sequence_length=4096 policy.generation.max_new_tokens=256 aopsd.judge.max_new_tokens=96 "
@@ -98,6 +101,10 @@ def lanes(out: Path) -> list[Lane]:
         Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
+        Lane("tp2_unpacked", 2, f"cluster.gpus_per_node=2 {TP2} {UNPACKED} {EAGER}"),
+        Lane("fp8_tp2", 2, f"cluster.gpus_per_node=2 {TP2} {FP8} {EAGER}"),
+        Lane("cp2", 2, f"cluster.gpus_per_node=2 {CP2} {EAGER}"),
+        Lane("dtensor", 1, f"{DTENSOR} {EAGER}"),
         Lane("memory", 1, command=[sys.executable, "-m", "benchmarks.loss_memory"], alone=True),
         Lane("evaluate", 1, command=evaluate, needs=("SMOLLM2", "BENCHMARKS")),
     ]

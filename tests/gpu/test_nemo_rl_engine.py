@@ -37,6 +37,7 @@ from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
 from tests.gpu.fp8 import round_products
 
+EPOCH = 2  # steps
 LENGTHS = (5, 900, 37, 12)
 FAR = 0.1  # nats from the threshold, within which rounding may decide; more if the yardstick's gaps are further off
 ROOM = 1.5  # other kernels than the yardstick's may err by half as much again
@@ -67,7 +68,8 @@ def local(config):
 
 @pytest.fixture(scope="session")
 def problems(config):
-    return load_problems(config.data["train"]["data_path"])
+    """Two steps' worth, so that epochs end within the five steps."""
+    return load_problems(config.data["train"]["data_path"])[: EPOCH * config.aopsd.num_prompts_per_step]
 
 
 @pytest.fixture(scope="session")
@@ -289,6 +291,7 @@ def test_training_moves_the_student_and_not_the_teacher(engine, config, problems
     for line in metrics:
         note(**{key: round(value, 4) for key, value in line.items()})
     assert [line["step"] for line in metrics] == list(range(1, STEPS + 1))
+    assert [line["epoch"] for line in metrics] == [step // EPOCH for step in range(STEPS)]
     assert all(math.isfinite(line["train/grad_norm"]) and line["train/grad_norm"] > 0 for line in metrics)
     after = engine.student.generate(prompts, greedy, 0)
     changed = sum(a.tokens != b.tokens for a, b in zip(before, after, strict=True))
