@@ -2,8 +2,9 @@
 
     python -m benchmarks.plan_step_cost MEASURED.json [--fit OTHER.json]
 
-MEASURED is what that benchmark's `--json` wrote, the card included. It takes no optimizer step, so none is predicted. `--fit` first fits the constants to both arms of OTHER, as
-`aopsd plan --fit` does with runs, so that the shipped ones and those of one run can be held against another.
+MEASURED is what that benchmark's `--json` wrote, the card included. It takes no optimizer step, so none is predicted.
+`--fit` first fits the constants to both arms of OTHER, as `aopsd plan --fit` does with runs, so that the shipped ones
+and those of one run can be held against another.
 """
 
 from __future__ import annotations

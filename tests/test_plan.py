@@ -304,7 +304,7 @@ def test_every_constant_names_its_source_and_every_term_its_constant(engine):
 
 
 def test_what_is_predicted_for_the_benchmark_has_no_adam_in_it():
-    """It computes gradients and takes no step: 24 bytes a parameter through the host and 28 of the card's are left out."""
+    """It takes no step: 24 bytes a parameter by way of the host and 28 of the card's are left out."""
     arm = plan_step_cost.arms(Path(plan_step_cost.__file__).parent / "measured/step_cost_h200_kept.json")[0]
     plan = arm.plan()
     whole = step_terms(plan.setup, plan.work)["update"]
