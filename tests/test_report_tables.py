@@ -11,8 +11,10 @@ from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.methods import find_method
+from nemo_aopsd.report.page import tables
 from nemo_aopsd.report.paper_sources import read_source
 from nemo_aopsd.report.paper_tables import paper_tables
+from nemo_aopsd.report.side_by_side import side_by_side
 from tests.fake_run import write_run
 
 PAPER_SETS = ("hmmt_feb25", "aime24", "aime25", "brumo25")
@@ -62,6 +64,28 @@ def texts(cells):
 def row(found, name, detail=""):
     [cells] = [cells for cells in found.rows if cells[0].text == name and detail in cells[0].detail]
     return cells
+
+
+# --- Side by side
+
+
+def test_runs_with_few_samples_stand_side_by_side_by_pass_at_1(bare, tmp_path):
+    """Of 4 problems, 2 samples each: a right first sample of q problems is a pass@1 of q / 8."""
+    few = {"num_samples": 2}
+    add_results(bare / "eval/base", "step_000000", {"heldout": evaluated(1, **few)})
+    add_results(bare / "eval/end", "step_000006", {"heldout": evaluated(4, **few), "aime24": evaluated(2, **few)})
+    model = add_results(tmp_path / "model", "other", {"aime24": evaluated(3, **few)})
+    found = side_by_side([read_source(bare), read_source(model)])
+    assert found.header[2:] == ("aime24, first", "aime24, newest", "heldout, first", "heldout, newest")
+    assert texts(found.rows[0]) == ["main", "aopsd", "25.0", "25.0", "12.5", "50.0"]
+    assert found.rows[0][5].detail == "step 6, 4 problems × 2 samples"
+    assert texts(found.rows[1]) == ["model", "", "37.5", "37.5", "missing", "missing"]
+
+
+def test_a_report_of_several_runs_begins_its_tables_with_them(bare, tmp_path):
+    other = write_run(tmp_path / "other", steps_per_epoch=2, batch=2)
+    assert next(found.title for found in tables(bare, [other])) == "Runs side by side"
+    assert next(found.title for found in tables(bare, [bare])).startswith("Table 1")
 
 
 # --- Table 1

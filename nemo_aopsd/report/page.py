@@ -19,6 +19,7 @@ from nemo_aopsd.report.panels import Panel, no_evaluation
 from nemo_aopsd.report.paper_sources import read_source
 from nemo_aopsd.report.paper_tables import PaperTable, paper_tables
 from nemo_aopsd.report.read_run import Record, Run
+from nemo_aopsd.report.side_by_side import side_by_side
 
 _LABELS = {
     "positive": "Reinforced: the teacher likes the student's token, and its continuation gets the most weight",
@@ -87,8 +88,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def tables(run: Path, others: Sequence[Path]) -> list[PaperTable]:
-    """The paper's tables from this run and those to compare it with, each folder once."""
-    return paper_tables([read_source(path) for path in {path.resolve(): path for path in (run, *others)}.values()])
+    """The paper's tables from this run and those to compare it with, each folder once; of several, pass@1 first."""
+    sources = [read_source(path) for path in {path.resolve(): path for path in (run, *others)}.values()]
+    return [*([side_by_side(sources)] if len(sources) > 1 else []), *paper_tables(sources)]
 
 
 def commands(run: Run, others: Sequence[Path] = ()) -> list[tuple[str, str]]:
