@@ -160,7 +160,9 @@ def dag_show(
 ) -> None:
     """Draw the graph of one problem, also one with faults; other rows may be bad."""
     from nemo_aopsd.dag_files import fault_lines, find_row, unread_note
+    from nemo_aopsd.files import keep_inputs
 
+    keep_inputs([out], [("FILE", file)])
     row, raw, broken = find_row(file, problem)
     if raw is None:
         raise UserError(f"{row.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
@@ -186,9 +188,10 @@ def demo(
     config = load_config(DEMO_CONFIG, [run_folder.path_override("logger.log_dir", out), *(overrides or [])])
     if config.aopsd.evaluation.data_path is None:
         raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
+    run = _run(config)
+    _keep_inputs(config, run)
     # So small a model gains nothing from more threads, and on a busy machine they wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    run = _run(config)
     with run_folder.lock(run):
         run_folder.remove_run(run)
         run_folder.check_free(run, _checkpoints(config))
@@ -208,6 +211,18 @@ def demo(
     typer.echo(f"demo ok: {rates}, report {page}")
 
 
+def _keep_inputs(config: Config, run: Path) -> None:
+    """Nothing that the demo reads may lie in the folder whose run it replaces."""
+    from nemo_aopsd.files import keep_inputs
+
+    read = {
+        "policy.model_name": config.policy["model_name"],
+        "data.train.data_path": config.data["train"]["data_path"],
+        "aopsd.evaluation.data_path": config.aopsd.evaluation.data_path,
+    }
+    keep_inputs([run], [(key, Path(path)) for key, path in read.items()])
+
+
 def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     engine_module(config).check(config)
     return check_inputs(config)
@@ -218,9 +233,12 @@ def _train(
 ) -> None:
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
+    from nemo_aopsd.row_lengths import check_lengths
     from nemo_aopsd.trainer import train as train_problems
 
     engine = engine_module(config).build(config)
+    for warning in check_lengths(config, problems, held_out, engine.tokenizer):
+        typer.echo(f"warning: {warning}", err=True)
     run = _run(config)
     comment = typed.replace("\n", "\\n")
     atomic_write(run / "config.yaml", f"# {comment}\n{to_yaml(config)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -16,40 +17,72 @@ from nemo_aopsd.errors import UserError
 
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Replace `path` by `content`. On any failure (a full disk, say) the old file stays as it was."""
-    beside = path.with_name(f".{path.name}.partial")
+    beside = _partial(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with naming(path), beside.open("wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with naming(path):
+        try:
+            with beside.open("wb") as file:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside `path` that becomes `path` if the block succeeds and vanishes if it does not."""
-    beside = path.with_name(f".{path.name}.partial")
+    beside = _partial(path)
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
     try:
+        beside.mkdir(parents=True)
         yield beside
         shutil.rmtree(path, ignore_errors=True)
         beside.replace(path)
+    except OSError as error:
+        if error.filename:
+            error.filename = str(error.filename).replace(str(beside), str(path), 1)
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give a failed write the name of its file, which the system's error for a full disk lacks."""
+    """Give a failed write the name of its file: a full disk names none, and the file beside it is no one's business."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename, error.filename2 = str(path), None
         raise
+
+
+def keep_inputs(written: Iterable[Path], read: Iterable[tuple[str, Path | None]], option: str = "--out") -> None:
+    """Raise UserError if a file that is to be written, or the one beside it on the way there, is also read.
+
+    `read` are pairs of what the user calls a file, and its path, None if it was not given. Links, hard links and other
+    spellings of a path count, and so does what lies inside of a folder that is to be replaced as a whole.
+    """
+    given = [(name, Path(path)) for name, path in read if path is not None]
+    for target, (name, path) in itertools.product(written, given):
+        with naming(target):
+            lost = next((place for place in (target, _partial(target)) if _would_take(place, path)), None)
+        if lost:
+            raise UserError(
+                f"{option}: would write {lost} over {name} {path}. Choose another {option}, or move the file."
+            )
+
+
+def _would_take(place: Path, path: Path) -> bool:
+    if place.exists() and path.exists() and place.samefile(path):
+        return True
+    place, path = Path(os.path.realpath(place)), Path(os.path.realpath(path))
+    return place == path or place in path.parents
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
 
 
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:

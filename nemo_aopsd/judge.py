@@ -21,7 +21,7 @@ from nemo_aopsd.types import Sampling, Tokens
 
 _MARKUP = re.compile(r"<\s*([|\uff5c][^<>]*[|\uff5c]|/?\s*attempt)\s*>", re.IGNORECASE)
 _UNCLOSED = re.compile(r'\[\s*["\d][^\]]*\Z')  # a list that ran out of tokens
-_CUT = "\n[... middle of the attempt left out ...]\n"
+CUT = "\n[... middle of the attempt left out ...]\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +148,4 @@ def shorten(response: Tokens, tokenizer: Tokenizer, limit: int) -> tuple[str, bo
         return tokenizer.decode(response), False
     head = limit // 2
     tail = limit - head
-    return tokenizer.decode(response[:head]) + _CUT + tokenizer.decode(response[len(response) - tail :]), True
+    return tokenizer.decode(response[:head]) + CUT + tokenizer.decode(response[len(response) - tail :]), True

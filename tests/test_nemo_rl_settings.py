@@ -5,9 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from nemo_aopsd.config_files import load_config
+from nemo_aopsd.engines import nemo_rl
+from nemo_aopsd.engines.nemo_rl.config_tree import Tree
 from nemo_aopsd.engines.nemo_rl.settings import Settings, read_settings
+from nemo_aopsd.engines.nemo_rl.stock_recipes import refuse_stock_recipe
 from nemo_aopsd.errors import UserError
 
 CONFIGS = Path(__file__).parents[1] / "examples" / "configs"
@@ -22,6 +26,12 @@ ONE_GPU_WIDE = f"{TP}=1", f"{SP}=false"
 FP8, ON_DTENSOR = f"{MEGATRON}.fp8_cfg.enabled=true", (f"{MEGATRON}.enabled=false", f"{DTENSOR}.enabled=true")
 
 TOP_K = "aopsd.objective.name=topk_fkl", "aopsd.objective.top_k_form=none", "aopsd.weighting=uniform"
+
+
+@pytest.fixture(autouse=True)
+def no_model_is_here(tmp_path, monkeypatch):
+    """What this machine has downloaded would have its own sizes: test_nemo_rl_model_sizes.py."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
 
 
 def settings(*overrides, environment=ENVIRONMENT, name="qwen3_4b_megatron"):
@@ -107,6 +117,10 @@ def test_an_odd_tokenizer_is_kept():
         # teacher
         (["aopsd.teacher.weights=ema"], "aopsd.teacher.weights", "ema", "Set aopsd.teacher.weights=frozen"),
         (["aopsd.teacher.weights=live"], "aopsd.teacher.weights", "live", "aopsd.engine=local"),
+        (
+            ["++grpo.skip_reference_policy_logprobs_calculation=true"],
+            *("grpo.skip_reference_policy_logprobs_calculation", "true", "=false, or leave it out"),
+        ),
         ([f"{MEGATRON}.peft.enabled=true"], f"{MEGATRON}.peft.enabled", "true", f"Set {MEGATRON}.peft.enabled=false"),
         (
             [*ON_DTENSOR, f"{DTENSOR}.lora_cfg.enabled=true"],
@@ -360,10 +374,41 @@ def test_a_tracker_needs_its_block():
     assert settings("logger.monitor_gpus=true", "logger.tensorboard_enabled=true")
 
 
+@pytest.mark.parametrize(
+    ("name", "block", "command"),
+    [
+        ("sft_nemo_rl", "sft", "python examples/run_sft.py --config FILE (docs/nemo_rl.md)"),
+        *(
+            (
+                *(name, "env.aopsd_progress"),
+                "python -m nemo_aopsd.engines.nemo_rl.run_stock examples/run_grpo.py --config FILE "
+                "(docs/nemo_rl_environment.md)",
+            )
+            for name in ("grpo_progress_reward", "grpo_correct_nemo_rl")
+        ),
+    ],
+)
+def test_a_recipe_for_a_script_of_nemo_rl_s_is_sent_there(name, block, command):
+    """With nothing else: its other settings are right where it belongs."""
+    with pytest.raises(UserError) as error:
+        nemo_rl.check(load_config(CONFIGS / f"{name}.yaml"))
+    (line,) = str(error.value).split("\n")
+    assert line.startswith(f"config: with the block `{block}` this is a recipe for NeMo RL's own examples/run_")
+    assert f"From the NeMo RL folder run: {command}." in line
+
+
+def test_blocks_of_other_scripts_may_stay_in_a_config_of_ours():
+    overrides = ("++env.math.num_workers=8", "++data.default.dataset_name=OpenMathInstruct-2", "++distillation.seed=1")
+    assert settings(*overrides).backend == "megatron"
+    refuse_stock_recipe(Tree(load_config(CONFIGS / "aopsd_qwen3_4b_megatron.yaml", overrides).raw))
+
+
 def test_neither_torch_nor_nemo_rl_is_imported():
     code = (
-        "import sys, nemo_aopsd.engines.nemo_rl.settings; "
-        "print(sorted({'torch', 'nemo_rl', 'ray', 'vllm'} & set(sys.modules)))"
+        "import sys, nemo_aopsd.engines.nemo_rl.settings as settings; "
+        "from nemo_aopsd.config_files import load_config; "
+        f"settings.read_settings(load_config({str(CONFIGS / 'aopsd_qwen3_4b_megatron.yaml')!r}), {ENVIRONMENT!r}); "
+        "print(sorted({'torch', 'transformers', 'nemo_rl', 'ray', 'vllm'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found == "[]\n"

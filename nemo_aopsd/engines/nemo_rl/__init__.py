@@ -9,7 +9,9 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.config import Config
+from nemo_aopsd.engines.nemo_rl.config_tree import Tree
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
+from nemo_aopsd.engines.nemo_rl.stock_recipes import refuse_stock_recipe
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 def check(config: Config) -> None:
     """All that can be checked before a GPU is taken. Raises UserError; imports neither torch nor NeMo RL."""
+    refuse_stock_recipe(Tree(config.raw))
     faults = []
     missing = [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,7 +1,8 @@
 """Every setting with which this engine could not work or would learn wrongly, before a GPU is taken.
 
 All that is wrong is listed at once: set-up takes minutes, and several of these faults would not stop a run but spoil
-it. Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`. Sizes: size_refusals.py.
+it. Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`. Sizes: size_refusals.py, and those that
+the model decides: model_refusals.py. What is no config of AOPSD at all: stock_recipes.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from nemo_aopsd.config import CONTINUED
 from nemo_aopsd.engines.nemo_rl.config_tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable
 from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be, shown
+from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.engines.nemo_rl.size_refusals import SIZE_RULES, broken_sizes
 
 TRACKERS = ("wandb", "swanlab", "tensorboard", "mlflow")
@@ -20,7 +22,7 @@ TRACKERS = ("wandb", "swanlab", "tensorboard", "mlflow")
 def find_faults(tree: Tree, environment: Mapping[str, str]) -> list[Fault]:
     """One for each setting that cannot stay, of the config and of the driver's environment."""
     faults = [*broken_sizes(tree)]
-    for rule in (*_RULES, *SIZE_RULES):
+    for rule in (*_RULES, *SIZE_RULES, *MODEL_RULES):
         faults += _apply(rule, tree)
     return [*faults, *_environment_faults(tree, environment)]
 
@@ -58,6 +60,10 @@ def _teacher(tree: Tree) -> Iterator[Fault]:
     key = f"{MEGATRON}.peft.enabled" if tree.uses_megatron else f"{DTENSOR}.lora_cfg.enabled"
     if tree[key]:
         yield must_be(tree, key, False, "this engine trains all weights")
+    key = "grpo.skip_reference_policy_logprobs_calculation"
+    if tree[key]:
+        why = "the teacher's log-probs are the reference's; nothing of the block `grpo` is read here"
+        yield must_be(tree, key, False, why, "leave it out")
 
 
 def _sampler(tree: Tree) -> Iterator[Fault]:

@@ -1,0 +1,191 @@
+"""What goes wrong in a run on a cluster: a clear error or a counted failure, and never half a checkpoint.
+
+NeMo RL's workers are faked on a CPU. Deaths at other moments: test_engine.py.
+"""
+
+# ruff: noqa: F401, F811  the fixtures are those of test_engine.py
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+from safetensors.torch import load_file, save_file
+
+from nemo_aopsd.engines import nemo_rl
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_journal
+from nemo_aopsd.trainer import train
+from tests.nemo_rl import fake_cluster
+from tests.nemo_rl.test_engine import REPO, config, engine, one_process, problems, turns
+
+LENGTH = "policy.max_total_sequence_length"
+
+
+def run_folder(config):
+    return Path(config.logger["log_dir"])
+
+
+def changed(config, *, policy=None, **aopsd):
+    """The config with other settings and short answers; a checkpoint each step."""
+    judge = replace(config.aopsd.judge, max_new_tokens=24)
+    short = {"generation": config.policy["generation"] | {"max_new_tokens": 16}}
+    return replace(
+        config,
+        policy=config.policy | short | (policy or {}),
+        aopsd=replace(config.aopsd, judge=judge, **aopsd),
+        checkpointing=config.checkpointing | {"save_period": 1, "keep_top_k": 9},
+    )
+
+
+def contents(folder):
+    """Every file of a folder with its bytes, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def checkpoints(config):
+    folder = run_folder(config) / "checkpoints"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_prompts_without_room_are_refused_before_a_worker_starts(command_line, config, turns):
+    words = [
+        f"train {REPO}/examples/configs/aopsd_tiny_h100.yaml logger.log_dir={run_folder(config)} {LENGTH}=40",
+        f"data.train.data_path={config.data['train']['data_path']} aopsd.evaluation.data_path=null",
+        *("policy.generation.max_new_tokens=8", "aopsd.judge.max_new_tokens=8"),
+    ]
+    start = time.monotonic()
+    code, _, err = command_line(" ".join(words))
+    assert time.monotonic() - start < 20
+    assert code == 2 and err.startswith("error: data and lengths do not fit:\n- ")
+    assert f"{LENGTH} is 40; expected at least " in err and "the teacher's prompt leaves no room for one token" in err
+    assert turns == {} and checkpoints(config) == []
+
+
+def test_a_teacher_s_prompt_that_grows_too_long_ends_the_run_at_the_last_checkpoint(
+    config,
+    problems,
+    engine,
+    monkeypatch,
+):
+    """As where an attempt reaches more than those before it, which a warning at the start has told."""
+    config = changed(config, max_num_steps=3)
+    render, longer = engine.tokenizer.render, []
+
+    def grow(messages, thinking):
+        prompt = render(messages, thinking)
+        return prompt * 9 if longer and "graph:" in messages[0]["content"] else prompt
+
+    monkeypatch.setattr(engine.tokenizer, "render", grow)
+    save = engine.save
+    monkeypatch.setattr(engine, "save", lambda folder: (save(folder), longer.append(True)))
+    told = rf"problems\.jsonl:\d+: problem '.*': teacher prompt \d+ \+ response \d+ \+ probe 8 .* exceed {LENGTH}=384"
+    with pytest.raises(UserError, match=rf"{told}\. Raise it, or set aopsd\.context\.on_overlong=drop"):
+        train(config, problems, None, engine, run_folder(config), resume=False)
+    assert checkpoints(config) == ["step_000001"]
+
+
+def test_a_judge_that_answers_garbage_only_is_counted_and_teaches_nothing_of_the_attempt(
+    config,
+    problems,
+    engine,
+    monkeypatch,
+):
+    config = changed(config, max_num_steps=2)
+    answer, asked = fake_cluster.FakeLLM._answer, []
+    garbage = engine.tokenizer.encode("12 + [ 7")
+
+    def babble(llm, prompt, params):
+        output = answer(llm, prompt, params)
+        if params.max_tokens == config.aopsd.judge.max_new_tokens:  # neither a rollout's 16 nor a probe's 7 or 8
+            asked.append(params.temperature)
+            output.outputs[0].token_ids = garbage
+            output.outputs[0].logprobs = output.outputs[0].logprobs[: len(garbage)]
+        return output
+
+    monkeypatch.setattr(fake_cluster.FakeLLM, "_answer", babble)
+    train(config, problems, None, engine, run_folder(config), resume=False)
+    # 8 initial attempts and 2 steps of 4 rollouts, each asked greedily and once more by sampling
+    assert sorted(asked) == [0.0] * 16 + [1.0] * 16
+    lines = list(read_journal(run_folder(config) / "metrics.jsonl", "step"))
+    assert [line["judge/failed"] for line in lines] == [4.0, 4.0]
+    assert not any("dag/progress" in line for line in lines)
+    for line in read_journal(run_folder(config) / "initial_progress.jsonl", "problem_id", "progress"):
+        assert line["progress"] == []
+    for step in (1, 2):
+        for row in (run_folder(config) / f"rollouts/step_{step:06d}.jsonl").read_text().splitlines():
+            record = json.loads(row)
+            assert (record["judge_failed"], record["reached"], record["progress"]) == (True, [], None)
+            assert "reached" not in engine.tokenizer.decode(record["teacher_prompt"])
+    assert checkpoints(config) == ["step_000001", "step_000002"]
+
+
+def other_model(config, folder, scale):
+    """The config with the embedded model in `folder`, its weights scaled."""
+    shutil.copytree(config.policy["model_name"], folder)
+    for path in folder.glob("*.safetensors"):
+        weights = load_file(path)
+        save_file({name: weight * scale for name, weight in weights.items()}, path, metadata={"format": "pt"})
+    tokenizer = config.policy["tokenizer"] | {"name": str(folder)}
+    return changed(config, policy={"model_name": str(folder), "tokenizer": tokenizer}, max_num_steps=3)
+
+
+def test_another_model_of_the_same_shape_is_refused_by_the_teacher_s_checksum(config, problems, engine, tmp_path):
+    train(changed(config), problems, None, engine, run_folder(config), resume=False)
+    before = contents(run_folder(config))
+    other = other_model(config, tmp_path / "other", 1.5)
+    with pytest.raises(UserError, match=r"step_000002: the teacher's weights differ .*SHA-256.*policy\.model_name"):
+        train(other, problems, None, nemo_rl.build(other), run_folder(config), resume=True)
+    assert contents(run_folder(config)) == before
+
+
+def test_another_model_of_another_shape_is_refused_before_workers_start(config, problems, engine, turns, tmp_path):
+    train(changed(config), problems, None, engine, run_folder(config), resume=False)
+    engine.stop()
+    before = contents(run_folder(config))
+    other = other_model(config, tmp_path / "other", 1.0)
+    shape = json.loads((tmp_path / "other/config.json").read_text())
+    deeper = {"num_hidden_layers": 4, "layer_types": ["full_attention"] * 4}
+    (tmp_path / "other/config.json").write_text(json.dumps(shape | deeper))
+    with pytest.raises(UserError, match=r"another model \(num_hidden_layers 3, now 4\)\. Point policy\.model_name"):
+        train(other, problems, None, nemo_rl.build(other), run_folder(config), resume=True)
+    assert turns == {}
+    assert contents(run_folder(config)) == before
+
+
+@pytest.mark.parametrize("moment", ["train", "get_logprobs", "save_checkpoint"])
+def test_a_training_worker_that_dies_in_the_second_step_leaves_the_first_one_s_checkpoint(
+    config,
+    problems,
+    engine,
+    monkeypatch,
+    moment,
+):
+    config = changed(config)
+    policy = engine.cluster.policy
+    save = policy.save_checkpoint
+
+    def die(*args, **kwargs):
+        if moment == "save_checkpoint":
+            Path(args[0]).parent.mkdir(parents=True)
+            Path(args[0]).write_bytes(b"half")
+        raise ray.exceptions.ActorDiedError()
+
+    def save_once(*paths):
+        save(*paths)
+        monkeypatch.setattr(policy, moment, die)
+
+    monkeypatch.setattr(policy, "save_checkpoint", save_once)
+    with pytest.raises(UserError, match=r"a worker died.*Nothing of the last checkpoint is lost.*--resume"):
+        train(config, problems, None, engine, run_folder(config), resume=False)
+    assert checkpoints(config) == ["step_000001"]
+
+    again = nemo_rl.build(config)
+    train(config, problems, None, again, run_folder(config), resume=True)
+    assert checkpoints(config) == ["step_000001", "step_000002"]
+    assert [line["step"] for line in read_journal(run_folder(config) / "metrics.jsonl", "step")] == [1, 2]
