@@ -13,6 +13,7 @@ import typer
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
+    from nemo_aopsd.config import Config
     from nemo_aopsd.judge_eval import Judge
 
 data_app = typer.Typer(help="Make problems files.", no_args_is_help=True)
@@ -66,8 +67,10 @@ def dag_build(
     from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
     from nemo_aopsd.dag_pipeline.pipeline import Settings, build
     from nemo_aopsd.dag_pipeline.progress import watching
-    from nemo_aopsd.dag_pipeline.results import beside, summary_lines
+    from nemo_aopsd.dag_pipeline.results import beside, files_of, summary_lines
+    from nemo_aopsd.files import keep_inputs
 
+    keep_inputs(files_of(out), [("PROBLEMS", problems)])
     settings = Settings(
         model=model,
         judge_model=judge_model,
@@ -95,12 +98,16 @@ def dag_stats(
     out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
 ) -> None:
     """Nodes, depth, width, fan-in and fan-out, transitive edges and answer leaks of the graphs of FILE."""
+    from nemo_aopsd.dag_files import unread_note
     from nemo_aopsd.dag_stats import measure_file, table
-    from nemo_aopsd.files import write_jsonl
+    from nemo_aopsd.files import keep_inputs, write_jsonl
 
-    rows = measure_file(file)
+    keep_inputs([out] if out else [], [("FILE", file)])
+    rows, broken = measure_file(file)
     for line in table(rows):
         typer.echo(line)
+    if broken:
+        typer.echo(f"warning {unread_note(file, broken)}", err=True)
     if out:
         write_jsonl(out, rows)
         typer.echo(out)
@@ -113,7 +120,9 @@ def dag_browse(
     """Write a page to search and read the graphs of FILE; it needs no network and no server."""
     from nemo_aopsd.dag_browser import write_browser
     from nemo_aopsd.dag_files import unread_note
+    from nemo_aopsd.files import keep_inputs
 
+    keep_inputs([out], [("FILE", file)])
     count, broken = write_browser(file, out)
     if broken:
         typer.echo(f"warning {unread_note(file, broken)}", err=True)
@@ -136,11 +145,11 @@ def data_prepare(
     revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")] = None,
 ) -> None:
     """Problems with solutions and gold answers that parse, each once, none of them in an evaluation set."""
-    from nemo_aopsd.data_prepare import parse_mapping, prepare
+    from nemo_aopsd.data_prepare import files_of, parse_mapping, prepare
     from nemo_aopsd.data_source import read_source
+    from nemo_aopsd.files import keep_inputs
 
-    if Path(source).resolve() == out.resolve():
-        raise UserError(f"--out {out}: would replace the source. Choose another name.")
+    keep_inputs(files_of(out), [("SOURCE", Path(source)), *(("--against", path) for path in against or [])])
     rows = read_source(source, split=split, revision=revision)
     report = prepare(rows, parse_mapping(mapping or []), against or [], out)
     for line in report.lines():
@@ -167,14 +176,20 @@ def judge_eval(
 ) -> None:
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
     from nemo_aopsd import judge_eval as evaluation
+    from nemo_aopsd.config_files import load_config
+    from nemo_aopsd.files import keep_inputs
 
     if (base_url is None) == (config is None) or (base_url is None) != (model is None):
         raise UserError("give either --base-url and --model, or --config; not both.")
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
+    settings = load_config(config, overrides or []) if config else None
+    read = [("--cases", cases), ("--problems", problems), ("--config", config)]
+    read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
+    keep_inputs([out] if out else [], read)
     loaded = evaluation.load_cases(cases, problems)
-    if config:
-        judge = _local_judge(config, overrides or [])
+    if settings:
+        judge = _local_judge(settings)
     else:
         from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
 
@@ -188,13 +203,11 @@ def judge_eval(
         typer.echo(out)
 
 
-def _local_judge(path: Path, overrides: list[str]) -> Judge:
+def _local_judge(config: Config) -> Judge:
     """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
     from nemo_aopsd.cli import engine_module
-    from nemo_aopsd.config_files import load_config
     from nemo_aopsd.judge_eval import local_judge
 
-    config = load_config(path, overrides)
     engine = engine_module(config).build(config)
     aopsd = config.aopsd
     model = engine.teacher if aopsd.judge.model == "teacher" else engine.student

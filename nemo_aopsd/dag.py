@@ -17,6 +17,12 @@ import networkx as nx
 
 from nemo_aopsd.errors import UserError
 
+_DENIED = re.compile(
+    r"\b(?:no|neither|not|if|whether|unless|suppose|supposing|assume|assuming)"
+    r"(?:\W+(?:that|the|an?|any|such|possible|final|correct))*\W*$",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -197,13 +203,25 @@ def words_answer(statement: str, answer: str, *, is_last: bool) -> bool:
     if not answer.strip(" \t\n$"):
         return False
     claim, closing = _answer_patterns(answer)
-    return bool(claim.search(statement) or (is_last and closing.search(statement)))
+    statement = " ".join(statement.split())  # long blanks would hold the search up
+    if is_last and closing.search(statement):
+        return True
+    return any(not is_no_claim(statement[: match.start()]) for match in claim.finditer(statement))
+
+
+def is_no_claim(before: str) -> bool:
+    """Does the text before the word "answer" deny it or suppose it only: "No answer is 0", "if the answer is 0"?
+
+    >>> is_no_claim("There is no possible "), is_no_claim("It is not hard to see that the ")
+    (True, False)
+    """
+    return bool(_DENIED.search(before[-60:]))
 
 
 @lru_cache(maxsize=1024)
 def _answer_patterns(answer: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     answer = answer.strip().strip("$")
     value = f"0*{answer.lstrip('0') or '0'}" if answer.isdecimal() else re.escape(answer)
-    claim = re.compile(rf"(?:answer\W+(?:is\W+)?|\\boxed\s*\{{\s*){value}(?!\w|[.,]\d)", re.IGNORECASE)
-    closing = re.compile(rf"(?:=|\bis|\bequals)\s*\$?\s*{value}\s*\$?\s*\.?\s*$", re.IGNORECASE)
+    claim = re.compile(rf"(?:answer\W+(?:is\W+)?|\\boxed\s*\{{\s*){value}(?!\w|[.,]\d|\s*[+/^])", re.IGNORECASE)
+    closing = re.compile(rf"(?:(?<![!<>])=|\bis|\bequals)\s*\$?\s*{value}\s*\$?\s*\.?\s*$", re.IGNORECASE)
     return claim, closing

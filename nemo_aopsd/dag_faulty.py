@@ -1,7 +1,8 @@
 """A graph with faults as one that can be drawn: what is faulty must be looked at.
 
 Everything that the file says is kept: an id that only edges name becomes a node marked `is_unknown`, a repeated id
-`id (2)`, a loop or a cycle stays one. Only what has no checkpoints at all cannot be drawn.
+`id (2)` or the next number that no other node has, a loop or a cycle stays one. Only what has no checkpoints at all
+cannot be drawn.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ def drawable(raw: Any, where: str) -> nx.DiGraph:
         named = "; ".join(f"{fault.kind} ({fault.detail})" for fault in hopeless)
         raise UserError(f"{where}: its `dag` cannot be drawn: {named}. Mend the graph.")
     graph = nx.DiGraph()
+    named = {node["id"] for node in raw["nodes"]} | {end for edge in raw["edges"] for end in edge[:2]}
     for node in raw["nodes"]:
-        graph.add_node(_free_name(node["id"], graph), statement=node["statement"])
+        name = node["id"] if node["id"] not in graph else _free_name(node["id"], named | set(graph))
+        graph.add_node(name, statement=node["statement"])
     for edge in raw["edges"]:
         for end in edge[:2]:
             if end not in graph:
@@ -57,9 +60,8 @@ def without_cycles(graph: nx.DiGraph) -> nx.DiGraph:
     return acyclic
 
 
-def _free_name(node_id: str, graph: nx.DiGraph) -> str:
-    name, number = node_id, 1
-    while name in graph:
+def _free_name(node_id: str, taken: set[str]) -> str:
+    number = 2
+    while f"{node_id} ({number})" in taken:
         number += 1
-        name = f"{node_id} ({number})"
-    return name
+    return f"{node_id} ({number})"

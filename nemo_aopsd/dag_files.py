@@ -11,7 +11,7 @@ from typing import Any
 
 from nemo_aopsd.answer_leaks import find_graph_faults
 from nemo_aopsd.dag import Fault
-from nemo_aopsd.data import answer_text, decode_line, read_lines
+from nemo_aopsd.data import answer_text, bad_fields, decode_line, read_lines
 from nemo_aopsd.errors import UserError
 
 
@@ -41,19 +41,26 @@ class Line:
 def check_file(path: str | Path) -> Iterator[CheckedRow]:
     """Each row, good or bad, in order; raises UserError if the file is missing or has no line.
 
-    Besides `graph_faults`: broken_line (bytes or JSON), missing_id, repeated_id, missing_dag.
+    A row without an error is one that the loader of training takes. Besides `graph_faults`: broken_line (bytes or
+    JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields.
     """
+    for _, row in checked_lines(path):
+        yield row
+
+
+def checked_lines(path: str | Path) -> Iterator[tuple[Line, CheckedRow]]:
+    """Each line with its row as `check_file` sees it."""
     seen: dict[str, str] = {}
     for line in decoded_lines(path):
         if line.record is None:
-            yield CheckedRow(line.where, "", [Fault("broken_line", line.why)])
+            yield line, CheckedRow(line.where, "", [Fault("broken_line", line.why)])
             continue
         row = _check_row(line)
         if row.problem_id in seen:
             row.faults.insert(0, Fault("repeated_id", f"first used at {seen[row.problem_id]}"))
         if row.problem_id:
             seen.setdefault(row.problem_id, row.where)
-        yield row
+        yield line, row
 
 
 def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[Line]]:
@@ -107,15 +114,13 @@ def unread_note(path: str | Path, broken: list[Line]) -> str:
 
 
 def _check_row(line: Line) -> CheckedRow:
-    problem_id, faults = line.record.get("id"), []
-    if not isinstance(problem_id, str) or not problem_id.strip():
-        faults.append(Fault("missing_id", f"expected a non-empty string, got {problem_id!r}"))
-        problem_id = ""
+    bad = dict(bad_fields(line.record))
+    faults = [Fault("missing_id" if field == "id" else f"bad_{field}", defect) for field, defect in bad.items()]
     if line.record.get("dag") is None:
         faults.append(Fault("missing_dag", "the row has no `dag`"))
     else:
         faults += graph_faults(line.record)
-    return CheckedRow(line.where, problem_id, faults)
+    return CheckedRow(line.where, "" if "id" in bad else line.record["id"], faults)
 
 
 def _not_found(path: str | Path, problem_id: str, ids: list[str], broken: list[Line]) -> str:

@@ -27,7 +27,7 @@ from matplotlib.text import Text
 from nemo_aopsd import svg
 from nemo_aopsd.dag import Fault, frontier
 from nemo_aopsd.dag_faulty import without_cycles
-from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out
+from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out, num_slots
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
@@ -44,6 +44,8 @@ _LOOKS = {  # face, edge, line width, line style
 _MEANINGS = {"reached": "reached", "next": "next (the frontier)", "later": "later"}
 _PAD, _HEADER, _MARGIN, _LEGEND_WIDTH, _FONT_SIZE = 8.0, 16.0, 14.0, 330.0, 9.5  # points
 _NOTE_HEIGHT, _MOST_NOTES = 13.0, 12
+_MOST_BOXES, _MOST_SLOTS, _LARGEST, _LONGEST_ID = 300, 5000, 200.0, 40  # `_LARGEST` in inches, as for PDF
+_ATOM = re.compile(r"\\[a-zA-Z]+|\\.|\d{1,12}|.")
 
 
 def draw(
@@ -54,12 +56,21 @@ def draw(
     title: str = "",
     faults: Sequence[Fault] = (),
 ) -> None:
-    """Write the picture as SVG, PNG or PDF, by suffix, with its faults beneath. Raises UserError on another suffix."""
+    """Write the picture as SVG, PNG or PDF, by suffix, with its faults beneath.
+
+    Raises UserError on another suffix, and if the graph is too large to be looked at as a picture.
+    """
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: cannot draw a {path.suffix or 'suffixless'} file. Name it {', '.join(SUFFIXES)}.")
+    is_large = len(graph) > _MOST_BOXES or num_slots(without_cycles(graph)) > _MOST_SLOTS
     picture = io.BytesIO()
     with svg.style(), _any_glyph():
-        figure = _figure(graph, reached, title, faults)
+        figure = None if is_large else _figure(graph, reached, title, faults)
+        if figure is None or max(figure.get_size_inches()) > _LARGEST:
+            raise UserError(
+                f"{path}: {len(graph):,} checkpoints and {graph.number_of_edges():,} edges are too many for a picture "
+                "that one can read. Look at the graph in a page: aopsd dag browse FILE --out graphs.html"
+            )
         figure.savefig(picture, format=path.suffix[1:].lower(), dpi=150, facecolor="white")
     atomic_write(path, picture.getvalue())
 
@@ -94,7 +105,7 @@ def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str, faults: Sequ
     figure = Figure(figsize=(1, 1), dpi=72)
     FigureCanvasAgg(figure)
     state = states(graph, reached)
-    heads = {node: f"[{_visible(node)}]  {state[node]}" for node in graph}
+    heads = {node: f"[{_shortened(_visible(node))}]  {state[node]}" for node in graph}
     bodies = {node: _wrap(statement) for node, statement in graph.nodes(data="statement")}
     sizes = {node: _box_size(figure, heads[node], bodies[node]) for node in graph}
     slots, chains = lay_out(without_cycles(graph), sizes)
@@ -136,9 +147,28 @@ def _notes(faults: Sequence[Fault], width: int) -> list[str]:
     return [piece for line in lines for piece in textwrap.wrap(line, width, subsequent_indent="    ")]
 
 
+def _shortened(node_id: str) -> str:
+    """Both ends of a long id; the middle of ids differs least."""
+    if len(node_id) <= _LONGEST_ID:
+        return node_id
+    half = _LONGEST_ID // 2
+    return f"{node_id[:half]}…{node_id[-half:]}"
+
+
 def _wrap(statement: str) -> str:
-    """Short statements in narrow boxes, long ones in wider boxes."""
-    return textwrap.fill(_visible(statement), 30 if len(statement) < 120 else 42)
+    """Short statements in narrow boxes, long ones in wider boxes; no break inside of a LaTeX command."""
+    width, lines = 30 if len(statement) < 120 else 42, [""]
+    for word in _visible(statement).split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1]:
+            lines.append("")
+        for atom in _ATOM.findall(word):
+            if lines[-1] and len(lines[-1]) + len(atom) > width:
+                lines.append("")
+            lines[-1] += atom
+    return "\n".join(lines)
 
 
 def _box_size(figure: Figure, head: str, body: str) -> tuple[float, float]:

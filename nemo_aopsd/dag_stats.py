@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.answer_leaks import find_graph_faults
-from nemo_aopsd.dag import build_graph, find_faults
-from nemo_aopsd.data import answer_text, read_jsonl
+from nemo_aopsd.dag import Fault, build_graph
+from nemo_aopsd.dag_files import Line, checked_lines, unread_note
 from nemo_aopsd.errors import UserError
 
 MEASURES = {
@@ -28,25 +27,25 @@ MEASURES = {
 }
 
 
-def measure_file(path: Path) -> list[dict[str, Any]]:
-    """One record a graph: `id` and `MEASURES`, or `id` and `errors` for one that cannot be used for another reason
-    than an answer leak. Raises UserError if the file holds no graph."""
-    rows = []
-    for where, record in read_jsonl(path):
-        if record.get("dag") is None:
-            continue
-        answer = answer_text(record)
-        errors = [fault.kind for fault in find_faults(record["dag"]) if fault.is_error]
-        found = {"errors": errors} if errors else measure(record["dag"], answer if isinstance(answer, str) else None)
-        rows.append({"id": str(record.get("id", where)), **found})
+def measure_file(path: Path) -> tuple[list[dict[str, Any]], list[Line]]:
+    """One record a graph: `id` and `MEASURES`, or `id` and `errors` for a row that cannot be used for another reason
+    than an answer leak; and the lines that cannot be read. Raises UserError if the file holds no graph."""
+    rows, broken = [], []
+    for line, row in checked_lines(path):
+        if line.record is None:
+            broken.append(line)
+        elif line.record.get("dag") is not None:
+            errors = [fault.kind for fault in row.faults if fault.is_error and fault.kind != "states_answer"]
+            found = {"errors": errors} if errors else measure(line.record["dag"], row.faults)
+            rows.append({"id": row.problem_id or line.where, **found})
     if not rows:
-        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...")
-    return rows
+        unread = f" {unread_note(path, broken)}" if broken else ""
+        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...{unread}")
+    return rows, broken
 
 
-def measure(raw: dict[str, Any], answer: str | None) -> dict[str, int]:
+def measure(raw: dict[str, Any], faults: Sequence[Fault]) -> dict[str, int]:
     """`MEASURES` of a graph without errors other than answer leaks. Layers go by the longest path from a root."""
-    faults = find_graph_faults(raw, answer)
     graph = build_graph(raw)
     layers = list(nx.topological_generations(graph))
     return {

@@ -93,21 +93,37 @@ def load_problems(path: str | Path) -> list[Problem]:
 
 def parse_problem(record: dict[str, Any], where: str) -> Problem:
     """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the field."""
-    answer = answer_text(record)
-    for field, value in (("id", record.get("id")), ("problem", record.get("problem")), ("answer", answer)):
-        if not isinstance(value, str) or not value.strip():
-            raise UserError(f"{where}: `{field}` must be a non-empty string, got {value!r}.")
-    raw_dag = record.get("dag")
+    for _, defect in bad_fields(record):
+        raise UserError(f"{where}: {defect}")
+    answer, raw_dag = answer_text(record), record.get("dag")
     return Problem(
         id=record["id"],
         problem=record["problem"],
         answer=answer,
         where=where,
-        solution=_optional_text(record, "solution", where),
-        plan=_text_list(record, "plan", where),
-        subproblems=_text_list(record, "subproblems", where),
+        solution=record.get("solution"),
+        plan=tuple(record.get("plan") or ()),
+        subproblems=tuple(record.get("subproblems") or ()),
         dag=None if raw_dag is None else dag.build_graph(raw_dag, answer, f"{where} (id {record['id']!r})"),
     )
+
+
+def bad_fields(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each field that is not as it must be, and what is wrong with it. The `dag` is looked at elsewhere.
+
+    >>> list(bad_fields({"id": "p", "problem": "1 + 1?", "answer": 0.5}))
+    [('answer', '`answer` must be a non-empty string, got 0.5.')]
+    """
+    for field, value in (("id", record.get("id")), ("problem", record.get("problem")), ("answer", answer_text(record))):
+        if not isinstance(value, str) or not value.strip():
+            yield field, f"`{field}` must be a non-empty string, got {repr(value)[:80]}."
+    if not isinstance(record.get("solution"), str | None):
+        yield "solution", f"`solution` must be a string, got {type(record['solution']).__name__}."
+    for field in ("plan", "subproblems"):
+        value = record.get(field)
+        is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
+        if value is not None and not is_list:
+            yield field, f"`{field}` must be a list of non-empty strings, got {str(value)[:80]!r}."
 
 
 def answer_text(record: dict[str, Any]) -> Any:
@@ -128,19 +144,3 @@ def fingerprint(problems: Iterable[Problem]) -> str:
         shown = [item.id, item.problem, item.answer, item.solution, item.plan, item.subproblems, graph]
         digest.update(json.dumps(shown).encode())
     return digest.hexdigest()
-
-
-def _optional_text(record: dict[str, Any], field: str, where: str) -> str | None:
-    value = record.get(field)
-    if value is not None and not isinstance(value, str):
-        raise UserError(f"{where}: `{field}` must be a string, got {type(value).__name__}.")
-    return value
-
-
-def _text_list(record: dict[str, Any], field: str, where: str) -> tuple[str, ...]:
-    value = record.get(field)
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-        raise UserError(f"{where}: `{field}` must be a list of non-empty strings, got {str(value)[:80]!r}.")
-    return tuple(value)

@@ -73,6 +73,21 @@ def test_rows_that_cannot_be_read_are_counted_and_stop_nothing(tmp_path):
         write_browser(source, tmp_path / "page.html")
 
 
+def test_rows_that_training_refuses_are_marked(tmp_path):
+    source = tmp_path / "d.jsonl"
+    rows = [row("p", ["a"]), row("p", ["b"]), row(None, ["c"]), row("q", ["d"], answer=0.5)]
+    source.write_text("".join(json.dumps(record) + "\n" for record in rows))
+    write_browser(source, tmp_path / "page.html")
+    shown = embedded(tmp_path / "page.html")
+    assert [entry["usable"] for entry in shown] == [True, False, False, False]
+    assert [fault.split(":")[0] for entry in shown for fault in entry["faults"]] == [
+        "repeated_id",
+        "missing_id",
+        "bad_answer",
+    ]
+    assert all(entry["layers"] for entry in shown) and shown[2]["id"] == f"{source}:3"
+
+
 def test_file_without_graphs_is_refused(tmp_path):
     source = tmp_path / "d.jsonl"
     source.write_text('{"id": "a"}\n')

@@ -7,6 +7,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from nemo_aopsd.answer_leaks import find_answer_leaks
 from nemo_aopsd.dag import find_faults
 from nemo_aopsd.dag_files import check_file, fault_lines, find_row
 from nemo_aopsd.dag_pipeline.client import Completion
@@ -29,8 +30,12 @@ def graph(nodes, edges=()):
 @pytest.fixture
 def write(tmp_path):
     def write(*rows):
+        """Lines as they are, rows with a problem and an answer if they have none."""
         path = tmp_path / "graphs.jsonl"
-        path.write_bytes(b"\n".join(row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows))
+        default = {"problem": "?", "answer": "77"}
+        path.write_bytes(
+            b"\n".join(row if isinstance(row, bytes) else json.dumps(default | row).encode() for row in rows)
+        )
         return path
 
     return write
@@ -78,9 +83,43 @@ def test_an_answer_means_what_it_means_in_training(write, answer):
     stated = {"nodes": [{"id": "a", "statement": f"The answer is {answer}."}], "edges": []}
     path = write({"id": "p", "problem": "?", "answer": answer, "dag": stated})
     states_answer = kinds(path) == [["states_answer"]]
+    assert states_answer or kinds(path) == [["bad_answer"]]
     assert states_answer == (answer in (0, "0", 7) and answer is not True)
     with pytest.raises(UserError, match="states_answer" if states_answer else "`answer` must be"):
         load_problems(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds_found"),
+    [
+        ({}, []),
+        ({"answer": 7, "solution": "", "plan": [], "subproblems": ["so?"], "extra": [1]}, []),
+        ({"answer": 0.5}, ["bad_answer"]),
+        ({"answer": True}, ["bad_answer"]),
+        ({"answer": ["7"]}, ["bad_answer"]),
+        ({"answer": None}, ["bad_answer"]),
+        ({"answer": " "}, ["bad_answer"]),
+        ({"problem": None}, ["bad_problem"]),
+        ({"problem": ""}, ["bad_problem"]),
+        ({"id": 7}, ["missing_id"]),
+        ({"solution": 1, "plan": "walk", "subproblems": [""]}, ["bad_solution", "bad_plan", "bad_subproblems"]),
+        ({"plan": [1], "dag": graph("ab", ["ab", "ba"])}, ["bad_plan", "cycle"]),
+        ({"dag": {"nodes": [{"id": "a", "statement": "x = 1/2"}], "edges": []}, "answer": "0.5"}, ["states_answer"]),
+    ],
+)
+def test_usable_means_that_training_takes_the_row(write, change, kinds_found):
+    path = write({"id": "p", "dag": graph("a")} | change)
+    (row,) = check_file(path)
+    assert [fault.kind for fault in row.faults] == kinds_found
+    if not kinds_found:
+        assert len(load_problems(path)) == 1
+    elif kinds_found == ["states_answer"]:  # by value: the start of training asks, not the loader
+        assert len(list(find_answer_leaks(load_problems(path)[0].dag, "0.5"))) == 1
+    else:
+        with pytest.raises(UserError):
+            load_problems(path)
+    shown = measure_file(path)[0][0]
+    assert shown.get("errors", []) == [kind for kind in kinds_found if kind != "states_answer"]
 
 
 LEAKS = [
@@ -102,10 +141,12 @@ def test_check_stats_and_build_agree_on_answer_leaks(write, statements, answer, 
     nodes = [{"id": str(number), "statement": text} for number, text in enumerate(statements, start=1)]
     path = write({"id": "p", "problem": "?", "answer": answer, "dag": {"nodes": nodes, "edges": [["1", "2"]]}})
     (row,) = check_file(path)
-    assert {fault.detail.split("'")[1] for fault in row.faults} == leaking
-    assert {fault.kind for fault in row.faults} <= {"states_answer"} and row.has_errors == bool(leaking)
-    assert measure_file(path)[0]["answer_leaks"] == len(leaking)
-    if answer is not None:  # nothing is built without one
+    if answer is None:  # nothing is built or trained without one
+        assert [fault.kind for fault in row.faults] == ["bad_answer"]
+    else:
+        assert {fault.detail.split("'")[1] for fault in row.faults} == leaking
+        assert {fault.kind for fault in row.faults} <= {"states_answer"} and row.has_errors == bool(leaking)
+        assert measure_file(path)[0][0]["answer_leaks"] == len(leaking)
         asked = [node | {"requires": ["1"] * (node["id"] == "2")} for node in nodes]
         reply = Completion(json.dumps({"checkpoints": asked, "answer_requires": ["2"]}), "stop", None, None)
         built = read_compressed(reply, answer, read_compressed(reply, "-", nx.empty_graph(2)).graph)
@@ -215,6 +256,8 @@ def test_graphs_of_others_get_their_known_verdict():
     for record, row in zip(records, check_file(path), strict=True):
         found = {fault.kind for fault in row.faults}
         assert row.problem_id == record["id"]
+        assert ("bad_answer" in found) == (record["answer"] is None)  # most have none, which is our rule, too
+        found -= {"bad_answer"}
         assert found - {"states_answer", "transitive_edge"} == set(record["faults"]) - {"transitive_edge"}, row
         if "states_answer" in found:
             stating.add(record["id"])

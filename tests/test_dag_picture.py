@@ -1,5 +1,6 @@
 import itertools
 import json
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -60,6 +61,51 @@ def test_long_edge_runs_past_the_boxes_between():
     crossing = slots[("0", "2", 1)]
     assert crossing.y == slots["1"].y
     assert abs(crossing.x - slots["1"].x) >= 25 + GAP_X
+
+
+@pytest.mark.parametrize("middle", [30, 199])
+def test_wide_layers_take_several_rows(middle):
+    """0 -> 1..middle -> last, boxes of 178 + 22: 12 fit into a row of 2,400."""
+    last = middle + 1
+    graph = graph_of(last + 1, [(0, n) for n in range(1, last)] + [(n, last) for n in range(1, last)])
+    slots, chains = lay_out(graph, dict.fromkeys(graph, (178.0, 20.0)))
+    rows = {slots[str(n)].y for n in range(1, last)}
+    assert len(rows) == -(-middle // 12)
+    assert max(slot.x for slot in slots.values()) - min(slot.x for slot in slots.values()) < 2500
+    for chain in chains:
+        assert all(upper.y < lower.y for upper, lower in itertools.pairwise(slots[key] for key in chain))
+    for one, other in itertools.combinations(slots.values(), 2):
+        if one.y == other.y:
+            assert abs(one.x - other.x) >= (one.width + other.width) / 2 + GAP_X - 1e-6
+
+
+def test_a_wide_graph_gives_a_picture_of_bearable_size(tmp_path):
+    dag_picture.draw(graph_of(200, [(0, n) for n in range(1, 200)]), tmp_path / "graph.png")
+    with Image.open(tmp_path / "graph.png") as image:
+        assert max(image.size) < 6000
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [[(n, (n + 1) % 3000) for n in range(3000)], [(n, m) for n in range(60) for m in range(n + 1, 60)]],
+    ids=["cycle", "every pair"],
+)
+def test_too_large_graphs_are_refused_at_once(tmp_path, edges):
+    graph = graph_of(max(max(edge) for edge in edges) + 1, edges)
+    started = time.process_time()
+    with pytest.raises(UserError, match=r"too many for a picture.*aopsd dag browse"):
+        dag_picture.draw(graph, tmp_path / "graph.svg")
+    assert time.process_time() - started < 2 and list(tmp_path.iterdir()) == []
+
+
+def test_long_ids_are_shortened_and_commands_stay_whole():
+    graph = nx.DiGraph()
+    graph.add_node("a" * 300 + "z", statement=r"x=" + r"\angle" * 40)
+    texts = svg_texts(dag_picture.draw_svg(graph))
+    assert [text for text in texts if text.startswith("[")] == ["[" + "a" * 20 + "…" + "a" * 19 + "z]  next"]
+    lines = [text for text in texts if r"\angle" in text]
+    assert "".join(lines) == r"x=" + r"\angle" * 40 and all(len(line) <= 42 for line in lines)
+    assert all(line.removeprefix("x=").replace(r"\angle", "") == "" for line in lines)
 
 
 def test_states_by_hand():
@@ -186,7 +232,7 @@ def test_faulty_graphs_are_drawn_with_their_faults(tmp_path, name):
 
 def test_nothing_of_the_file_is_lost_by_drawing():
     graph = drawable(raw_of(["a", "a", "a (2)", "b"], "ab", "zb", "bb"), "file:1")
-    assert list(graph) == ["a", "a (2)", "a (2) (2)", "b", "z"]
+    assert list(graph) == ["a", "a (3)", "a (2)", "b", "z"]
     assert set(graph.edges) == {("a", "b"), ("z", "b"), ("b", "b")}
     assert dag_picture.states(graph, frozenset()) == dict(
         zip(graph, ["next", "next", "next", "later", "unknown"], strict=True)
@@ -199,6 +245,14 @@ def test_many_faults_do_not_dwarf_the_picture():
         figure = dag_picture._figure(drawable(raw, "file:1"), frozenset(), "", find_faults(raw))
         texts = svg_texts(dag_picture.svg.to_svg(figure))
     assert len([text for text in texts if text.startswith("dangling_edge")]) == 12 and "and 28 more" in texts
+
+
+def test_edges_start_at_the_checkpoint_that_has_their_id():
+    raw = raw_of(["a", "a", "a", "a (2)"], ["a (2)", "a"], ["a (3)", "a"])
+    raw["nodes"][3]["statement"] = "the real one"
+    graph = drawable(raw, "file:1")
+    assert graph.nodes["a (2)"]["statement"] == "the real one" and graph.nodes["a (3)"]["is_unknown"]
+    assert list(graph) == ["a", "a (4)", "a (5)", "a (2)", "a (3)"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), unique=True))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from nemo_aopsd import answer_leaks, data_prepare
 from nemo_aopsd.answer_leaks import find_answer_leaks, rational, same_value, states_answer
 from nemo_aopsd.dag import Fault, build_graph
-from nemo_aopsd.dag_pipeline import endpoint, parse
+from nemo_aopsd.dag_pipeline import client, endpoint, parse
 from nemo_aopsd.dag_pipeline.parse import read_checkpoints, read_object
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 
 
-@pytest.mark.parametrize("module", [answer_leaks, endpoint, parse, data_prepare])
+@pytest.mark.parametrize("module", [answer_leaks, client, endpoint, parse, data_prepare])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed
@@ -138,7 +138,7 @@ def test_values_of_plain_arithmetic(text, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1/0", "2**", "9^{9^9}", "(" * 200, "1 2", "().__class__", "1,2", "10^{400}", "1e5", "0x10", "7!"]
+    "text", ["", "x", "1/0", "2**", "9^{9^9}", "(" * 200, "1 2", "().__class__", "1,2", "10^{9999}", "0x10"]
 )
 def test_no_value_and_no_harm(text):
     assert rational(text) is None

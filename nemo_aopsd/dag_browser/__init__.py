@@ -15,19 +15,20 @@ import networkx as nx
 from jinja2 import Environment
 from markupsafe import Markup
 
-from nemo_aopsd.dag_files import Line, decoded_lines, graph_faults, unread_note
+from nemo_aopsd.dag_files import CheckedRow, Line, checked_lines, unread_note
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
+_NO_LAYERS = {"empty_graph", "empty_id", "duplicate_id", "empty_statement", "dangling_edge", "self_loop", "cycle"}
 _TEMPLATE = Path(__file__).parent / "page.html"
 
 
 def write_browser(problems: Path, page: Path) -> tuple[int, list[Line]]:
     """Write the page; return its number of graphs, and the lines that cannot be read. Raises UserError if the file
     holds no graph."""
-    lines = list(decoded_lines(problems))
-    broken = [line for line in lines if line.record is None]
-    graphs = [_entry(line.record, line.where) for line in lines if line.record and line.record.get("dag") is not None]
+    rows = list(checked_lines(problems))
+    broken = [line for line, _ in rows if line.record is None]
+    graphs = [_entry(line.record, row) for line, row in rows if line.record and line.record.get("dag") is not None]
     if not graphs:
         unread = f" {unread_note(problems, broken)}" if broken else ""
         raise UserError(
@@ -38,23 +39,24 @@ def write_browser(problems: Path, page: Path) -> tuple[int, list[Line]]:
     return len(graphs), broken
 
 
-def _entry(record: dict[str, Any], where: str) -> dict[str, Any]:
-    """What the page needs of a row; `layers` (lists of node ids) is absent if the graph has errors."""
-    faults = graph_faults(record)
+def _entry(record: dict[str, Any], row: CheckedRow) -> dict[str, Any]:
+    """What the page needs of a row; `layers` (lists of node ids) is absent if the graph cannot be layered."""
     entry = {
-        "id": str(record.get("id", where)),
+        "id": row.problem_id or row.where,
+        "usable": not row.has_errors,
         "problem": str(record.get("problem", "")),
         "answer": str(record.get("answer", "")),
         "plan": _steps(record.get("plan")),
         "subproblems": _steps(record.get("subproblems")),
-        "faults": [f"{fault.kind}: {fault.detail}" for fault in faults],
+        "faults": [f"{fault.kind}: {fault.detail}" for fault in row.faults],
     }
-    if any(fault.kind == "malformed" for fault in faults):
+    kinds = {fault.kind for fault in row.faults if fault.is_error}
+    if "malformed" in kinds:
         return entry | {"nodes": [], "edges": []}
     nodes = [{"id": node["id"], "statement": node["statement"]} for node in record["dag"]["nodes"]]
     edges = list(dict.fromkeys((edge[0], edge[1]) for edge in record["dag"]["edges"]))
     entry |= {"nodes": nodes, "edges": edges}
-    if not any(fault.is_error and fault.kind != "states_answer" for fault in faults):
+    if not kinds & _NO_LAYERS:
         entry["layers"] = _layers(nodes, edges)
     return entry
 
