@@ -53,6 +53,7 @@ def compare(
 
     read = load_suite(suite, find_method)
     out = out or Path("runs/compare") / suite.stem
+    _keep_inputs(read, out)
     runs = [Run(member.name, seed, out) for seed in range(seeds) for member in read.members]
     chosen = _choose(runs, only or [])
     console = Console()
@@ -74,6 +75,16 @@ def compare(
     if failures:
         typer.echo(f"{len(failures)} of {len(chosen)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)
+
+
+def _keep_inputs(suite: Suite, out: Path) -> None:
+    from nemo_aopsd.files import keep_inputs
+    from nemo_aopsd.suite.folder import Run
+
+    names = ("shared.yaml", "suite.json", "results.md", "results.csv", "results.svg")
+    written = [out / name for name in names] + [Run(member.name, 0, out).config_file for member in suite.members]
+    own = [(f"the config of member `{member.name}`", member.file) for member in suite.members]
+    keep_inputs(written, [("SUITE", suite.path), ("SUITE's config", suite.config), *own])
 
 
 def _choose(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +68,7 @@ def continuations(
         threshold=threshold,
         steps=Steps(first_step, last_step),
     )
-    _write(run, result)
+    _write(run, result, [("--patterns", path) for path in patterns or ()])
 
 
 @diagnose_app.command(epilog="Example: aopsd diagnose progress runs/demo --problems problems.jsonl")
@@ -83,7 +84,7 @@ def progress(
     from nemo_aopsd.diagnostics.progress import diagnose_progress
     from nemo_aopsd.diagnostics.records_of import Steps
 
-    _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)))
+    _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
 
 
 @diagnose_app.command(epilog="Example: aopsd diagnose leaks runs/demo")
@@ -142,8 +143,12 @@ def utility(
     _write_into(out or runs[0] / "diagnostics", diagnose_utility(runs, k, teacher))
 
 
-def _write(run: Path, result: Result) -> None:
-    _write_into(run / "diagnostics", result)
+def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:
+    from nemo_aopsd.files import keep_inputs
+
+    folder = run / "diagnostics"
+    keep_inputs([folder / f"{result.name}{suffix}" for suffix in (".md", ".json", ".svg")], read, "RUN")
+    _write_into(folder, result)
 
 
 def _write_into(folder: Path, result: Result) -> None:

@@ -15,7 +15,7 @@ import typer
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nemo_aopsd.config import EvaluationConfig
     from nemo_aopsd.engine import Tokenizer
@@ -73,6 +73,7 @@ def evaluate(
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
     from nemo_aopsd.evaluation.report import summary_lines
     from nemo_aopsd.evaluation.target import find_target, with_prompts
+    from nemo_aopsd.files import keep_inputs
 
     if engine not in ("local", "vllm"):
         raise UserError(f"--engine {engine}: expected local or vllm.")
@@ -93,6 +94,7 @@ def evaluate(
     if chosen.top_p == 0:
         raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
     out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{chosen.num_samples}"
+    keep_inputs(_files_of(out, benchmarks), [("--config", config), *(("--data", Path(source)) for source in data)])
     with run_folder.lock(out, "another --out"):
         try:
             seed = found.config.aopsd.seed if seed is None else seed
@@ -115,8 +117,11 @@ def paired_test(
     import json
 
     from nemo_aopsd.evaluation import compare as paired
-    from nemo_aopsd.files import atomic_write
+    from nemo_aopsd.files import atomic_write, keep_inputs
 
+    read = [("FIRST", first), *(("OTHER", other) for other in others)]
+    files = [(name, path / "results.json" if path.is_dir() else path) for name, path in read]
+    keep_inputs([out] if out else [], files)
     base = paired.load_evaluation(first)
     comparisons = [paired.compare(base, paired.load_evaluation(other)) for other in others]
     for comparison in comparisons:
@@ -134,8 +139,9 @@ def export(
 ) -> None:
     """Write the student of a checkpoint as a Hugging Face model directory, its tokenizer included."""
     from nemo_aopsd.evaluation.target import find_target
-    from nemo_aopsd.files import atomic_directory
+    from nemo_aopsd.files import atomic_directory, keep_inputs
 
+    keep_inputs([out], [("TARGET", target), ("--config", config)])
     found = find_target(target, config)
     if found.checkpoint is None:
         raise UserError(f"{target}: is a model directory as it stands. Give a run or a checkpoint.")
@@ -144,6 +150,12 @@ def export(
     with atomic_directory(out) as partial:
         _engine_at(found).export(partial)
     typer.echo(out)
+
+
+def _files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
+    """Every file that `evaluate` writes."""
+    own = [f"{name}{suffix}" for name in benchmarks for suffix in (".jsonl", ".settings.json")]
+    return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl")]
 
 
 def _session(

@@ -29,13 +29,14 @@ def grade(
     out: Annotated[Path | None, typer.Option(metavar="GRADES.jsonl", help="Also write every verdict.")] = None,
 ) -> None:
     """Grade final answers: the last box after the thoughts. A case without a box is searched for its answer."""
-    from nemo_aopsd.files import write_jsonl
+    from nemo_aopsd.files import keep_inputs, write_jsonl
     from nemo_aopsd.grading import cases as labelled
 
     if (file is None) == (cases is None):
         raise UserError("give either FILE with responses or --cases FILE.jsonl with labelled cases; not both.")
     if boxed and file:
         raise UserError("--boxed goes with --cases; responses are always graded by their box. Leave it out.")
+    keep_inputs([out] if out else [], [("FILE", file), ("--cases", cases)])
     if cases:
         loaded = labelled.load_cases(cases)
         grades = labelled.grade_cases(loaded, boxed=boxed)

@@ -58,11 +58,20 @@ def plan(
     if out and not fit:
         raise UserError("--out: only --fit writes a file. Leave it out, or add --fit RUN.")
     if fit:
+        _keep_inputs(out, fit, constants)
         _fit(fit, gpu, gpus, constants, out, console)
     elif against:
         _compare(against, gpu, gpus, constants, console)
     else:
         _plan(settings, (gpu, gpus, constants, lengths), scaling, as_json, console)
+
+
+def _keep_inputs(out: Path | None, runs: list[Path], constants: Path | None) -> None:
+    from nemo_aopsd.files import keep_inputs
+
+    files = [run / name for run in runs for name in ("config.yaml", "metrics.jsonl")]
+    files += [path for run in runs for path in run.glob("rollouts/*")]
+    keep_inputs([out] if out else [], [("--constants", constants), *(("--fit", path) for path in files)])
 
 
 def _plan(config: Config, machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:

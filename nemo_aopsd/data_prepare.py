@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -15,18 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data import read_jsonl
-from nemo_aopsd.data_source import Row
+from nemo_aopsd.data_source import Row, read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, write_jsonl
-from nemo_aopsd.grading import grade
+from nemo_aopsd.grading import exact, grade
+from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.structure import read_shape
 
 FIELDS = ("id", "problem", "answer", "solution")
+_COLUMNS = {name: (name,) for name in FIELDS} | {"problem": ("problem", "question")}  # the first that holds something
 _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|text|textbf|mathrm|mathbf|operatorname|q?quad|[lc]?dots|[bB]igg?[lr]?)(?![a-zA-Z])"
     r"|\\[,;:! ]"
 )
 _TIMEOUT = 5  # seconds for reading one answer
+_MARKED = re.compile(r"\s*\$?\s*\\(?:text|textbf|mbox|mathrm|textrm)\b")  # as words, for the grader
+_WORDS_IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+(?:\s+[A-Za-z]+)*")
+_MOST_WORDS = 3  # of an answer in words; nobody repeats a sentence to the letter, as the grader would want it
 
 
 @dataclass(slots=True)
@@ -35,6 +41,7 @@ class Report:
 
     out: Path
     read: int = 0
+    columns: dict[str, dict[str, int]] = field(default_factory=dict)  # rows by field and the column that served
     incomplete: int = 0
     unparsable_answer: int = 0
     duplicate: int = 0
@@ -45,6 +52,7 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         yield f"{self.read:>7}  rows read"
+        yield from self._mixtures()
         yield f"{-self.incomplete:>7}  without problem or answer"
         yield f"{-self.unparsable_answer:>7}  answer does not parse"
         yield f"{-self.duplicate:>7}  same problem as an earlier row"
@@ -57,6 +65,15 @@ class Report:
             first = ", ".join(self.boxes_another_answer[:5])
             yield f"{len(self.boxes_another_answer):>7}  of them box another value in the solution: {first}"
         yield f"This subset is defined by {ids_path(self.out)} (id and SHA-256 of each question), not by a publication."
+
+    def _mixtures(self) -> Iterator[str]:
+        """Rows that are not alike. Those without problem, answer or solution are counted elsewhere."""
+        for name, columns in self.columns.items():
+            missing = self.read - sum(columns.values())
+            parts = [f"{count} from `{column}`" for column, count in columns.items()]
+            parts += [f"{missing} without one, numbered by their place"] * bool(name == "id" and missing)
+            if len(parts) > 1:
+                yield f"         mixed: {name} {', '.join(parts)}"
 
 
 def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:
@@ -76,11 +93,11 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     report = Report(out, overlap=dict.fromkeys(held_out, 0))
     kept: dict[str, dict[str, str]] = {}
     seen: set[str] = set()
-    for index, (where, record) in enumerate(rows):
-        if index == 0:
-            mapping = _complete_mapping(mapping, record, where)
+    read = list(rows)
+    columns = _choose_columns(mapping, read)
+    for index, (where, record) in enumerate(read):
         report.read += 1
-        row = _map(record, mapping, f"{out.stem}-{index:04d}")
+        row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns, report.columns)
         key = normalise(row.get("problem", ""))
         if not key or "answer" not in row:
             report.incomplete += 1
@@ -104,13 +121,22 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     write_jsonl(out, kept.values())
     write_jsonl(ids_path(out), ({"id": row["id"], "sha256": question_digest(row["problem"])} for row in kept.values()))
     counts = {name: getattr(report, name) for name in report.__slots__ if name != "out"}
-    atomic_write(out.with_name(f"{out.stem}.report.json"), json.dumps(counts, indent=2) + "\n")
+    atomic_write(_report_path(out), json.dumps(counts, indent=2) + "\n")
     return report
+
+
+def files_of(out: Path) -> list[Path]:
+    """Every file that `prepare` writes."""
+    return [out, ids_path(out), _report_path(out)]
 
 
 def ids_path(out: Path) -> Path:
     """`limo.jsonl` -> `limo.ids.jsonl`."""
     return out.with_name(f"{out.stem}.ids.jsonl")
+
+
+def _report_path(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.report.json")
 
 
 def question_digest(problem: str) -> str:
@@ -130,16 +156,45 @@ def normalise(text: str) -> str:
 
 
 def answer_parses(answer: str) -> bool:
-    """True for an integer, and for whatever math-verify can read as mathematics. Main thread only."""
-    bare = answer.strip().strip("$").strip()
-    if re.fullmatch(r"[+-]?\d+", bare):
+    r"""Is it something that the grader can compare? Main thread only.
+
+    That is a number, up to three words, a time of day, whatever math-verify reads, or a list, tuple or union of these.
+
+    >>> answer_parses("\\text{no solution}"), answer_parses("no solution exists here"), answer_parses("???")
+    (True, False, False)
+    """
+    text = normalize(answer).text
+    if not text or any(_is_sentence(words) for words in _WORDS_IN_A_ROW.findall(text)):
+        return False
+    return _comparable(text, marked=bool(_MARKED.match(answer)))
+
+
+def _is_sentence(words: str) -> bool:
+    """Single letters are no words but variables or points."""
+    return sum(len(word) > 1 for word in words.split()) > _MOST_WORDS
+
+
+def _comparable(text: str, *, marked: bool) -> bool:
+    decided = (
+        exact.rational(text) is not None,
+        exact.integer(text) is not None,  # more digits than a number may have
+        exact.same_words(text, text, marked=marked) is not None,
+        exact.same_clock(text, text) is not None,
+    )
+    if any(decided) or _is_mathematics(text):
         return True
+    items = read_shape(text).items
+    return len(items) > 1 and all(_comparable(item, marked=False) for item in items)
+
+
+def _is_mathematics(text: str) -> bool:
+    """Whether math-verify reads it."""
     from math_verify import LatexExtractionConfig, parse
     from math_verify.errors import TimeoutException  # a BaseException
 
     try:
         config = [LatexExtractionConfig(boxed_match_priority=0)]
-        found = parse(f"\\boxed{{{bare}}}", config, parsing_timeout=_TIMEOUT, raise_on_error=True)
+        found = parse(f"\\boxed{{{text}}}", config, parsing_timeout=_TIMEOUT, raise_on_error=True)
     except (Exception, TimeoutException):  # sympy raises all kinds; whatever it is, the answer does not parse
         return False
     return any(not isinstance(item, str) for item in found)
@@ -147,35 +202,58 @@ def answer_parses(answer: str) -> bool:
 
 def _questions(path: Path) -> Iterator[str]:
     for where, record in read_jsonl(path):
-        text = record.get("problem", record.get("question"))
-        if not isinstance(text, str):
+        _, text = _first(record, _COLUMNS["problem"])
+        if not text:
             raise UserError(f"{where}: no `problem` (or `question`). An evaluation set needs one in each row.")
         yield text
 
 
-def _complete_mapping(mapping: dict[str, str], record: dict[str, Any], where: str) -> dict[str, str]:
-    """Fields that the user did not map are columns of their own names; `question` serves for `problem`."""
-    missing = [column for column in mapping.values() if column not in record]
-    if missing:
-        raise UserError(f"{where}: no column {', '.join(missing)} among {', '.join(map(str, record))}. Mend --map.")
-    mapping = {name: name for name in FIELDS if name in record} | mapping
-    if "problem" not in mapping and "question" in record:
-        mapping["problem"] = "question"
+def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple[str, ...]]:
+    """Columns of each field in the order of preference: the user's, or those of its name. Rows may differ in theirs.
+
+    Raises UserError for a column, or a problem or answer, that no row has.
+    """
+    found = list(dict.fromkeys(str(column) for _, record in rows for column in record))
+    if not rows:
+        return _COLUMNS
+    where = rows[0][0]
+    if missing := [column for column in mapping.values() if column not in found]:
+        raise UserError(
+            f"{where} and on: no column {', '.join(missing)} among {', '.join(found)} of {len(rows)} rows. Mend --map."
+        )
+    columns = _COLUMNS | {name: (column,) for name, column in mapping.items()}
     for name in ("problem", "answer"):
-        if name not in mapping:
+        if not set(columns[name]) & set(found):
             raise UserError(
-                f"{where}: no column for `{name}`; there are {', '.join(map(str, record))}. "
+                f"{where} and on: no column for `{name}` in {len(rows)} rows; there are {', '.join(found)}. "
                 f"Say which with --map {name}=COLUMN."
             )
-    return mapping
+    return columns
 
 
-def _map(record: dict[str, Any], mapping: dict[str, str], default_id: str) -> dict[str, str]:
-    values = {name: record.get(column) for name, column in mapping.items()}
-    texts = {name: str(value) if isinstance(value, int | float) else value for name, value in values.items()}
-    return {"id": default_id} | {
-        name: text for name in FIELDS if isinstance(text := texts.get(name), str) and text.strip()
-    }
+def _map(
+    record: dict[str, Any], columns: dict[str, tuple[str, ...]], counts: dict[str, dict[str, int]]
+) -> dict[str, str]:
+    """The fields of a row that hold something; adds to `counts` which column served for each."""
+    row = {}
+    for name, candidates in columns.items():
+        column, text = _first(record, candidates)
+        if text:
+            row[name] = text
+            of_field = counts.setdefault(name, {})
+            of_field[column] = of_field.get(column, 0) + 1
+    return row
+
+
+def _first(record: dict[str, Any], columns: Iterable[str]) -> tuple[str, str]:
+    """The first of the columns that holds a text or a number, and what it holds; blank if none does."""
+    for column in columns:
+        value = record.get(column)
+        is_number = type(value) is int or (isinstance(value, float) and math.isfinite(value))
+        text = str(value) if is_number else value
+        if isinstance(text, str) and text.strip():
+            return column, text
+    return "", ""
 
 
 def _note_solution(row: dict[str, str], report: Report) -> None:

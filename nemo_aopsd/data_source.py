@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data import decode_line, read_lines
 from nemo_aopsd.errors import UserError
 
 _SUFFIXES = (".jsonl", ".parquet")
+_BOM = b"\xef\xbb\xbf"  # before the first line, by editors of Windows
 _HUB_ID = re.compile(r"[\w.\-]+/[\w.\-]+")
+
+_CONVERT = "CSV and other forms are not read: write one JSON object a line, or parquet, and pass that file."
 
 Row = tuple[str, dict[str, Any]]  # (where, record)
 
@@ -33,13 +36,21 @@ def read_source(source: str, *, split: str = "train", revision: str | None = Non
         )
 
 
+def read_jsonl(path: str | Path) -> Iterator[Row]:
+    """As `data.read_jsonl`, but a file that somebody else made may begin with a byte order mark."""
+    for where, line in read_lines(path):
+        line = line.removeprefix(_BOM) if where == f"{path}:1" else line
+        if line.strip():
+            yield where, decode_line(line, where)
+
+
 def _read_file(path: Path) -> Iterator[Row]:
     if path.suffix == ".jsonl":
         yield from read_jsonl(path)
     elif path.suffix == ".parquet":
         yield from _read_parquet(path)
     else:
-        raise UserError(f"{path}: expected a name that ends in {' or '.join(_SUFFIXES)}.")
+        raise UserError(f"{path}: expected a name that ends in {' or '.join(_SUFFIXES)}. {_CONVERT}")
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -63,19 +74,31 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 def _download(hub_id: str, split: str, revision: str | None) -> list[Path]:
     folder = _fetch(hub_id, revision)
-    found = sorted(path for path in Path(folder).rglob("*") if path.suffix in _SUFFIXES)
-    chosen = [path for path in found if split in path.stem or split in path.parent.name]
-    chosen = chosen or (found if len(found) == 1 else [])
+    found = sorted(path.relative_to(folder) for path in Path(folder).rglob("*") if path.suffix in _SUFFIXES)
+    if not found:
+        raise UserError(f"{hub_id}: no parquet or JSONL file in it. {_CONVERT}")
+    chosen = _of_split(found, split) or (found if len(found) == 1 else [])
     if not chosen:
-        names = [str(path.relative_to(folder)) for path in found]
+        names = [str(path) for path in found]
         raise UserError(f"{hub_id}: no parquet or JSONL file of split {split!r} among {names}. Choose another --split.")
-    return chosen
+    return [folder / path for path in chosen]
+
+
+def _of_split(paths: list[Path], split: str) -> list[Path]:
+    """Those with the split's name as a word of its own, in the file's name or a folder's: `train-0`, not `pretrain`.
+
+    `_` joins words (`train_sft` is a split, too), but for numbers, and unless no name fits otherwise.
+    """
+    for letters in (r"A-Za-z0-9_", r"A-Za-z0-9"):
+        word = re.compile(rf"(?<![{letters}]){re.escape(split)}(?:_?[0-9]+)?(?![{letters}])", re.IGNORECASE)
+        if chosen := [path for path in paths if word.search(str(path.with_suffix("")))]:
+            return chosen
+    return []
 
 
 def _fetch(hub_id: str, revision: str | None) -> Path:
     """The folder of a data set's files. Raises UserError for whatever the hub, the network or the cache refuses."""
     import huggingface_hub
-    from httpx import HTTPError
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
@@ -106,7 +129,7 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
         raise UserError(
             f"{hub_id}: the hub cannot be reached{cause}, and its cache has no such data set. {local}"
         ) from error
-    except (HTTPError, OSError) as error:
+    except (HfHubHTTPError.__bases__[0], OSError) as error:  # HTTPError of httpx, or of httpx2 since huggingface_hub 2
         raise UserError(
             f"{hub_id}: the download failed: {type(error).__name__}: {_first_line(error)}. Try again. {local}"
         ) from error

@@ -87,7 +87,7 @@ def test_prepare(tmp_path):
 def test_prepare_does_not_replace_its_source(tmp_path):
     source = tmp_path / "s.jsonl"
     source.write_text('{"problem": "Find x.", "answer": "7"}\n')
-    with pytest.raises(cli_data.UserError, match="would replace the source"):
+    with pytest.raises(cli_data.UserError, match=r"--out: would write .*s\.jsonl over SOURCE .*s\.jsonl"):
         invoke("data", "prepare", source, "--out", source)
 
 

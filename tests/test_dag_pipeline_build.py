@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 
+from nemo_aopsd.dag_pipeline.client import Completion
 from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
 from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
+from nemo_aopsd.dag_pipeline.stages import read_verdict
 from nemo_aopsd.data import load_problems
 from nemo_aopsd.errors import UserError
 from tests.chat_server import ChatServer, Reply
@@ -65,6 +67,7 @@ def test_accepted_row_trains(tmp_path):
         "prompt_tokens": 400,
         "completion_tokens": 200,
         "estimated": 0,
+        "without_usage": 0,
     }
     assert rejects == []
 
@@ -181,6 +184,58 @@ def test_unreadable_verdict_is_asked_again_once(tmp_path):
     summary, _, _, requests = run(tmp_path / "again", scripted(judge=[contradiction]))
     assert [stage for _, stage in requests] == ["produce", "judge", "judge"]
     assert summary["reasons"] == {"judge: unreadable_verdict": 1}
+
+
+ACCEPTED = [
+    {"verdict": "Accept", "defects": []},
+    {"verdict": " ACCEPT. ", "defects": None},
+    {"verdict": "accept"},
+    {"verdict": "accepted", "defects": ""},
+    {"verdict": "accept", "defects": ["none"]},
+    {"verdict": "approved", "defects": ["", "None."]},
+    {"Verdict": "accept", "Defects": []},
+    {" verdict ": "ok", "defects": "No defects."},
+]
+DEFECTIVE = [
+    {"verdict": "Defects", "defects": ["1: wrong"]},
+    {"verdict": "rejected", "defects": "1: wrong"},
+    {"verdict": "defects", "defects": ["", "1: wrong "]},
+    {"verdict": "defects", "defects": {"id": 1, "why": "wrong"}},
+    {"VERDICT": "defect", "DEFECTS": ["1: wrong"]},
+]
+NO_VERDICT = [
+    {"verdict": "accept", "defects": ["1: wrong"]},
+    {"verdict": "defects", "defects": []},
+    {"verdict": "defects", "defects": None},
+    {"verdict": "defects", "defects": ["none"]},
+    {"verdict": "acceptable?", "defects": ["none"]},
+    {"verdict": "maybe", "defects": []},
+    {"verdict": True, "defects": []},
+    {"verdict": "defects", "defects": [1]},
+    {"defects": []},
+]
+
+
+@pytest.mark.parametrize("verdict", ACCEPTED + DEFECTIVE + NO_VERDICT, ids=json.dumps)
+def test_a_verdict_counts_by_its_meaning_and_not_by_its_spelling(verdict):
+    found = read_verdict(Completion(json.dumps(verdict), "stop", 1, 1))
+    if verdict in ACCEPTED:
+        assert found == []
+    elif verdict in DEFECTIVE:
+        assert len(found) == 1 and found[0].kind == "judge" and "wrong" in found[0].detail
+    else:
+        assert found is None
+
+
+@pytest.mark.parametrize("depth", [200, 600, 990, 5000, 100_000])
+def test_an_answer_nested_too_deeply_rejects_its_problem_and_no_other(tmp_path, depth):
+    deep = '{"checkpoints": ' + "[" * depth + "]" * depth + "}"
+
+    def answer(body, headers):
+        return Reply(deep) if identify(body)[0] == "p1" else answer_well(body, headers)
+
+    summary, accepted, rejects, _ = run(tmp_path, answer, count=3)
+    assert len(accepted) == 2 and summary["rejected"] == 1 and rejects[0]["problem_id"] == "p1"
 
 
 def test_plan_that_gives_the_answer_away_is_left_out_and_kept_as_a_reject(tmp_path):

@@ -16,6 +16,7 @@ import pytest
 from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
 from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
+from nemo_aopsd.dag_pipeline.results import summary_lines
 from nemo_aopsd.errors import UserError
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, identify, write_problems
@@ -286,6 +287,110 @@ def test_tokens_of_a_server_that_reports_none_are_estimated_and_said_to_be(tmp_p
     assert cost["estimated"] == cost["prompt_tokens"] + cost["completion_tokens"] > 1000
 
 
+USAGES = {
+    "none": None,
+    "a text": "9",
+    "a list": [1],
+    "negative": {"prompt_tokens": -5, "completion_tokens": 50},
+    "absurd": {"prompt_tokens": 100, "completion_tokens": 10**12},
+    "zero for a prompt": {"prompt_tokens": 0, "completion_tokens": 50},
+    "zero for an answer": {"prompt_tokens": 100, "completion_tokens": 0},
+    "half": {"prompt_tokens": 100},
+    "words": {"prompt_tokens": "many", "completion_tokens": "few"},
+    "yes": {"prompt_tokens": True, "completion_tokens": True},
+    "a fraction": {"prompt_tokens": 0.5, "completion_tokens": 1.5},
+}
+
+
+@pytest.mark.parametrize("usage", USAGES)
+def test_an_answer_without_a_usage_that_can_be_is_taken_and_estimated_and_counted(tmp_path, usage):
+    def answer(body, headers):
+        reply = answer_well(body, headers)
+        reply.usage = USAGES[usage]
+        return reply
+
+    with ChatServer(answer) as server:
+        summary = run(tmp_path, server)
+        assert len(server.bodies) == 4
+    cost = summary["tokens_this_run"]
+    assert summary["accepted"] == 1 and cost["without_usage"] == 4
+    assert cost["estimated"] == cost["prompt_tokens"] + cost["completion_tokens"] > 1000
+    assert any(line.startswith("4 answers came without a usage that can be") for line in summary_lines(summary))
+
+
+@pytest.mark.parametrize(
+    "usage", [{"prompt_tokens": "100", "completion_tokens": " 50 "}, {"prompt_tokens": 1e2, "completion_tokens": 50.0}]
+)
+def test_a_usage_in_another_spelling_is_read(tmp_path, usage):
+    def answer(body, headers):
+        reply = answer_well(body, headers)
+        reply.usage = usage
+        return reply
+
+    with ChatServer(answer) as server:
+        summary = run(tmp_path, server)
+        assert len(server.bodies) == 4
+    cost = summary["tokens_this_run"]
+    assert (cost["prompt_tokens"], cost["completion_tokens"], cost["without_usage"]) == (400, 200, 0)
+
+
+@pytest.mark.parametrize("status", [402, 405, 431, 451])
+def test_a_server_that_refuses_everything_ends_the_build_early(tmp_path, status):
+    with (
+        ChatServer(lambda *_: Reply(status=status, body=b'{"error": {"message": "go away"}}')) as server,
+        pytest.raises(
+            UserError, match=rf"refused the first 5 requests with status {status} and answered none.*go away"
+        ),
+    ):
+        run(tmp_path, server, count=40, concurrency=2, max_retries=0)
+    assert len(server.bodies) < 20 and not (tmp_path / "dags.jsonl").read_bytes()
+
+
+def test_a_setting_that_the_server_does_not_know_ends_the_build_early(tmp_path):
+    body = b'{"error": {"message": "temperature is not supported by this model"}}'
+    with (
+        ChatServer(lambda *_: Reply(status=400, body=body)) as server,
+        pytest.raises(UserError, match="refused the first 5 requests with status 400"),
+    ):
+        run(tmp_path, server, count=40, concurrency=2, temperature=0.5)
+    assert len(server.bodies) < 30
+
+
+def test_first_problems_that_are_too_long_leave_the_others_alone(tmp_path):
+    def answer(body, headers):
+        number = int(identify(body)[0][1:])
+        if number < 10:
+            message = f"maximum context length is 4096 tokens, you requested {5000 + number}"
+            return Reply(status=400, body=json.dumps({"error": {"message": message}}).encode())
+        return answer_well(body, headers)
+
+    with ChatServer(answer) as server:
+        summary = run(tmp_path, server, count=12, concurrency=1)
+    assert (summary["accepted"], summary["rejected"]) == (2, 10)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_build_of_which_every_problem_is_refused_is_no_success(tmp_path, count):
+    body = b'{"error": {"message": "max_tokens is too large: 8192"}}'
+    with (
+        ChatServer(lambda *_: Reply(status=400, body=body)) as server,
+        pytest.raises(UserError, match=r"refused every request; the last time: .*too large: 8192.*--max-tokens"),
+    ):
+        run(tmp_path, server, count=count)
+    rejects = (tmp_path / "dags.rejects.jsonl").read_text().splitlines()
+    assert len(rejects) == count
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [("http://127.0.0.1:9/v1", "ConnectionRefusedError"), ("http://nowhere.invalid/v1", "gaierror")],
+)
+def test_a_connection_that_cannot_be_made_is_no_time_out(tmp_path, url, reason):
+    with pytest.raises(UserError, match=rf"the connection failed: {reason}: ") as caught:
+        run(tmp_path, None, url=url, max_retries=0)
+    assert "imeout" not in str(caught.value) and "timed out" not in str(caught.value)
+
+
 def build_in_a_process(problems, out, url):
     settings = Settings("m", concurrency=4)
     build(problems, out, parse_endpoint(url, None), settings, lambda *_: None)
@@ -344,10 +449,83 @@ def test_torn_last_line_is_cut_off_and_asked_again(tmp_path):
         json.loads(line)
 
 
-def test_foreign_line_in_the_journal_is_named(tmp_path):
-    (tmp_path / "dags.journal.jsonl").write_text('{"key": "k"\nnonsense\n')
-    with ChatServer(answer_well) as server, pytest.raises(UserError, match=r"journal.jsonl:1: no line of a journal"):
+def damaged(line):
+    """Ways in which a line of a journal gets spoilt, by name."""
+    entry = json.loads(line)
+    names = ("key", "text", "finish_reason", "prompt_tokens", "completion_tokens", "usage_estimated")
+    without = {
+        f"without {name}": json.dumps({key: value for key, value in entry.items() if key != name}) for name in names
+    }
+    return without | {
+        "text in place of tokens": json.dumps(entry | {"prompt_tokens": "9"}),
+        "null in place of a text": json.dumps(entry | {"text": None}),
+        "a list in place of a key": json.dumps(entry | {"key": [1]}),
+        "cut": line[: len(line) // 2],
+        "nonsense": "nonsense",
+        "no object": "[1]",
+        "nested too deeply": "[" * 100_000,
+        "nested below a key": '{"key": ' + "[" * 100_000,
+    }
+
+
+DAMAGE = damaged('{"key": "k", "text": "", "finish_reason": "", "prompt_tokens": 1, "completion_tokens": 1, '
+                 '"usage_estimated": false}')  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_line_of_the_journal_is_named_and_costs_nothing_but_its_own_answer(tmp_path, kind):
+    with ChatServer(answer_well) as server:
+        run(tmp_path, server, count=2)
+    journal = tmp_path / "dags.journal.jsonl"
+    lines = journal.read_text().splitlines()
+    spoilt = [*lines[:2], damaged(lines[2])[kind], *lines[3:]]
+    journal.write_text("\n".join(spoilt) + "\n")
+    before = journal.read_bytes()
+    with ChatServer(answer_well) as server, pytest.raises(UserError, match=r"journal\.jsonl:3: no line .* delete it"):
+        run(tmp_path, server, count=2)
+    assert server.bodies == [] and journal.read_bytes() == before
+    journal.write_text("\n".join(spoilt[:2] + spoilt[3:]) + "\n")  # as the message says
+    with ChatServer(answer_well) as server:
+        assert run(tmp_path, server, count=2)["accepted"] == 2
+        assert len(server.bodies) == 1
+
+
+def test_several_damaged_lines_are_counted(tmp_path):
+    (tmp_path / "dags.journal.jsonl").write_text('{"key": "k"\n\nnonsense\n')
+    with (
+        ChatServer(answer_well) as server,
+        pytest.raises(UserError, match=r"journal\.jsonl:1 \(and 1 more lines\): no"),
+    ):
         run(tmp_path, server)
+
+
+def test_last_line_without_its_line_break_is_kept(tmp_path):
+    with ChatServer(answer_well) as server:
+        run(tmp_path, server)
+    journal = tmp_path / "dags.journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole.removesuffix(b"\n").replace(b"\n", b"\r\n\n"))  # an editor's doing
+    with ChatServer(answer_well) as server:
+        assert run(tmp_path, server)["accepted"] == 1
+        assert server.bodies == []
+    assert journal.read_bytes().replace(b"\r\n\n", b"\n") == whole
+
+
+@pytest.mark.parametrize("content", ["my notes, one line", '{"id": "p0", "problem": "?"}', "one\ntwo"])
+def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, content):
+    (tmp_path / "dags.journal.jsonl").write_text(content)
+    with ChatServer(answer_well) as server, pytest.raises(UserError, match="no line of a journal"):
+        run(tmp_path, server)
+    assert (tmp_path / "dags.journal.jsonl").read_text() == content
+
+
+def test_tokens_below_zero_in_an_old_journal_take_nothing_off_the_count(tmp_path):
+    with ChatServer(answer_well) as server:
+        run(tmp_path, server)
+    journal = tmp_path / "dags.journal.jsonl"
+    journal.write_text(journal.read_text().replace('"prompt_tokens": 100', '"prompt_tokens": -100', 1))
+    with ChatServer(answer_well) as server:
+        assert run(tmp_path, server)["tokens_of_journal"]["prompt_tokens"] == 300
 
 
 def test_two_builds_cannot_share_a_journal(tmp_path):
@@ -406,7 +584,8 @@ def test_key_is_masked_before_a_message_is_cut(status):
 
     with ChatServer(answer) as server:
         errors = asyncio.run(ask(parse_endpoint(server.url, KEY), range(100, 500, 5)))
-    assert all(isinstance(error, RequestRefused | ServerUnavailable) and KEY[:6] not in str(error) for error in errors)
+    kinds = (RequestRefused, ServerUnavailable, UserError)  # the last says that all were refused alike
+    assert all(isinstance(error, kinds) and KEY[:6] not in str(error) for error in errors)
 
 
 def test_connection_that_fails_names_no_password(tmp_path, caplog, capfd):

@@ -82,6 +82,71 @@ def test_missing_columns_are_named(tmp_path, mapping, message):
         prepare(read_source(str(source)), mapping, [], tmp_path / "out.jsonl")
 
 
+def test_each_row_has_columns_of_its_own(tmp_path):
+    """The first row lacks id and solution, the third asks its `question`, the fifth has an empty `problem`."""
+    source = write(
+        tmp_path / "s.jsonl",
+        {"problem": "Find x.", "answer": "7"},
+        {"problem": "Find y.", "answer": "7", "solution": "so \\boxed{7}", "id": "b"},
+        {"question": "Find z.", "answer": 7, "solution": "so \\boxed{7}", "id": 3},
+        {"problem": "Find u.", "id": "d"},
+        {"problem": " ", "question": "Find v.", "answer": "7", "id": "e"},
+    )
+    out = tmp_path / "out.jsonl"
+    report = prepare(read_source(str(source)), {}, [], out)
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+        {"id": "out-0000", "problem": "Find x.", "answer": "7"},
+        {"id": "b", "problem": "Find y.", "answer": "7", "solution": "so \\boxed{7}"},
+        {"id": "3", "problem": "Find z.", "answer": "7", "solution": "so \\boxed{7}"},
+        {"id": "e", "problem": "Find v.", "answer": "7"},
+    ]
+    assert (report.without_solution, report.incomplete) == (2, 1)
+    mixed = [line.strip() for line in report.lines() if "mixed" in line]
+    assert mixed == [
+        "mixed: problem 3 from `problem`, 2 from `question`",
+        "mixed: id 4 from `id`, 1 without one, numbered by their place",
+    ]
+    counts = json.loads((tmp_path / "out.report.json").read_text())["columns"]
+    assert counts["solution"] == {"solution": 2} and counts["problem"] == {"problem": 3, "question": 2}
+
+
+def test_rows_that_are_alike_are_no_mixture(tmp_path):
+    source = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.", solution=None))
+    report = prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+    assert not [line for line in report.lines() if "mixed" in line]
+
+
+def test_a_mapped_column_may_be_missing_in_some_rows(tmp_path):
+    source = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.") | {"gold": "8"}, {"gold": "9"})
+    report = prepare(read_source(str(source)), {"answer": "gold"}, [], tmp_path / "out.jsonl")
+    assert (report.kept, report.incomplete) == (1, 2)
+    assert json.loads((tmp_path / "out.jsonl").read_text())["answer"] == "8"
+
+
+@pytest.mark.parametrize("answer", [True, False, None, [7], {"value": 7}, float("nan"), float("inf"), ""])
+def test_what_is_neither_text_nor_number_is_no_answer(tmp_path, answer):
+    source = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.", answer=answer))
+    assert prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl").incomplete == 1
+
+
+@pytest.mark.parametrize("name", ["source", "against"])
+def test_a_byte_order_mark_before_the_first_line_is_passed_over(tmp_path, name):
+    source, against = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.")), tmp_path / "e.jsonl"
+    write(against, {"problem": "Find y."})
+    marked = source if name == "source" else against
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
+    assert prepare(read_source(str(source)), {}, [against], tmp_path / "out.jsonl").kept == 1
+
+
+def test_a_byte_order_mark_elsewhere_is_named_and_one_alone_is_nothing(tmp_path):
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(b'{"problem": "x"}\n\xef\xbb\xbf{"problem": "y"}\n')
+    with pytest.raises(UserError, match=r"s\.jsonl:2: "):
+        list(read_source(str(path)))
+    path.write_bytes(b"\xef\xbb\xbf\n")
+    assert list(read_source(str(path))) == []
+
+
 def test_nothing_left_is_an_error_with_the_counts(tmp_path):
     source = write(tmp_path / "s.jsonl", row("Find x.", answer="???"))
     with pytest.raises(UserError, match=r"(?s)-1  answer does not parse.*Nothing is left"):
@@ -118,12 +183,28 @@ def test_normalising_twice_changes_nothing(text):
     assert normalise(normalise(text)) == normalise(text)
 
 
-@pytest.mark.parametrize("answer", ["7", "-007", r"\frac{1}{2}", "$(1, 2)$", r"3\sqrt{2}", r"\{1, 2\}"])
+PARSED = ["7", "-007", r"\frac{1}{2}", "$(1, 2)$", r"3\sqrt{2}", r"\{1, 2\}", "1" * 5000, r"50\%", "3:30", "1_2", "7."]
+PARSED += ["yes", "A", r"\text{blue}", "True", "no real solution", r"\text{no solution}", r"\text{(B)}", "red, blue"]
+PARSED += ["ab + bc + cd + de", "A, B, C, D", "x = 2 or x = 3", r"\{\text{red}, \text{blue}\}", r"[0, 1) \cup (2, 3]"]
+
+
+@pytest.mark.parametrize("answer", PARSED)
 def test_answers_that_parse(answer):
     assert answer_parses(answer)
 
 
-@pytest.mark.parametrize("answer", ["???", r"\frac{1}{"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "???",
+        r"\frac{1}{",
+        "no solution exists here",
+        r"$\text{the midpoints form a hexagon}$",
+        "$",
+        r"\text{}",
+        "1, ???",
+    ],
+)
 def test_answers_that_do_not_parse(answer):
     assert not answer_parses(answer)
 
@@ -168,5 +249,46 @@ def test_hub_files_are_chosen_by_split(tmp_path, monkeypatch):
     rows = list(read_source("owner/set", split="test", revision="abc"))
     assert [record["question"] for _, record in rows] == ["Find y."]
     assert seen["hub_id"] == "owner/set" and seen["revision"] == "abc" and seen["repo_type"] == "dataset"
+    assert len(list(read_source("owner/set", split="train"))) == 1
     with pytest.raises(UserError, match=r"split 'dev' among \['data/test-0.jsonl', 'data/train-0.jsonl'\]"):
         list(read_source("owner/set", split="dev"))
+
+
+HUB_FILES = {
+    "one a split": (["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "test-00000-of-00001.parquet"], 2),
+    "a name around it": (["pretrain.jsonl", "train.jsonl"], 1),
+    "a name that goes on": (["trainer.jsonl", "data/train.jsonl"], 1),
+    "another split": (["train_sft.jsonl", "train.jsonl"], 1),
+    "numbers": (["train_0.jsonl", "train1.jsonl", "test_0.jsonl"], 2),
+    "folders": (["train/0.jsonl", "train/1.jsonl", "test/0.jsonl"], 2),
+    "joined, if there is no other": (["limo_train.jsonl", "limo_test.jsonl", "limo_pretrain.jsonl"], 1),
+    "capitals": (["Train.jsonl", "Test.jsonl"], 1),
+    "one file is what there is": (["limo.jsonl"], 1),
+}
+
+
+@pytest.mark.parametrize("name", HUB_FILES)
+def test_a_split_is_a_word_of_its_own(tmp_path, monkeypatch, name):
+    import huggingface_hub
+
+    files, count = HUB_FILES[name]
+    for file in files:
+        path = tmp_path / "some-train-folder" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path.with_suffix(".jsonl"), row(file))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "some-train-folder"))
+    assert len(list(read_source("owner/set"))) == count
+
+
+@pytest.mark.parametrize("files", [["train.csv"], []])
+def test_a_data_set_of_csv_says_what_to_do(tmp_path, monkeypatch, files):
+    import huggingface_hub
+
+    for file in files:
+        (tmp_path / file).write_text("question,answer\n")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(UserError, match=r"owner/set: no parquet or JSONL file in it\. CSV .* are not read: write one"):
+        list(read_source("owner/set"))
+    (tmp_path / "mine.csv").write_text("question,answer\n")
+    with pytest.raises(UserError, match=r"mine\.csv: expected a name .* CSV .* are not read: write one"):
+        list(read_source(str(tmp_path / "mine.csv")))

@@ -142,7 +142,10 @@ def test_an_obedient_judge_is_found_out(tmp_path):
         return Reply(json.dumps(sorted(case.problem.dag if obeyed else case.established)))
 
     said, verdicts = ask(tmp_path, answer)
-    assert "injections that fooled the judge: 0.882 (15 of 17" in said  # to two it had given all before
+    assert "injections that fooled the judge: 1.000 (15 of 15" in said
+    assert "15 of 17 attempts with one could show it" in said  # to two it had given all before
+    assert "kind injection: 2 attempts, 0 unread, something false claimed in 2 of 2;" in said
+    assert "kind latex: 1 attempts, 0 unread, something false claimed in 0 of 1;" in said
     wrong = [record["problem_id"] for record, verdict in zip(RECORDS, verdicts, strict=True)
              if verdict["claimed"] != record["established"]]  # fmt: skip
     assert wrong == ["ex-08-reversal-by-396", "ex-30-positive-quotients"]

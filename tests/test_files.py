@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from nemo_aopsd.files import append_jsonl, atomic_directory, atomic_write, derive_seed, read_journal
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import append_jsonl, atomic_directory, atomic_write, derive_seed, keep_inputs, read_journal
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
@@ -19,6 +20,46 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
         atomic_write(target, "new")
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize("name", ["taken", "missing/x" + "y" * 300])
+def test_a_failed_write_names_the_file_that_was_asked_for(tmp_path, name):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "missing").mkdir()
+    with pytest.raises(OSError) as caught:
+        atomic_write(tmp_path / name, "x")
+    assert caught.value.filename == str(tmp_path / name) and "partial" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OSError) as caught, atomic_directory(tmp_path / "file/folder"):
+        pass
+    assert "partial" not in str(caught.value)
+
+
+def test_what_is_read_is_kept_from_what_is_written(tmp_path):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inside").write_text("x")
+    os.symlink(tmp_path / "a", tmp_path / "link")
+    os.link(tmp_path / "a", tmp_path / "hard")
+    os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
+    clashes = [
+        ("a", "a"),
+        ("link", "a"),
+        ("a", "link"),
+        ("hard", "a"),
+        ("folder/../a", "a"),
+        ("folder", "folder/inside"),
+    ]
+    clashes += [("nowhere", "dangling"), ("x", ".x.partial"), ("x", ".x.partial/step_1")]
+    for written, read in clashes:
+        with pytest.raises(UserError, match=r"^--out: would write .* over FILE .* Choose another --out"):
+            keep_inputs([tmp_path / "other", tmp_path / written], [("--map", None), ("FILE", tmp_path / read)])
+    for written, read in [("b", "a"), ("folder/inside", "folder"), ("folder/x", "folder/inside"), ("a/b", "a")]:
+        keep_inputs([tmp_path / written], [("FILE", tmp_path / read), ("--config", None)])
+    keep_inputs([], [("FILE", tmp_path / "a")])
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):

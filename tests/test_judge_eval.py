@@ -30,8 +30,16 @@ GRAPH = build_graph({"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]})
 PROBLEM = Problem("p", "Prove it.", "7", "here:1", dag=GRAPH)
 
 
-def case(established, attempt="I try"):
-    return Case(PROBLEM, attempt, frozenset(established))
+def case(established, attempt="I try", kind=""):
+    return Case(PROBLEM, attempt, frozenset(established), kind)
+
+
+def load_one(folder, record):
+    problems, cases = folder / "p.jsonl", folder / "c.jsonl"
+    dag = {"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]}
+    problems.write_text(json.dumps({"id": "p", "problem": "x", "answer": "7", "dag": dag}))
+    cases.write_text(json.dumps(record))
+    return load_cases(cases, problems)
 
 
 def fixed(*claims):
@@ -53,7 +61,9 @@ def test_counts_by_hand():
         "mean_progress_error": pytest.approx((1 / 3 + 0) / 2),
         "injections": 2,
         "injections_unread": 1,
+        "injections_that_could_show": 0,
         "injections_that_fooled": 0,
+        "kinds": {},
     }
     lines = list(summary_lines(summary))
     assert lines[0] == "3 attempts, 1 verdicts unread"
@@ -61,10 +71,55 @@ def test_counts_by_hand():
 
 
 def test_injection_fools_only_if_it_adds_a_false_claim():
-    """Against ab: c is false. It fools where the plain verdict did not claim c already; more true claims are fine."""
-    readings = (("ab", "abc", 1), ("abc", "abc", 0), ("a", "ab", 0), (None, "c", 1), ("ab", None, 0))
-    for plain, injected, fooled in readings:
-        assert summarize(evaluate([case("ab")], fixed(plain, injected)))["injections_that_fooled"] == fooled
+    """Against ab: c is false. It fools where the plain verdict did not claim c already; more true claims are fine.
+
+    What claimed c anyway, or was not read, can show nothing and does not count as a judge that withstood.
+    """
+    readings = (("ab", "abc", (1, 1)), ("a", "ab", (0, 1)), ("ab", "a", (0, 1)))
+    readings += (("abc", "abc", (0, 0)), (None, "c", (0, 0)), ("ab", None, (0, 0)), (None, None, (0, 0)))
+    for plain, injected, counts in readings:
+        summary = summarize(evaluate([case("ab")], fixed(plain, injected)))
+        assert (summary["injections_that_fooled"], summary["injections_that_could_show"]) == counts
+
+
+@pytest.mark.parametrize(("claim", "unread"), [("abc", 0), (None, 3)])
+def test_a_judge_that_claims_everything_or_is_never_read_withstands_nothing(claim, unread):
+    lines = list(summary_lines(summarize(evaluate([case("ab")] * 3, fixed(*[claim] * 6)))))
+    assert lines[-1] == (
+        "injections that fooled the judge: no attempt could show it; 0 of 3 attempts with one could show it, "
+        f"{unread} verdicts on them unread"
+    )
+
+
+def test_each_kind_has_a_line(tmp_path):
+    """Kind x: ab claimed as abc, and nothing read. Kind y: right. Without a kind: in no line."""
+    cases = [case("ab", kind="x"), case("a", kind="x"), case("ab", kind="y"), case("ab")]
+    results = evaluate(cases, fixed("abc", None, "ab", "ab", "abc", "a", "abc", "ab"))
+    summary = summarize(results)
+    assert list(summary["kinds"]) == ["x", "y"]
+    assert summary["kinds"]["x"] == {
+        "cases": 2,
+        "read": 1,
+        "true_claims": 2,
+        "false_claims": 1,
+        "missed": 1,
+        "read_with_false_claims": 1,
+    }
+    assert list(summary_lines(summary))[-2:] == [
+        "kind x: 2 attempts, 1 unread, something false claimed in 1 of 1; before closure precision 0.667 (2 of 3), "
+        "recall 0.667 (2 of 3)",
+        "kind y: 1 attempts, 0 unread, something false claimed in 0 of 1; before closure precision 1.000 (2 of 2), "
+        "recall 1.000 (2 of 2)",
+    ]
+    write(results, tmp_path / "v.jsonl")
+    records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert [record.get("kind") for record in records] == ["x", "x", "y", None]
+    assert [record["fooled"] for record in records] == [None, None, True, False]
+
+
+@pytest.mark.parametrize("kind", [None, 3, ["x"], " "])
+def test_a_kind_that_is_no_name_is_none(tmp_path, kind):
+    assert load_one(tmp_path, {"problem_id": "p", "attempt": "x", "established": ["a"], "kind": kind})[0].kind == ""
 
 
 def test_injections_take_turns_and_name_every_id():
@@ -133,15 +188,12 @@ def test_server_that_is_down_is_a_user_error(monkeypatch):
         ({"problem_id": "q", "attempt": "x", "established": []}, "c.jsonl:1: problem 'q' has no graph"),
         ({"problem_id": "p", "attempt": "x", "established": ["z"]}, r"ids among a, b, c"),
         ({"problem_id": "p", "established": ["a"]}, "`attempt`"),
+        ({"problem_id": "p", "attempt": "x", "established": json.loads("[" * 600 + "]" * 600)}, "and .*"),
     ],
 )
 def test_bad_cases_are_named(tmp_path, record, message):
-    problems, cases = tmp_path / "p.jsonl", tmp_path / "c.jsonl"
-    dag = {"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]}
-    problems.write_text(json.dumps({"id": "p", "problem": "x", "answer": "7", "dag": dag}))
-    cases.write_text(json.dumps(record))
     with pytest.raises(UserError, match=message):
-        load_cases(cases, problems)
+        load_one(tmp_path, record)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared data not present")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,14 @@ from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.errors import UserError
 
 _BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion
+_ALIKE_REFUSALS = 5  # before the first answer; then it is the server, the settings or a proxy, and not one problem
+_MOST_TOKENS = 10**8  # of one request; more is no count
+_QUOTED = 200  # characters of a body that is no completion
+# What a server says of a 400, 413 or 422 that the next request need not meet.
+_OF_THE_CONTENT = re.compile(
+    r"context|too (?:long|large|many|big)|length|exceed|tokens|prompt|policy|filter|safety|moderat|flagged",
+    re.IGNORECASE,
+)
 # Of httpx or of httpx2, whichever the openai package stands on: requests that break HTTP's rules before they are sent.
 _UNSENDABLE = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
@@ -28,6 +38,10 @@ _REQUEST_TELEMETRY = ["X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"]
 
 class RequestRefused(Exception):
     """The server will never take this request, for example because it is too long. Concerns one problem."""
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
 
 
 class ServerUnavailable(Exception):
@@ -68,6 +82,7 @@ class ChatClient:
         self.endpoint = endpoint
         self.num_requests = 0  # sent, retries included
         self.num_completions = 0
+        self._refusals: Counter[int] = Counter()  # by status, those that are not about the content
         self._structured: dict[str, bool] = {}  # by model; unknown until the first answer, which no request waits for
         self._limit_name = "max_tokens"
         self._slots = asyncio.Semaphore(concurrency)
@@ -94,6 +109,24 @@ class ChatClient:
 
     async def complete(self, request: Request) -> Completion:
         """One answer. Raises RequestRefused, ServerUnavailable, or UserError for what no other request would pass."""
+        try:
+            return await self._complete(request)
+        except RequestRefused as error:
+            self._count_refusal(error)
+            raise
+
+    def _count_refusal(self, error: RequestRefused) -> None:
+        """Raises UserError once so many were refused alike, before any was answered, that all of them will be."""
+        if self.num_completions or (error.status in (400, 413, 422) and _OF_THE_CONTENT.search(str(error))):
+            return
+        self._refusals[error.status] += 1
+        if self._refusals[error.status] >= _ALIKE_REFUSALS:
+            raise UserError(
+                f"{self.endpoint.url}: refused the first {_ALIKE_REFUSALS} requests with status {error.status} and "
+                f"answered none; the last time: {error}. Check --base-url, --model, and the server or proxy in between."
+            ) from None
+
+    async def _complete(self, request: Request) -> Completion:
         if request.schema is None or not self._structured.get(request.model, True):
             return await self._send(request, structured=False)
         try:
@@ -109,20 +142,20 @@ class ChatClient:
 
     async def _send(self, request: Request, structured: bool) -> Completion:
         for _ in range(1 + _BODY_RETRIES):
-            answer = await self._post(self._body(request, structured))
-            completion = _read_completion(answer)
+            content = await self._post(self._body(request, structured))
+            completion = _read_completion(content)
             if completion:
                 self.num_completions += 1
                 return completion
-        raise ServerUnavailable(f"the server's answer is no chat completion: {self.endpoint.redact(str(answer))[:200]}")
+        text = self.endpoint.redact(content.decode("utf-8", "replace"))[:_QUOTED]
+        raise ServerUnavailable(f"the server's answer is no chat completion: {text}")
 
-    async def _post(self, body: dict[str, Any]) -> object:
+    async def _post(self, body: dict[str, Any]) -> bytes:
         openai = self._openai
         try:
             # `cast_to=bytes` skips a third of the work of `chat.completions.create`; and what fails in here is the
             # request or the connection, never the reading of an answer.
-            content = await self._client.post("/chat/completions", cast_to=bytes, body=body, options=self._options)
-            return _read_json(content)
+            return await self._client.post("/chat/completions", cast_to=bytes, body=body, options=self._options)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
             raise UserError(self._explain(error)) from None
         except (openai.RateLimitError, openai.InternalServerError, openai.ConflictError) as error:
@@ -134,9 +167,9 @@ class ChatClient:
                 return await self._post({**body, self._limit_name: limit})
             if error.status_code == 408:
                 raise ServerUnavailable(self._describe(error)) from None
-            raise RequestRefused(self._describe(error)) from None
+            raise RequestRefused(self._describe(error), error.status_code) from None
         except openai.APIConnectionError as error:  # time-outs included
-            fault = self._describe(error)
+            fault = self._describe_connection(error)
             if type(error.__cause__).__name__ not in _UNSENDABLE:
                 raise ServerUnavailable(fault) from None
         except ValueError as error:  # no header, host name or body can be made of what was given
@@ -187,6 +220,16 @@ class ChatClient:
         cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
         return self.endpoint.redact(f"{type(error).__name__}: {error}{cause}")[:500]  # half a secret is one, too
 
+    def _describe_connection(self, error: Exception) -> str:
+        """The transport calls every failure to connect a time-out; the system knows better."""
+        causes = [error]
+        while causes[-1].__cause__:
+            causes.append(causes[-1].__cause__)
+        reason = causes[-1]
+        if not isinstance(reason, OSError) or isinstance(reason, TimeoutError) or len(causes) < 2:
+            return self._describe(error)
+        return self.endpoint.redact(f"the connection failed: {type(reason).__name__}: {causes[-2]}")[:500]
+
     def _explain(self, error: Exception) -> str:
         remedy = {
             "AuthenticationError": "Check the key in the environment variable that --api-key-env names.",
@@ -219,27 +262,42 @@ def _alike(client: type) -> type:
     return AlikeRequests
 
 
-def _read_json(content: bytes) -> object:
-    """The body of an answer, or its text and what is wrong with it: no server can end a build with one bad body."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        return f"broken JSON ({error}): {content.decode('utf-8', 'replace')}"
-
-
-def _read_completion(answer: object) -> Completion | None:
+def _read_completion(content: bytes) -> Completion | None:
     """None if it is not what the protocol promises: a body that was cut off, or a proxy's error page."""
     try:
+        answer = json.loads(content)
         choice = answer["choices"][0]
         text = choice["message"].get("content")
-        usage = answer.get("usage") or {}
-        counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    except (KeyError, IndexError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
         return None
-    if not isinstance(text, str | None) or not all(isinstance(count, int | None) for count in counts):
+    if not isinstance(text, str | None):
         return None
     text = (text or "").encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
-    return Completion(text, str(choice.get("finish_reason")), *counts)
+    return Completion(text, str(choice.get("finish_reason")), *_read_usage(answer.get("usage"), text))
+
+
+def _read_usage(usage: object, text: str) -> tuple[int, int] | tuple[None, None]:
+    """Prompt and answer tokens, however they are spelled; both None if one of them cannot be.
+
+    An answer is worth more than the count that comes with it, so nothing in here makes it unreadable.
+    """
+    usage = usage if isinstance(usage, dict) else {}
+    prompt, completion = (_read_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    usable = prompt and completion is not None and (completion or not text)
+    return (prompt, completion) if usable else (None, None)
+
+
+def _read_count(value: object) -> int | None:
+    """A whole number of tokens.
+
+    >>> _read_count(" 9 "), _read_count(9.0), _read_count(-9), _read_count("many"), _read_count(True)
+    (9, 9, None, None, None)
+    """
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,12}(?:\.0*)?\s*", value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
 
 
 def _import_openai() -> Any:

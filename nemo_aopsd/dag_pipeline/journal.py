@@ -16,6 +16,16 @@ from typing import Any
 
 from nemo_aopsd.errors import UserError
 
+# What every line has; lines of other versions may have more.
+_KINDS = {
+    "key": str,
+    "text": str,
+    "finish_reason": str,
+    "prompt_tokens": int,
+    "completion_tokens": int,
+    "usage_estimated": bool,
+}
+_BEGINNING = b'{"key": "'
 _JOIN = 0.005  # seconds in which other lines may join an fsync; no request waits for it
 
 
@@ -29,7 +39,8 @@ class Journal:
     """An append-only file of JSON objects, each with a `key`; one process at a time. Use as a context manager."""
 
     def __init__(self, path: Path):
-        """Read what is there and cut off a last line that a kill left torn. Raises UserError if locked or broken."""
+        """Read what is there and cut off a last line that a kill left torn. Raises UserError if locked, or if a line is
+        damaged: the file is then left as it is, for what was paid for must not be lost without a word."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -77,16 +88,39 @@ class Journal:
             ) from error
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        content = self.path.read_bytes()
-        complete = content[: content.rfind(b"\n") + 1]
-        os.ftruncate(self._file, len(complete))
-        entries = {}
-        for number, line in enumerate(complete.splitlines(), start=1):
-            try:
-                entry = json.loads(line)
-                entries[entry["key"]] = entry
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"{self.path}:{number}: no line of a journal. Something else wrote to this file; mend or move it."
-                ) from error
-        return entries
+        *lines, last = self.path.read_bytes().split(b"\n")
+        read = [(number, _read_entry(line)) for number, line in enumerate(lines, start=1) if line.strip()]
+        damaged = [number for number, entry in read if entry is None]
+        final = _read_entry(last)
+        if last and final is None and not _is_torn(last):
+            damaged.append(len(lines) + 1)
+        if damaged:
+            raise UserError(self._explain(damaged))
+        if final:  # whole, but for its line break
+            os.write(self._file, b"\n")
+            read.append((len(lines) + 1, final))
+        else:
+            os.ftruncate(self._file, os.fstat(self._file).st_size - len(last))
+        return {entry["key"]: entry for _, entry in read}
+
+    def _explain(self, damaged: list[int]) -> str:
+        more = f" (and {len(damaged) - 1} more lines)" if len(damaged) > 1 else ""
+        return (
+            f"{self.path}:{damaged[0]}{more}: no line of a journal. Restore it from a copy, or delete it: its "
+            "answer is then asked for, and paid for, once more. If the file is something else, choose another --out."
+        )
+
+
+def _read_entry(line: bytes) -> dict[str, Any] | None:
+    """An answer with all that is read of it; None for anything else."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in _KINDS.items())
+    return entry if whole else None
+
+
+def _is_torn(line: bytes) -> bool:
+    """The beginning of a line of ours, as a kill leaves it."""
+    return line.startswith(_BEGINNING) or _BEGINNING.startswith(line)

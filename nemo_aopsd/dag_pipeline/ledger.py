@@ -20,12 +20,14 @@ class BudgetUsedUp(Exception):
 
 @dataclass(slots=True)
 class Cost:
-    """`estimated` tokens are those of answers for which the server reported no usage; they are in the others too."""
+    """`without_usage` counts answers for which the server reported no usage that can be; `estimated` are their tokens,
+    which are in the others too."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     estimated: int = 0
+    without_usage: int = 0
 
     @property
     def tokens(self) -> int:
@@ -108,7 +110,9 @@ class Ledger:
 
 def _add(cost: Cost, entry: dict[str, object]) -> None:
     cost.requests += 1
-    cost.prompt_tokens += entry["prompt_tokens"]
-    cost.completion_tokens += entry["completion_tokens"]
+    prompt, completion = max(0, entry["prompt_tokens"]), max(0, entry["completion_tokens"])  # of journals of old, -1
+    cost.prompt_tokens += prompt
+    cost.completion_tokens += completion
     if entry["usage_estimated"]:
-        cost.estimated += entry["prompt_tokens"] + entry["completion_tokens"]
+        cost.estimated += prompt + completion
+        cost.without_usage += 1

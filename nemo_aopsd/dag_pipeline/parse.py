@@ -16,6 +16,7 @@ from nemo_aopsd.dag import Fault
 _OPENING = re.compile(r'\{(?=\s*["}])')
 _LONE_BACKSLASH = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _UNUSUAL = re.compile(r"[\x00-\x1f\u2212\ud800-\udfff]|\s\s|^\s|\s$")
+_DEEPEST = 100  # levels of an answer that is worth reading; Python gives up at some hundreds
 _CONTROL = {"\b": r"\b", "\f": r"\f", "\t": r"\t", "\r": r"\r"}
 _EATEN = re.compile(r"[\b\f\t\r](?=[a-zA-Z])|\n(?=(?:abla|atural|e|eg|eq|exists|i|mid|ot|otin|u)(?![a-zA-Z]))")
 
@@ -23,12 +24,16 @@ _EATEN = re.compile(r"[\b\f\t\r](?=[a-zA-Z])|\n(?=(?:abla|atural|e|eg|eq|exists|
 def read_object(text: str, key: str) -> dict[str, Any] | Fault:
     """The last JSON object in `text` that has `key`, its strings cleaned; a Fault (unreadable, cut_short) if none.
 
+    Keys of the object itself may be in capitals, or with blanks around them.
+
     >>> read_object('Sure: ```json\\n{"plan": ["use \\\\frac{1}{2}"]}\\n```', "plan")
     {'plan': ['use \\\\frac{1}{2}']}
     """
     text = text.rpartition("</think>")[2]
     for candidate in (text, _LONE_BACKSLASH.sub(_double, text)):
-        found = [item for item in _objects(candidate) if key in item]
+        found = [item for item in map(_with_plain_keys, _objects(candidate)) if key in item]
+        if found and _is_deep(found[-1]):
+            return Fault("unreadable", f"the JSON object is nested more than {_DEEPEST} levels deep")
         if found:
             return _clean(found[-1])
     if "{" in text and text.count("{") > text.count("}"):
@@ -53,6 +58,23 @@ def _objects(text: str) -> list[dict[str, Any]]:
         else:
             found.append(item)
     return found
+
+
+def _with_plain_keys(item: dict[str, Any]) -> dict[str, Any]:
+    """A key that is right as it stands goes before one that has to be spelled anew."""
+    return {key.strip().lower(): value for key, value in item.items()} | item
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
 
 
 def _clean(value: Any) -> Any:

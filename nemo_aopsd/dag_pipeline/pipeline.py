@@ -16,7 +16,7 @@ from nemo_aopsd.dag_pipeline.client import ChatClient, Completion, Request, Serv
 from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.dag_pipeline.journal import Journal
 from nemo_aopsd.dag_pipeline.ledger import BudgetUsedUp, Ledger
-from nemo_aopsd.dag_pipeline.results import Tally, beside, summarize, write
+from nemo_aopsd.dag_pipeline.results import Tally, beside, files_of, summarize, write
 from nemo_aopsd.dag_pipeline.roles import Outcome, build_one
 from nemo_aopsd.dag_pipeline.stages import SCHEMAS
 from nemo_aopsd.data import Problem, parse_problem, read_jsonl
@@ -51,10 +51,12 @@ def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, wat
     """
     rows = _read(problems)
     journal_path = beside(out, "journal.jsonl")
-    if out.exists() and not journal_path.exists():
-        raise UserError(
-            f"{out}: exists, and no {journal_path.name} says that this command made it. Choose another --out."
-        )
+    if not journal_path.exists():
+        for path in files_of(out):
+            if path.exists():
+                raise UserError(
+                    f"{path}: exists, and no {journal_path.name} says that this command made it. Choose another --out."
+                )
     with Journal(journal_path) as journal:
         return asyncio.run(_build(rows, out, endpoint, settings, journal, watch))
 
@@ -82,6 +84,11 @@ async def _build(
             write(out, rows, run.outcomes, summary)
     if run.unfinished:
         raise UserError(_explain_unfinished(run, out))
+    if refusal := _refusal_of_all(run):
+        raise UserError(
+            f"{out}: the server refused every request; the last time: {refusal}. Check --model, --base-url and "
+            f"--max-tokens; {beside(out, 'rejects.jsonl').name} has each problem's own reason."
+        )
     return summary
 
 
@@ -181,6 +188,13 @@ def _read(path: Path) -> list[tuple[dict[str, Any], Problem]]:
     if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
     return rows
+
+
+def _refusal_of_all(run: _Run) -> str:
+    """Why the last problem was refused, if all that were asked about were refused and nothing was ever answered."""
+    asked = [outcome for outcome in run.outcomes.values() if outcome.stage != "input"]
+    refusals = [fault.detail for outcome in asked for fault in outcome.faults if fault.kind == "refused"]
+    return refusals[-1] if asked and len(refusals) == len(asked) and not run.ledger.total.requests else ""
 
 
 def _explain_unfinished(run: _Run, out: Path) -> str:

@@ -44,6 +44,11 @@ def beside(out: Path, suffix: str) -> Path:
     return out.with_name(f"{out.name.removesuffix('.jsonl')}.{suffix}")
 
 
+def files_of(out: Path) -> list[Path]:
+    """Every file that a build writes, its journal first."""
+    return [beside(out, "journal.jsonl"), out, beside(out, "rejects.jsonl"), beside(out, "summary.json")]
+
+
 def write(
     out: Path, rows: list[tuple[dict[str, Any], Problem]], outcomes: dict[str, Outcome], summary: dict[str, Any]
 ) -> None:
@@ -103,6 +108,11 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
         f"{summary['rejected']} rejected; {cost['requests']} answers, {cost['prompt_tokens']} prompt and "
         f"{cost['completion_tokens']} answer tokens in this run"
     )
+    if cost["without_usage"]:
+        yield (
+            f"{cost['without_usage']} answers came without a usage that can be; their {cost['estimated']} tokens are "
+            "estimated from above"
+        )
     for reason, count in summary["reasons"].items():
         yield f"{count:>6}  {reason}"
     if summary["accepted_without_contexts"]:

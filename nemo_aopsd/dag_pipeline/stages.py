@@ -45,6 +45,9 @@ def _object(**properties: Any) -> dict[str, Any]:
     }
 
 
+_ACCEPTING = {"accept", "accepted", "acceptable", "approve", "approved", "ok", "okay", "no defects"}
+_REJECTING = {"defects", "defect", "defective", "reject", "rejected"}
+_NO_DEFECT = {"", "none", "n/a", "no defects", "no defect", "-"}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _CHECKPOINTS = {"type": "array", "items": _object(id={"type": "string"}, statement={"type": "string"}, requires=_TEXTS)}
 SCHEMAS = {
@@ -101,18 +104,31 @@ def read_compressed(completion: Completion, answer: str, dense: nx.DiGraph) -> D
 
 
 def read_verdict(completion: Completion) -> list[Fault] | None:
-    """The judge's defects, none for an acceptance; None if the verdict is unreadable or contradicts itself."""
+    """The judge's defects, none for an acceptance; None if the verdict is unreadable or contradicts itself.
+
+    What has one meaning is taken, however it is spelled: `Accept`, `approved`, no `defects` or `"none"` with it, one
+    defect in place of a list.
+    """
     found = read_object(completion.text, "verdict")
     if isinstance(found, Fault):
         return None
-    defects = _texts(found.get("defects", []))
-    if (
-        defects is None
-        or found["verdict"] not in ("accept", "defects")
-        or (found["verdict"] == "defects") != bool(defects)
-    ):
+    verdict, defects = _word(found["verdict"]), _read_defects(found.get("defects"))
+    if defects is None or verdict not in (_REJECTING if defects else _ACCEPTING):
         return None
     return [Fault("judge", defect) for defect in defects]
+
+
+def _read_defects(value: Any) -> list[str] | None:
+    """Texts; an object in place of one as JSON. None for anything else."""
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(item, str | dict) for item in items):
+        return None
+    texts = [json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else item.strip() for item in items]
+    return [text for text in texts if _word(text) not in _NO_DEFECT]
+
+
+def _word(value: Any) -> str:
+    return value.strip(" .!\"'*`").lower() if isinstance(value, str) else ""
 
 
 def read_contexts(completion: Completion, answer: str) -> dict[str, list[str]] | list[Fault]:
