@@ -66,8 +66,9 @@ def _with_plain_keys(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_DEEPEST):
+    level, depth = [value], 0
+    while level and depth < _DEEPEST:
+        depth += 1
         level = [
             inner
             for outer in level
