@@ -159,7 +159,7 @@ def dag_show(
     out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes; .png and .pdf work too.")],
 ) -> None:
     """Draw the graph of one problem, also one with faults; other rows may be bad."""
-    from nemo_aopsd.dag_files import fault_lines, find_row, unread_note
+    from nemo_aopsd.dag_files import fault_lines, find_row
     from nemo_aopsd.files import keep_inputs
 
     keep_inputs([out], [("FILE", file)])
@@ -172,8 +172,7 @@ def dag_show(
     draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem, faults=row.faults)
     for line in fault_lines(row):
         typer.echo(line, err=True)
-    if broken:
-        typer.echo(f"warning {unread_note(file, broken)}", err=True)
+    cli_data.warn_of_unread(file, broken)
     typer.echo(out)
 
 

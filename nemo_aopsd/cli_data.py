@@ -13,7 +13,10 @@ import typer
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nemo_aopsd.config import Config
+    from nemo_aopsd.dag_files import Line
     from nemo_aopsd.judge_eval import Judge
 
 data_app = typer.Typer(help="Make problems files.", no_args_is_help=True)
@@ -98,16 +101,14 @@ def dag_stats(
     out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
 ) -> None:
     """Nodes, depth, width, fan-in and fan-out, transitive edges and answer leaks of the graphs of FILE."""
-    from nemo_aopsd.dag_files import unread_note
     from nemo_aopsd.dag_stats import measure_file, table
     from nemo_aopsd.files import keep_inputs, write_jsonl
 
-    keep_inputs([out] if out else [], [("FILE", file)])
+    keep_inputs([out], [("FILE", file)])
     rows, broken = measure_file(file)
     for line in table(rows):
         typer.echo(line)
-    if broken:
-        typer.echo(f"warning {unread_note(file, broken)}", err=True)
+    warn_of_unread(file, broken)
     if out:
         write_jsonl(out, rows)
         typer.echo(out)
@@ -119,14 +120,20 @@ def dag_browse(
 ) -> None:
     """Write a page to search and read the graphs of FILE; it needs no network and no server."""
     from nemo_aopsd.dag_browser import write_browser
-    from nemo_aopsd.dag_files import unread_note
     from nemo_aopsd.files import keep_inputs
 
     keep_inputs([out], [("FILE", file)])
     count, broken = write_browser(file, out)
+    warn_of_unread(file, broken)
+    typer.echo(f"{out}: {count} graphs")
+
+
+def warn_of_unread(file: Path, broken: Sequence[Line]) -> None:
+    """One line on stderr, if there are any."""
+    from nemo_aopsd.dag_files import unread_note
+
     if broken:
         typer.echo(f"warning {unread_note(file, broken)}", err=True)
-    typer.echo(f"{out}: {count} graphs")
 
 
 @data_app.command("prepare", epilog="Example: aopsd data prepare GAIR/LIMO-v2 --out limo.jsonl --against aime25.jsonl")
@@ -186,7 +193,7 @@ def judge_eval(
     settings = load_config(config, overrides or []) if config else None
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
-    keep_inputs([out] if out else [], read)
+    keep_inputs([out], read)
     loaded = evaluation.load_cases(cases, problems)
     if settings:
         judge = _local_judge(settings)

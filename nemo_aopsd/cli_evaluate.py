@@ -121,7 +121,7 @@ def paired_test(
 
     read = [("FIRST", first), *(("OTHER", other) for other in others)]
     files = [(name, path / "results.json" if path.is_dir() else path) for name, path in read]
-    keep_inputs([out] if out else [], files)
+    keep_inputs([out], files)
     base = paired.load_evaluation(first)
     comparisons = [paired.compare(base, paired.load_evaluation(other)) for other in others]
     for comparison in comparisons:

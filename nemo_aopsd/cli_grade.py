@@ -36,7 +36,7 @@ def grade(
         raise UserError("give either FILE with responses or --cases FILE.jsonl with labelled cases; not both.")
     if boxed and file:
         raise UserError("--boxed goes with --cases; responses are always graded by their box. Leave it out.")
-    keep_inputs([out] if out else [], [("FILE", file), ("--cases", cases)])
+    keep_inputs([out], [("FILE", file), ("--cases", cases)])
     if cases:
         loaded = labelled.load_cases(cases)
         grades = labelled.grade_cases(loaded, boxed=boxed)

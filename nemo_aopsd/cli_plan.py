@@ -71,7 +71,7 @@ def _keep_inputs(out: Path | None, runs: list[Path], constants: Path | None) -> 
 
     files = [run / name for run in runs for name in ("config.yaml", "metrics.jsonl")]
     files += [path for run in runs for path in run.glob("rollouts/*")]
-    keep_inputs([out] if out else [], [("--constants", constants), *(("--fit", path) for path in files)])
+    keep_inputs([out], [("--constants", constants), *(("--fit", path) for path in files)])
 
 
 def _plan(config: Config, machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:

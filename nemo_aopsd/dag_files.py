@@ -44,11 +44,28 @@ def check_file(path: str | Path) -> Iterator[CheckedRow]:
     A row without an error is one that the loader of training takes. Besides `graph_faults`: broken_line (bytes or
     JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields.
     """
-    for _, row in checked_lines(path):
+    for _, row in _checked_lines(path):
         yield row
 
 
-def checked_lines(path: str | Path) -> Iterator[tuple[Line, CheckedRow]]:
+def rows_with_graphs(path: str | Path) -> tuple[list[tuple[dict[str, Any], CheckedRow]], list[Line]]:
+    """Records that have a `dag`, with their rows as `check_file` sees them, and the lines that cannot be read.
+
+    Raises UserError if no record has one.
+    """
+    rows, broken = [], []
+    for line, row in _checked_lines(path):
+        if line.record is None:
+            broken.append(line)
+        elif line.record.get("dag") is not None:
+            rows.append((line.record, row))
+    if not rows:
+        unread = f" {unread_note(path, broken)}" if broken else ""
+        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...{unread}")
+    return rows, broken
+
+
+def _checked_lines(path: str | Path) -> Iterator[tuple[Line, CheckedRow]]:
     """Each line with its row as `check_file` sees it."""
     seen: dict[str, str] = {}
     for line in decoded_lines(path):

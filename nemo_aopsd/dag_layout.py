@@ -61,11 +61,11 @@ def num_slots(graph: nx.DiGraph) -> int:
     >>> num_slots(nx.DiGraph([("a", "b"), ("b", "c"), ("a", "c")]))
     4
     """
-    layer = _layers(graph)
+    layer = longest_path_layers(graph)
     return len(graph) + sum(layer[v] - layer[u] - 1 for u, v in graph.edges)
 
 
-def _layers(graph: nx.DiGraph) -> dict[str, int]:
+def longest_path_layers(graph: nx.DiGraph) -> dict[str, int]:
     """By the longest path from a root, roots just above what needs them first."""
     generations = list(nx.topological_generations(graph))
     layer = {node: depth for depth, generation in enumerate(generations) for node in generation}
@@ -78,7 +78,7 @@ def _layers_and_chains(
     graph: nx.DiGraph, sizes: Mapping[str, tuple[float, float]]
 ) -> tuple[list[list[list[Key]]], list[list[Key]]]:
     """The rows of each layer from top to bottom, and each edge as a chain."""
-    layer = _layers(graph)
+    layer = longest_path_layers(graph)
     rows: list[list[Key]] = []
     for depth in range(max(layer.values()) + 1):
         rows += _wrapped([node for node in graph if layer[node] == depth], sizes)

@@ -10,8 +10,7 @@ from typing import Any
 import networkx as nx
 
 from nemo_aopsd.dag import Fault, build_graph
-from nemo_aopsd.dag_files import Line, checked_lines, unread_note
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.dag_files import Line, rows_with_graphs
 
 MEASURES = {
     "nodes": "checkpoints",
@@ -30,18 +29,13 @@ MEASURES = {
 def measure_file(path: Path) -> tuple[list[dict[str, Any]], list[Line]]:
     """One record a graph: `id` and `MEASURES`, or `id` and `errors` for a row that cannot be used for another reason
     than an answer leak; and the lines that cannot be read. Raises UserError if the file holds no graph."""
-    rows, broken = [], []
-    for line, row in checked_lines(path):
-        if line.record is None:
-            broken.append(line)
-        elif line.record.get("dag") is not None:
-            errors = [fault.kind for fault in row.faults if fault.is_error and fault.kind != "states_answer"]
-            found = {"errors": errors} if errors else measure(line.record["dag"], row.faults)
-            rows.append({"id": row.problem_id or line.where, **found})
-    if not rows:
-        unread = f" {unread_note(path, broken)}" if broken else ""
-        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...{unread}")
-    return rows, broken
+    measured = []
+    rows, broken = rows_with_graphs(path)
+    for record, row in rows:
+        errors = [fault.kind for fault in row.faults if fault.is_error and fault.kind != "states_answer"]
+        found = {"errors": errors} if errors else measure(record["dag"], row.faults)
+        measured.append({"id": row.problem_id or row.where, **found})
+    return measured, broken
 
 
 def measure(raw: dict[str, Any], faults: Sequence[Fault]) -> dict[str, int]:

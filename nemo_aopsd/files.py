@@ -58,14 +58,15 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def keep_inputs(written: Iterable[Path], read: Iterable[tuple[str, Path | None]], option: str = "--out") -> None:
+def keep_inputs(written: Iterable[Path | None], read: Iterable[tuple[str, Path | None]], option: str = "--out") -> None:
     """Raise UserError if a file that is to be written, or the one beside it on the way there, is also read.
 
-    `read` are pairs of what the user calls a file, and its path, None if it was not given. Links, hard links and other
-    spellings of a path count, and so does what lies inside of a folder that is to be replaced as a whole.
+    `read` are pairs of what the user calls a file, and its path. A path is None if it was not given. Links, hard links
+    and other spellings of a path count, and so does what lies inside of a folder that is to be replaced as a whole.
     """
     given = [(name, Path(path)) for name, path in read if path is not None]
-    for target, (name, path) in itertools.product(written, given):
+    targets = [path for path in written if path is not None]
+    for target, (name, path) in itertools.product(targets, given):
         with naming(target):
             lost = next((place for place in (target, _partial(target)) if _would_take(place, path)), None)
         if lost:

@@ -15,8 +15,8 @@ import networkx as nx
 from jinja2 import Environment
 from markupsafe import Markup
 
-from nemo_aopsd.dag_files import CheckedRow, Line, checked_lines, unread_note
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.dag_files import CheckedRow, Line, rows_with_graphs
+from nemo_aopsd.dag_layout import longest_path_layers
 from nemo_aopsd.files import atomic_write
 
 _NO_LAYERS = {"empty_graph", "empty_id", "duplicate_id", "empty_statement", "dangling_edge", "self_loop", "cycle"}
@@ -26,14 +26,8 @@ _TEMPLATE = Path(__file__).parent / "page.html"
 def write_browser(problems: Path, page: Path) -> tuple[int, list[Line]]:
     """Write the page; return its number of graphs, and the lines that cannot be read. Raises UserError if the file
     holds no graph."""
-    rows = list(checked_lines(problems))
-    broken = [line for line, _ in rows if line.record is None]
-    graphs = [_entry(line.record, row) for line, row in rows if line.record and line.record.get("dag") is not None]
-    if not graphs:
-        unread = f" {unread_note(problems, broken)}" if broken else ""
-        raise UserError(
-            f"{problems}: no row has a `dag`. Make graphs with: aopsd dag build {problems} --out ...{unread}"
-        )
+    rows, broken = rows_with_graphs(problems)
+    graphs = [_entry(record, row) for record, row in rows]
     template = Environment(autoescape=True).from_string(_TEMPLATE.read_text(encoding="utf-8"))
     atomic_write(page, template.render(title=problems.name, count=len(graphs), unread=len(broken), data=_embed(graphs)))
     return len(graphs), broken
@@ -67,15 +61,12 @@ def _steps(value: Any) -> list[str]:
 
 
 def _layers(nodes: list[dict[str, str]], edges: list[tuple[str, str]]) -> list[list[str]]:
-    """Layers by the longest path from a root, in the file's order, with each root just above what needs it first."""
+    """The layers that a drawing has, in the file's order."""
     graph = nx.DiGraph()
     graph.add_nodes_from(node["id"] for node in nodes)
     graph.add_edges_from(edges)
-    level = {node: depth for depth, layer in enumerate(nx.topological_generations(graph)) for node in layer}
-    for node in graph:
-        if not graph.pred[node] and graph.succ[node]:
-            level[node] = min(level[child] for child in graph.succ[node]) - 1
-    return [[node for node in graph if level[node] == depth] for depth in range(max(level.values()) + 1)]
+    layer = longest_path_layers(graph)
+    return [[node for node in graph if layer[node] == depth] for depth in range(max(layer.values()) + 1)]
 
 
 def _embed(value: Any) -> Markup:
