@@ -39,7 +39,7 @@ TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=tru
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
 CP2 = f"{MEGATRON}.context_parallel_size=2 policy.make_sequence_length_divisible_by=4"
 UNPACKED = "policy.sequence_packing.enabled=false policy.train_micro_batch_size=2"
-DTENSOR = f"{MEGATRON}.enabled=false policy.dtensor_cfg.enabled=true"
+DTENSOR = f"{MEGATRON}.enabled=false policy.dtensor_cfg.enabled=true {UNPACKED}"  # packing needs flash-attn there
 WORDS = (  # SmolLM2 on the example problems, without packing
     f"policy.model_name={SMOLLM2} aopsd.prompts=default data.train.data_path=examples/data/problems.jsonl "
     "policy.max_total_sequence_length=4096 policy.generation.max_new_tokens=256 aopsd.judge.max_new_tokens=96 "
@@ -95,7 +95,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("grpo", 1, command=[*grpo, FIXED_CACHE]),
         Lane("grpo_correct", 1, command=[*correctness(grpo, out), FIXED_CACHE]),
         Lane("sft", 1, command=stock("sft", "nemo_rl", out)),
-        Lane("smollm2", 1, f"{WORDS} {EAGER}", needs=("SMOLLM2",)),
+        Lane("smollm2", 1, WORDS, needs=("SMOLLM2",)),
         Lane("smollm2_fp8", 1, f"{WORDS} {FP8} {EAGER}", needs=("SMOLLM2",)),
         Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}", needs=("SMOLLM2",)),
         Lane("cost", 1, command=cost, alone=True),
