@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def overrides(tmp_path_factory):
     run = Path(os.environ.get("AOPSD_GPU_RUN", tmp_path_factory.mktemp("gpu") / "run"))
-    ours = [f"logger.log_dir={run}", "aopsd.evaluation.data_path=null"]
+    ours = [f"logger.log_dir={run}", "aopsd.evaluation.data_path=null", "aopsd.max_num_epochs=1000"]
     return [*shlex.split(os.environ.get("AOPSD_GPU_OVERRIDES", "")), *ours]
 
 
