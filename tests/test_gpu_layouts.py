@@ -1,7 +1,9 @@
 """What the GPU lanes are told can be checked where there is no GPU."""
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,6 +51,14 @@ def test_the_other_reward_runs_by_the_same_command(tmp_path):
         f"logger.log_dir={tmp_path}/grpo_correct",
     }
     assert len(commands["grpo_correct"]) == len(commands["grpo"])
+
+
+def test_a_lane_s_sampler_looks_for_a_port_of_its_own_and_so_does_what_it_starts():
+    say = "import os, subprocess, sys; print(os.environ['VLLM_PORT'], flush=True); subprocess.run(sys.argv[1:])"
+    command = [sys.executable, "-c", say, sys.executable, "-c", say, "true"]
+    variables = {"PYTHONPATH": str(REPO / "tests/gpu/lane"), "VLLM_PORT": "20001", "LANE_PORTS": "800"}
+    printed = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["20801", "20801"]
 
 
 @pytest.mark.parametrize(("num_gpus", "share"), [(2, 1), (4, 1), (2, 2)])

@@ -48,7 +48,8 @@ WORDS = (  # SmolLM2 on the example problems, without packing
 )
 MODEL, DATA = REPO / "nemo_aopsd/embedded/model", REPO / "nemo_aopsd/embedded/data/train.jsonl"
 FIXED_CACHE = "+policy.generation.vllm_kwargs.kv_cache_memory_bytes=6000000000"  # with company, none can be measured
-APART = 15  # seconds between starts: vLLM looks for a free port from the same number on in each
+APART = 15  # seconds between starts, so that not all start Ray and load models at the same time
+PORTS = 400  # of each lane, 100 for each of four engines: a port found free may be taken before vLLM listens on it
 CLI = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()"]
 
 
@@ -132,6 +133,7 @@ class Host:
     def __init__(self, num_gpus: int, share: int, out: Path):
         self.places, self.share, self.out = dict.fromkeys(range(num_gpus), share), share, out
         self.running: dict[str, tuple[subprocess.Popen, list[int], int, float]] = {}
+        self.started = 0
 
     def room(self, lane: Lane) -> list[int]:
         """The GPUs for a lane; fewer than it needs if there is no room."""
@@ -159,9 +161,11 @@ class Host:
             "NCCL_NVLS_ENABLE": "0",
             "RAY_TMPDIR": f"/tmp/lane_{lane.name}",
             "RAY_ADDRESS": "local",  # or NeMo RL may join any Ray of this host that has the same GPUs
+            "LANE_PORTS": str(PORTS * (self.started % 12)),  # below 25,000, where NeMo RL's other ports begin
             "OMP_NUM_THREADS": "8",
             **({} if gpus == list(self.places) else {"LANE_GPUS": listed}),
         }
+        self.started += 1
         with (self.out / f"{lane.name}.log").open("w") as log:
             process = subprocess.Popen(lane.command, cwd=REPO, env=environment, stdout=log, stderr=log)
         self.running[lane.name] = process, gpus, taken, time.monotonic()

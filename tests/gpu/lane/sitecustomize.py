@@ -1,7 +1,7 @@
 """On PYTHONPATH of a lane of `layouts.py`: makes it see its own GPUs and its own Ray only, as a container would.
 
-NeMo RL v0.7.0 takes Ray's GPU id, which counts all GPUs of the host, for CUDA's, which counts the visible ones, and its
-memory tracker asks for any Ray of the host.
+NeMo RL v0.7.0 takes Ray's GPU id, which counts all GPUs of the host, for CUDA's, which counts the visible ones, its
+memory tracker asks for any Ray of the host, and vLLM looks for a free port from the same number on in every run.
 """
 
 import importlib.util
@@ -26,6 +26,13 @@ def use_own_ray():
     services.canonicalize_bootstrap_address_or_die = own
 
 
+def use_own_ports():
+    """Once: what a worker starts in its turn inherits the number that is found here."""
+    if "VLLM_PORT" in os.environ and "LANE_PORTS" in os.environ:
+        os.environ["VLLM_PORT"] = str(int(os.environ["VLLM_PORT"]) + int(os.environ.pop("LANE_PORTS")))
+
+
+use_own_ports()
 if importlib.util.find_spec("ray"):
     import ray
 
