@@ -180,3 +180,22 @@ def test_a_hub_model_in_the_cache_is_read_without_a_network(tmp_path, monkeypatc
     (refs / "main").write_text("abc")
     (line,) = faults("Qwen/Qwen3-4B", f"{PP}=8")
     assert f"36 layers of {snapshot}/config.json" in line
+
+
+LONGER = "++policy.hf_config_overrides.max_position_embeddings=32768"
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "expected"),
+    [
+        (DENSE | {"max_position_embeddings": 16384}, (), []),
+        (DENSE | {"max_position_embeddings": 8192}, (), ["expected at most 8192"]),
+        (DENSE | {"max_position_embeddings": 8192}, (LONGER,), []),
+        (DENSE | {"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, (), []),
+        ({"text_config": DENSE | {"max_position_embeddings": 8192}}, (), ["expected at most 8192"]),
+    ],
+)
+def test_rows_fit_the_positions(model, content, overrides, expected):
+    lines = faults(model(content), *overrides)
+    key = "policy.max_total_sequence_length"
+    assert [line.split(", ")[0] for line in lines] == [f"- {key} is 16384; {fault}" for fault in expected]

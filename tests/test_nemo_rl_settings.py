@@ -98,6 +98,11 @@ def test_whole_vocabulary_objectives_with_a_support(name):
     assert settings(*TOP_K, f"aopsd.objective.name={name}", "aopsd.objective.support=64").backend == "megatron"
 
 
+def test_what_the_stock_loop_reads_may_be_said_twice():
+    assert settings("grpo.max_num_steps=10", "aopsd.max_num_steps=10", "aopsd.seed=7", "grpo.seed=7")
+    assert settings("aopsd.max_num_epochs=1", "aopsd.num_prompts_per_step=64")  # grpo's follow
+
+
 def test_version_2_may_stand_where_dtensor_is_off():
     assert settings(f"{DTENSOR}._v2=true").backend == "megatron"
 
@@ -120,6 +125,14 @@ def test_an_odd_tokenizer_is_kept():
         (
             ["++grpo.skip_reference_policy_logprobs_calculation=true"],
             *("grpo.skip_reference_policy_logprobs_calculation", "true", "=false, or leave it out"),
+        ),
+        # what NeMo RL's loop would read
+        (["grpo.seed=7"], "grpo.seed", "7", "Set grpo.seed=0, or aopsd.seed=7 as well"),
+        (["grpo.max_num_epochs=1"], "grpo.max_num_epochs", "1", "or aopsd.max_num_epochs=1 as well"),
+        (["grpo.max_num_steps=10"], "grpo.max_num_steps", "10", "=1000000, or aopsd.max_num_steps=10 as well"),
+        (
+            ["grpo.max_num_steps=10", "aopsd.max_num_steps=20"],
+            *("grpo.max_num_steps", "10", "Set grpo.max_num_steps=20, or aopsd.max_num_steps=10 as well"),
         ),
         ([f"{MEGATRON}.peft.enabled=true"], f"{MEGATRON}.peft.enabled", "true", f"Set {MEGATRON}.peft.enabled=false"),
         (

@@ -55,7 +55,7 @@ def test_heads_and_their_groups():
     for heads, groups, size in product((4, 6, 8, 12), (1, 2, 3, 4, 6), (1, 2, 3, 4, 6, 8)):
         if heads % groups:
             continue
-        model = Architecture("config.json", 1, heads, groups, {}, None, None, 0)
+        model = Architecture("config.json", 1, heads, groups, {}, None, None, 0, None)
         refused = list(_indivisible("tp", size, {"attention heads": heads}, model, groups))
         try:
             transformer.TransformerConfig(

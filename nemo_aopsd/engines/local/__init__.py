@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config import Config
 from nemo_aopsd.engines.local.settings import read_settings
-from nemo_aopsd.vocabulary import check_words
+from nemo_aopsd.model_limits import check_row, check_words
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.local.engine import LocalEngine
@@ -32,6 +32,7 @@ def build(config: Config) -> LocalEngine:
     tokenizer = load_tokenizer(settings)
     causal_lm = load_model(settings)
     check_words(config, causal_lm.get_output_embeddings().weight.shape[0], str(settings.model))
+    check_row(config, causal_lm.config.to_dict(), str(settings.model))
     return LocalEngine(causal_lm, wrap_tokenizer(tokenizer, causal_lm), settings)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_aopsd.config import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.vocabulary import check_top_k
+from nemo_aopsd.model_limits import check_limits
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
@@ -47,7 +47,7 @@ def read_settings(config: Config) -> Settings:
     """Settings of a config whose values `config_checks` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
     model = _model_path(policy["model_name"])
-    check_top_k(config, model)
+    check_limits(config, model)
     tokenizer = (policy.get("tokenizer") or {}).get("name")
     optional = {
         key: policy[key]

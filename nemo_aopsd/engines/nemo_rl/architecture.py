@@ -1,4 +1,4 @@
-"""The numbers of a model that parallel sizes must divide, from its `config.json` on disk; nothing is fetched."""
+"""The numbers of a model that sizes of the config must fit, from its `config.json` on disk; nothing is fetched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from nemo_aopsd.model_limits import longest_row
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -23,6 +25,7 @@ class Architecture:
     mlp_width: int | None  # of a dense model
     vocabulary: int | None
     experts: int | None  # 0 for a dense model
+    longest_row: int | None  # tokens
 
 
 class UnreadableModel(Exception):
@@ -77,4 +80,5 @@ def _read(content: dict[str, Any], where: str) -> Architecture:
         mlp_width=number("intermediate_size") if is_dense else None,
         vocabulary=number("vocab_size"),
         experts=0 if is_dense else number(*_EXPERTS),
+        longest_row=longest_row(content),
     )

@@ -1,4 +1,4 @@
-"""Parallel sizes that do not divide the model. Only where its config.json can be read here: else NeMo RL finds out.
+"""Sizes that do not fit the model. Only where its config.json can be read here: else NeMo RL finds out.
 
 The rules are those of Megatron-core 0.19 (its core/transformer: transformer_config.py, transformer_block.py and
 moe/moe_layer.py; core/tensor_parallel/layers.py), of NeMo RL v0.7.0's DTensor plans (models/dtensor/parallelize.py) and
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from nemo_aopsd.engines.nemo_rl.architecture import Architecture, UnreadableModel, find_architecture
 from nemo_aopsd.engines.nemo_rl.config_tree import MEGATRON, VLLM, Tree, is_size
 from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be
+from nemo_aopsd.model_limits import ROW
 
 _FIRST, _LAST = (f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last"))
 _PIPELINE = f"{MEGATRON}.pipeline_model_parallel_size"
@@ -143,4 +144,11 @@ def _experts(tree: Tree) -> Iterator[Fault]:
             yield Fault(key, size, expected, f"Set {key} to a power of two that divides them, or to 1")
 
 
-MODEL_RULES: tuple[Rule, ...] = (_readable, _stages, _tensor, _sampler_tensor, _experts)
+def _row(tree: Tree) -> Iterator[Fault]:
+    model = _model(tree)
+    if model is not None and model.longest_row is not None and tree.size(ROW) > model.longest_row:
+        expected = f"at most {model.longest_row}, the positions of {model.where}: vLLM refuses more"
+        yield Fault(ROW, tree[ROW], expected, f"Set {ROW}={model.longest_row}")
+
+
+MODEL_RULES: tuple[Rule, ...] = (_readable, _stages, _tensor, _sampler_tensor, _experts, _row)

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from nemo_aopsd.config import CONTINUED
-from nemo_aopsd.engines.nemo_rl.config_tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable
+from nemo_aopsd.engines.nemo_rl.config_tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
 from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be, shown
 from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.engines.nemo_rl.size_refusals import SIZE_RULES, broken_sizes
 
+_NO_LIMIT = 1_000_000  # steps, in NeMo RL's own recipes
 TRACKERS = ("wandb", "swanlab", "tensorboard", "mlflow")
 
 
@@ -64,6 +65,18 @@ def _teacher(tree: Tree) -> Iterator[Fault]:
     if tree[key]:
         why = "the teacher's log-probs are the reference's; nothing of the block `grpo` is read here"
         yield must_be(tree, key, False, why, "leave it out")
+
+
+def _grpo(tree: Tree) -> Iterator[Fault]:
+    """What NeMo RL's loop would read there and ours reads in its own block: said twice, it must be said alike."""
+    why = "of the block `grpo` nothing is read"
+    for name in ("num_prompts_per_step", "num_generations_per_prompt", "max_num_epochs", "seed"):
+        key, ours = f"grpo.{name}", tree[f"aopsd.{name}"]
+        if tree[key] not in (None, ours):
+            yield must_be(tree, key, ours, why, f"aopsd.{name}={shown(tree[key])} as well")
+    key, ours = "grpo.max_num_steps", tree["aopsd.max_num_steps"]
+    if is_size(tree[key]) and tree[key] < (ours or _NO_LIMIT):
+        yield must_be(tree, key, ours or _NO_LIMIT, why, f"aopsd.max_num_steps={tree[key]} as well")
 
 
 def _sampler(tree: Tree) -> Iterator[Fault]:
@@ -165,6 +178,7 @@ def _trackers(tree: Tree) -> Iterator[Fault]:
 _RULES: tuple[Rule, ...] = (
     _backend,
     _teacher,
+    _grpo,
     _sampler,
     _sampler_sizes,
     _sampler_fp8,

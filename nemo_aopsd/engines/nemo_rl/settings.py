@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from nemo_aopsd.config import Config
+from nemo_aopsd.engines.nemo_rl.architecture import find_architecture
 from nemo_aopsd.engines.nemo_rl.config_tree import VLLM, Tree
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.vocabulary import check_top_k
+from nemo_aopsd.model_limits import check_words
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -
     faults = find_faults(tree, environment)
     if faults:
         raise UserError("config, for aopsd.engine=nemo_rl:\n" + "\n".join(f"- {fault}" for fault in faults))
-    check_top_k(config, Path(tree["policy.model_name"]))
+    if model := find_architecture(tree["policy.model_name"], tree["policy.hf_config_overrides"]):
+        check_words(config, model.vocabulary, model.where)
     return Settings(
         backend="megatron" if tree.uses_megatron else "dtensor",
         model_name=tree["policy.model_name"],

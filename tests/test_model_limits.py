@@ -1,0 +1,69 @@
+"""More words or positions than a model has: refused before anything is sampled, on either engine."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_aopsd.config import AOPSDConfig, ObjectiveConfig
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.model_limits import check_limits, check_row, check_words, longest_row
+
+
+def config(**objective):
+    return SimpleNamespace(
+        aopsd=replace(AOPSDConfig(), objective=ObjectiveConfig(**objective)),
+        policy={"max_total_sequence_length": 512},
+    )
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 320, "max_position_embeddings": 512}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("objective", [{"name": "topk_fkl", "top_k": 321}, {"name": "fkl", "support": 321}])
+def test_more_words_than_there_are_are_refused_with_the_key_and_the_most(model, objective):
+    key = list(objective)[1]
+    with pytest.raises(UserError, match=rf"aopsd.objective.{key} is 321, but .* has 320 tokens. Set it to at most 320"):
+        check_limits(config(**objective), model)
+
+
+@pytest.mark.parametrize(
+    "objective", [{"name": "topk_fkl", "top_k": 320}, {"name": "pg", "top_k": 321}, {"name": "fkl"}]
+)
+def test_all_words_and_objectives_that_read_none_pass(model, objective):
+    check_limits(config(**objective), model)
+
+
+def test_a_name_that_is_no_directory_is_left_until_it_is_loaded():
+    check_limits(config(name="topk_fkl", top_k=10**6), Path("Qwen/Qwen3-4B"))
+    with pytest.raises(UserError, match=r"the vocabulary of smol\.gguf has 49152 tokens"):
+        check_words(config(name="topk_fkl", top_k=10**6), 49152, "smol.gguf")
+
+
+def test_rows_longer_than_the_positions_are_refused_with_the_most(model):
+    (model / "config.json").write_text(json.dumps({"text_config": {"max_position_embeddings": 511}}))
+    with pytest.raises(UserError, match=r"max_total_sequence_length is 512, but .* has 511 positions .* at most 511\."):
+        check_limits(config(), model)
+    with pytest.raises(UserError, match=r"smol\.gguf has 511 positions"):
+        check_row(config(), {"max_position_embeddings": 511}, "smol.gguf")
+
+
+@pytest.mark.parametrize(
+    ("content", "longest"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 512),
+        ({"rope_scaling": None}, 512),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 512),  # its positions are those after scaling
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, None),
+        ({"rope_parameters": {"full": {"rope_type": "default"}, "sliding": {"rope_type": "linear"}}}, None),
+        ({"max_position_embeddings": None}, None),
+    ],
+)
+def test_positions_that_are_stretched_are_left_to_whoever_loads_the_model(content, longest):
+    assert longest_row({"max_position_embeddings": 512} | content) == longest
