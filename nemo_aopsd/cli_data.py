@@ -66,7 +66,10 @@ def dag_build(
     ] = 600.0,
     max_retries: Annotated[int, typer.Option(min=0, metavar="N", help="Of one request, with growing pauses.")] = 6,
 ) -> None:
-    """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again."""
+    """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again.
+
+    Exit code 1 if every problem was rejected.
+    """
     from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
     from nemo_aopsd.dag_pipeline.pipeline import Settings, build
     from nemo_aopsd.dag_pipeline.progress import watching
@@ -94,6 +97,8 @@ def dag_build(
     for line in summary_lines(summary):
         typer.echo(line)
     typer.echo(f"{out}; rejects with reasons in {beside(out, 'rejects.jsonl')}")
+    if summary["rejected"] == summary["problems"]:
+        raise typer.Exit(1)
 
 
 def dag_stats(

@@ -69,10 +69,10 @@ def test_a_line_break_after_the_key_is_no_part_of_it(tmp_path, monkeypatch):
     assert {headers["authorization"] for headers in server.headers} == {"Bearer sk-very-secret-0123456789"}
 
 
-def test_reasons_of_rejection_are_listed(tmp_path):
+def test_reasons_of_rejection_are_listed_and_no_graph_at_all_is_no_success(tmp_path):
     problems, out = write_problems(tmp_path / "problems.jsonl", 2), tmp_path / "dags.jsonl"
     with ChatServer(lambda *_: Reply("hm")) as server:
-        said = invoke("dag", "build", problems, "--out", out, "--base-url", server.url, "--model", "m")
+        said = invoke("dag", "build", problems, "--out", out, "--base-url", server.url, "--model", "m", code=1)
     assert "2 problems: 0 accepted (0 after repair), 2 rejected" in said and "2  repair: unreadable" in said
 
 
