@@ -46,6 +46,7 @@ WORK = Workload(
     probes=6,
     probe_length=3,
     judge_rate=1.0,
+    teacher_judges=False,
     on_policy_rate=1.0,
     scores_student=True,
     scores_teacher=True,
@@ -87,7 +88,7 @@ ONE = {
         "sampler_request": 2 * 6 + 4 + 4,
         "sampler_bandwidth": 6 * 20 * 64 / 100 + (3 * 3200 + 18 * 41.5 * 64) / 100,
         "sampler_step": 3,
-        "host": 3 * 2 * 1640 / 20,  # vLLM's weights awake, the teacher's in, the student's in
+        "host": 4 * 2 * 1640 / 20,  # vLLM's weights awake; the student's aside, the teacher's in, the student's back
         "turn": 1,
     },
     "update": {
@@ -136,7 +137,7 @@ FOUR = {
         "sampler_bandwidth": (3 * 20 * 64 + 3 * 3200 + 9 * 41.5 * 64) / 2 / 100,
         "sampler_step": 3,
         "sampler_sync": 2 * 2 * 3,
-        "host": 3 * 2 * 820 / 20,
+        "host": 4 * 2 * 820 / 20,
         "turn": 1,
     },
     "update": {
@@ -195,6 +196,15 @@ def test_steps_on_the_datas_solutions_take_no_share_of_refit_rollout_and_the_cur
     for stage, terms in ONE.items():
         share = 0.25 if stage in ("refit", "rollout", "judge") else 1
         assert found[stage] == pytest.approx({name: share * amount for name, amount in terms.items()}), stage
+
+
+def test_a_teacher_that_judges_changes_places_with_the_student_in_vllm():
+    work = replace(WORK, teacher_judges=True)
+    swap = {"host": 3 * 2 * 1640 / 20}
+    assert step_terms(setup(), work)["judge"] == pytest.approx(ONE["judge"] | swap)
+    assert before_training(setup(), work)["host"] == pytest.approx(3 * swap["host"])  # three batches
+    local = setup(is_local=True, num_bytes=4, recompute=False)
+    assert step_terms(local, work)["judge"] == pytest.approx(LOCAL["judge"])  # both are in memory
 
 
 def test_a_teacher_within_the_update_is_its_pass_and_its_swap():

@@ -16,7 +16,7 @@ from nemo_aopsd.plan.constants import Constants, read_constants, read_gpu
 from nemo_aopsd.plan.largest import Largest, find_largest
 from nemo_aopsd.plan.measured import Measured, read_run
 from nemo_aopsd.plan.setup import check_memory, make_setup
-from nemo_aopsd.plan.stages import Setup, Terms, add, answer, refit, step_terms, times
+from nemo_aopsd.plan.stages import Setup, Terms, add, answer, judge, refit, step_terms, times
 from nemo_aopsd.plan.workload import Workload
 
 
@@ -104,8 +104,7 @@ def before_training(setup: Setup, work: Workload) -> Terms:
         return {}
     rows = work.prompts * work.initial_attempts
     attempts = answer(setup, rows, work.question, work.response, work.longest)
-    verdicts = answer(setup, rows, work.judge_prompt, work.judge_answer, work.judge_answer)
-    batches = times(work.steps, add(attempts, verdicts))
+    batches = times(work.steps, add(attempts, judge(setup, work, rows)))
     return batches if setup.is_local else add(refit(setup), batches)
 
 

@@ -69,8 +69,7 @@ def step_terms(setup: Setup, work: Workload) -> dict[str, Terms]:
     if rate:
         found["rollout"] = times(rate, answer(setup, work.rows, work.question, work.response, work.longest))
     if work.judge_rate:
-        verdicts = answer(setup, work.rows, work.judge_prompt, work.judge_answer, work.judge_answer)
-        found["judge"] = times(work.judge_rate, verdicts)
+        found["judge"] = times(work.judge_rate, judge(setup, work, work.rows))
     turn = _scoring_turn(setup)  # of whichever scores first
     if work.scores_student:
         found["student"] = add(turn, score(setup, work.rows, work.question + work.response))
@@ -128,6 +127,12 @@ def answer(setup: Setup, rows: float, prompt: float, mean: float, longest: float
     return add(read(setup, rows, prompt), decode(setup, rows, prompt, mean, longest))
 
 
+def judge(setup: Setup, work: Workload, rows: float) -> Terms:
+    """A verdict on each of `rows` responses."""
+    verdicts = answer(setup, rows, work.judge_prompt, work.judge_answer, work.judge_answer)
+    return add(verdicts, _swap_bank(setup)) if work.teacher_judges else verdicts
+
+
 def score(setup: Setup, rows: float, tokens: float) -> Terms:
     """The trainer's log-probs of whole rows."""
     return _trainer_pass(setup, rows, tokens, 1, 1, setup.compute("score"), setup.score_tokens)
@@ -162,12 +167,11 @@ def probe(setup: Setup, work: Workload) -> Terms:
     continued = decode(eager, number, work.teacher_prompt + middle, length, length)
     if setup.is_local:
         return add(continued, scored, {"layer": len(setup.size.layers)})
-    bank = setup.num_bytes * setup.size.total / setup.layout.sampler_tp
-    swaps = {"host": 2 * bank / setup.gpu.host}  # teacher in, student in
-    found = add(swaps, read(setup, work.rows, work.teacher_prompt + work.response), continued, scored)
+    found = add(_swap_bank(setup), read(setup, work.rows, work.teacher_prompt + work.response), continued, scored)
     if setup.layout.keeps_cache:
         return found
-    return add(found, {"host": bank / setup.gpu.host, "turn": 1}, read(setup, work.rows, work.question + work.response))
+    awake = {"host": _sampler_bytes(setup) / setup.gpu.host, "turn": 1}
+    return add(found, awake, read(setup, work.rows, work.question + work.response))
 
 
 def _trainer_pass(
@@ -224,8 +228,8 @@ def _scoring_turn(setup: Setup) -> Terms:
     """vLLM's weights go to the host, now or before the update; the trainer's come back."""
     if setup.is_local:
         return {}
-    moved = sum(memory.shard(setup.size, setup.layout)) + setup.size.total / setup.layout.sampler_tp
-    return {"host": setup.num_bytes * moved / setup.gpu.host, "turn": 1}
+    moved = setup.num_bytes * sum(memory.shard(setup.size, setup.layout)) + _sampler_bytes(setup)
+    return {"host": moved / setup.gpu.host, "turn": 1}
 
 
 def _swap_reference(setup: Setup) -> Terms:
@@ -233,6 +237,16 @@ def _swap_reference(setup: Setup) -> Terms:
     if setup.is_local:
         return {}
     return {"host": 3 * setup.num_bytes * sum(memory.shard(setup.size, setup.layout)) / setup.gpu.host}
+
+
+def _swap_bank(setup: Setup) -> Terms:
+    """The same in vLLM, between two uses: the student goes aside, the teacher comes, the student comes back."""
+    return {} if setup.is_local else {"host": 3 * _sampler_bytes(setup) / setup.gpu.host}
+
+
+def _sampler_bytes(setup: Setup) -> float:
+    """Of the weights on one GPU of vLLM's."""
+    return setup.num_bytes * setup.size.total / setup.layout.sampler_tp
 
 
 def times(factor: float, terms: Terms) -> Terms:

@@ -32,6 +32,7 @@ class Workload:
     probes: float  # of all rows together
     probe_length: int
     judge_rate: float  # share of steps that judge their responses
+    teacher_judges: bool
     on_policy_rate: float  # share of steps whose responses are sampled
     scores_student: bool  # at collection
     scores_teacher: bool  # at collection
@@ -81,6 +82,7 @@ def from_config(config: Config, constants: Constants) -> Workload:
         probes=assumed["trigger_rate"] * response * rows if probed else 0.0,
         probe_length=aopsd.probes.length,
         judge_rate=_judge_rate(aopsd, objective.on_policy_rate),
+        teacher_judges=aopsd.judge.model == "teacher",
         on_policy_rate=objective.on_policy_rate,
         scores_student=objective.needs_old_logprobs or signal.sampled,
         scores_teacher=signal.sampled or signal.top_k > 0,
