@@ -24,6 +24,7 @@ from nemo_aopsd.config_schema import (
     Layer,
     Origins,
     check_keys,
+    check_spelling,
     config_schema,
     first_line,
     flatten,
@@ -61,12 +62,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | 
     layers = [*_file_layers(path, ()), *(_file_layers(method, ()) if method else ())]
     for layer in layers:
         check_keys(layer, path)
-    tree = OmegaConf.create()
+    tree, known = OmegaConf.create(), (*LOCAL_KEYS, *BLOCKS)
     for layer in layers:
+        check_spelling(layer, tree, known, path)
         tree = _merge(tree, layer, path)
     for override in overrides:
         layer = _override_layer(override, tree)
         check_keys(layer, path)
+        check_spelling(layer, OmegaConf.create(), known, path)
         layers.append(layer)
         tree = _merge(tree, layer, path)
     origins = {key: where for layer in layers for key, where in layer.origins.items()}

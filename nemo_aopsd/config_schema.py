@@ -1,4 +1,4 @@
-"""Which keys a config may have, and of which type: NeMo RL's blocks are open, `aopsd:` is strict.
+"""Which keys a config may have, and of which type: NeMo RL's blocks are open but for slips, `aopsd:` is strict.
 
 Checked a layer at a time (one file, or one override), so that an error names the line that caused it.
 """
@@ -6,7 +6,7 @@ Checked a layer at a time (one file, or one override), so that an error names th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,6 +24,9 @@ NEMO_RL_BLOCKS = (
     *("grpo", "distillation", "teacher", "sft", "dpo", "rm", "generation", "tokenizer", "eval"),
 )
 
+
+# Keys of NeMo RL's that look like one of ours beside them.
+_ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
 
 Origins = dict[str, str]  # dotted key -> where it was written: `file:line`, or the override
 
@@ -82,6 +85,39 @@ def check_keys(layer: Layer, path: Path) -> None:
         OmegaConf.merge(schema, block)
     except OmegaConfBaseException as error:
         raise type_error(error, schema, layer.origins, path) from error
+
+
+def check_spelling(layer: Layer, base: DictConfig, known: Collection[str], path: Path) -> None:
+    """Refuse a key of NeMo RL's blocks that is neither in `base`, the layers below, nor `known`, but nearly.
+
+    `known` are dotted keys. Raises UserError: read by nobody, a slip of the pen would be without effect.
+    """
+    added, below = OmegaConf.to_container(layer.tree), OmegaConf.to_container(base)
+    for block in NEMO_RL_BLOCKS:
+        for dotted, meant in _slips(added.get(block), below.get(block), block, known):
+            where = locate(dotted, layer.origins, path)
+            remedy = "" if meant in known else f" If not, add it by an override: +{dotted}=VALUE."
+            raise UserError(f"{where}: unknown key `{dotted}`. Did you mean `{meant}`?{remedy}")
+
+
+def _slips(added: Any, below: Any, name: str, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Dotted keys with what they nearly are."""
+    if not isinstance(added, dict):
+        return
+    below = below if isinstance(below, dict) else {}
+    ours = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == name]
+    for key, value in added.items():
+        dotted = f"{name}.{key}"
+        if key in below or key in ours or dotted in _ALIKE:
+            yield from _slips(value, below.get(key), dotted, known)
+        elif meant := _nearly(str(key), ours, 0.8) or _nearly(str(key), map(str, below), 0.9):
+            yield dotted, f"{name}.{meant}"
+
+
+def _nearly(key: str, names: Iterable[str], cutoff: float) -> str | None:
+    """The name, of about the same length, that `key` nearly is."""
+    alike = [name for name in names if abs(len(name) - len(key)) <= 2]
+    return next(iter(get_close_matches(key, alike, n=1, cutoff=cutoff)), None)
 
 
 def _check_block(block: Any, schema: DictConfig, name: str, origins: Origins, path: Path) -> None:

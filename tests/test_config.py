@@ -85,6 +85,46 @@ def test_parents_come_first_and_the_child_wins(write):
     assert (aopsd.weighting, aopsd.max_num_epochs, aopsd.seed) == ("continuation", 2, 3)
 
 
+SLIPS = {
+    "policy: {max_grad_nrom: 0.1}": "policy.max_grad_norm",
+    "policy: {generation: {temprature: 0.2}}": "policy.generation.temperature",
+    "policy: {precison: bfloat16}": "policy.precision",
+    "data: {train: {data_pth: x.jsonl}}": "data.train.data_path",
+    "data: {trian: {data_path: x.jsonl}}": "data.train",
+    "logger: {logdir: x}": "logger.log_dir",
+    "checkpointing: {save_perod: 1}": "checkpointing.save_period",
+}
+
+
+@pytest.mark.parametrize("text", SLIPS)
+def test_slips_in_nemo_rl_s_blocks_are_refused(write, text):
+    write(BASE, "base.yaml")
+    child = write(f"defaults: base.yaml\n{text}\n")
+    with pytest.raises(UserError, match=rf"run\.yaml:2: unknown key .* Did you mean `{SLIPS[text]}`\?"):
+        load_config(child)
+
+
+def test_slips_of_keys_that_only_a_parent_has_are_refused_unless_added_on_purpose(write):
+    write(BASE + "cluster: {num_nodes: 1}\nloss_fn: {ratio_clip_min: 0.2}\n", "base.yaml")
+    child = write("defaults: base.yaml\nloss_fn: {ratio_clip_mni: 0.1}\n")
+    with pytest.raises(
+        UserError, match=r"Did you mean `loss_fn\.ratio_clip_min`\? If not, .*: \+loss_fn\.ratio_clip_mni="
+    ):
+        load_config(child)
+    assert load_config(write("defaults: base.yaml\n"), ["+loss_fn.ratio_clip_mni=0.1"]).raw["loss_fn"]["ratio_clip_mni"]
+    assert load_config(write("defaults: base.yaml\nloss_fn: {ratio_clip_c: 3, other: 1}\n")).raw["loss_fn"]["other"]
+    with pytest.raises(
+        UserError, match=r"override `\+policy\.max_grad_nrom=1`.* Did you mean `policy\.max_grad_norm`\?$"
+    ):
+        load_config(child.with_name("base.yaml"), ["+policy.max_grad_nrom=1"])
+
+
+def test_keys_of_nemo_rl_that_look_like_ours_pass(write):
+    write(BASE, "base.yaml")
+    text = "policy: {logprob_chunk_size: 1, train_global_batch_size: 2, max_tokens_per_step: 3}"
+    assert load_config(write(f"defaults: base.yaml\n{text}\n")).policy["logprob_chunk_size"] == 1
+
+
 def test_a_block_marked_override_replaces_its_parent(write):
     write(BASE.replace("max_new_tokens: 64", "max_new_tokens: 64\n    stop_strings: [x]"), "base.yaml")
     child = write("defaults: base.yaml\npolicy:\n  generation: {_override_: true, max_new_tokens: 9, backend: vllm}\n")

@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from pathlib import Path
 
+import nemo_rl
 import pytest
 from nemo_rl.algorithms.grpo import MasterConfig
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossFn
@@ -14,7 +16,9 @@ from nemo_rl.utils.config import parse_hydra_overrides, register_omegaconf_resol
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_aopsd.config_files import flatten, load_config
+from nemo_aopsd.config_checks import BLOCKS, LOCAL_KEYS
+from nemo_aopsd.config_files import _file_layers, _merge, flatten, load_config, register_resolvers
+from nemo_aopsd.config_schema import check_spelling
 from tests.test_nemo_rl_configs import CONFIGS, RUNS
 
 # NeMo RL fills these in by itself before it builds an engine.
@@ -119,3 +123,14 @@ def test_grpo_on_correctness_asks_no_judge():
 def container_of_stock(name):
     register_omegaconf_resolvers()
     return OmegaConf.to_container(load_theirs(CONFIGS / f"{name}.yaml"), resolve=True)
+
+
+def test_no_key_of_nemo_rl_s_own_recipes_is_taken_for_a_slip():
+    register_resolvers()
+    files = sorted(Path(nemo_rl.__file__).parents[1].glob("examples/configs/**/*.yaml"))
+    assert len(files) > 100
+    for file in files:
+        tree = OmegaConf.create()
+        for layer in _file_layers(file, ()):
+            check_spelling(layer, tree, (*LOCAL_KEYS, *BLOCKS), file)
+            tree = _merge(tree, layer, file)
