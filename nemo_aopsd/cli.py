@@ -232,11 +232,13 @@ def _train(
 ) -> None:
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
+    from nemo_aopsd.readable import check_readable
     from nemo_aopsd.row_lengths import check_lengths
     from nemo_aopsd.trainer import train as train_problems
 
     engine = engine_module(config).build(config)
-    for warning in check_lengths(config, problems, held_out, engine.tokenizer):
+    warnings = check_lengths(config, problems, held_out, engine.tokenizer)
+    for warning in (*warnings, *check_readable(problems, engine.tokenizer, config.policy["model_name"])):
         typer.echo(f"warning: {warning}", err=True)
     run = _run(config)
     comment = typed.replace("\n", "\\n")

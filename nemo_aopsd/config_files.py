@@ -123,7 +123,8 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
 def read_file(path: Path) -> Layer:
     """One YAML file as it stands, each key with its line. Raises UserError where it is no readable mapping."""
     if not path.is_file():
-        raise UserError(f"{path}: no such config file (looked from {Path.cwd()}). Check the path.")
+        found = "is a folder" if path.is_dir() else f"no such config file (looked from {Path.cwd()})"
+        raise UserError(f"{path}: {found}. Expected a YAML file. Check the path.")
     content = path.read_bytes()
     try:
         text = content.decode("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
@@ -15,6 +16,7 @@ import networkx as nx
 from nemo_aopsd import dag
 from nemo_aopsd.errors import UserError
 
+_BARE = ("id", "problem", "answer")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -39,12 +41,17 @@ def read_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, bytes]]:
-    """`(where, bytes)` of each non-blank line; `where` is `file:line`. Raises UserError on a missing file."""
+    """`(where, bytes)` of each non-blank line; `where` is `file:line`. Raises UserError on a missing file.
+
+    A byte order mark before the first line, which some editors write, is passed over.
+    """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"{path}: no such file (looked from {Path.cwd()}). Check the path.")
+        found = "is a folder" if path.is_dir() else f"no such file (looked from {Path.cwd()})"
+        raise UserError(f"{path}: {found}. Expected a file with one JSON object a line. Check the path.")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if line.strip():
                 yield f"{path}:{number}", line.removesuffix(b"\n")
 
@@ -78,11 +85,14 @@ def _refuse_lone_surrogates(record: dict[str, Any], where: str) -> None:
             raise UserError(f"{where}: `{field}` holds {half}, half of a character. Write it whole.") from error
 
 
-def load_problems(path: str | Path) -> list[Problem]:
-    """Every problem of a JSONL file, in order. Raises UserError on the first bad one or a repeated id."""
+def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
+    """Every problem of a JSONL file, in order; `bare` without what a teacher may be shown.
+
+    Raises UserError on the first bad one or a repeated id.
+    """
     problems: dict[str, Problem] = {}
     for where, record in read_jsonl(path):
-        problem = parse_problem(record, where)
+        problem = parse_problem({field: record.get(field) for field in _BARE} if bare else record, where)
         if problem.id in problems:
             raise UserError(f"{where}: id {problem.id!r} was used at {problems[problem.id].where}. Make ids unique.")
         problems[problem.id] = problem

@@ -13,10 +13,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data_source import Row, read_jsonl
+from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data_source import Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, write_jsonl
 from nemo_aopsd.grading import exact, grade
@@ -42,6 +44,7 @@ class Report:
     out: Path
     read: int = 0
     columns: dict[str, dict[str, int]] = field(default_factory=dict)  # rows by field and the column that served
+    unread_columns: list[str] = field(default_factory=list)
     incomplete: int = 0
     unparsable_answer: int = 0
     duplicate: int = 0
@@ -53,6 +56,8 @@ class Report:
     def lines(self) -> Iterator[str]:
         yield f"{self.read:>7}  rows read"
         yield from self._mixtures()
+        if self.unread_columns:
+            yield f"         columns left out: {', '.join(self.unread_columns)}"
         yield f"{-self.incomplete:>7}  without problem or answer"
         yield f"{-self.unparsable_answer:>7}  answer does not parse"
         yield f"{-self.duplicate:>7}  same problem as an earlier row"
@@ -95,6 +100,9 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     seen: set[str] = set()
     read = list(rows)
     columns = _choose_columns(mapping, read)
+    report.unread_columns = sorted(
+        {str(column) for _, record in read for column in record} - {*chain(*columns.values())}
+    )
     for index, (where, record) in enumerate(read):
         report.read += 1
         row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns, report.columns)

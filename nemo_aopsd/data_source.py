@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data import decode_line, read_lines
+from nemo_aopsd.data import read_jsonl
 from nemo_aopsd.errors import UserError
 
 _SUFFIXES = (".jsonl", ".parquet")
-_BOM = b"\xef\xbb\xbf"  # before the first line, by editors of Windows
 _HUB_ID = re.compile(r"[\w.\-]+/[\w.\-]+")
 
 _CONVERT = "CSV and other forms are not read: write one JSON object a line, or parquet, and pass that file."
@@ -34,14 +33,6 @@ def read_source(source: str, *, split: str = "train", revision: str | None = Non
         raise UserError(
             f"{source}: neither a file nor a hub id (owner/name). Give a .jsonl or .parquet file, or an id."
         )
-
-
-def read_jsonl(path: str | Path) -> Iterator[Row]:
-    """As `data.read_jsonl`, but a file that somebody else made may begin with a byte order mark."""
-    for where, line in read_lines(path):
-        line = line.removeprefix(_BOM) if where == f"{path}:1" else line
-        if line.strip():
-            yield where, decode_line(line, where)
 
 
 def _read_file(path: Path) -> Iterator[Row]:

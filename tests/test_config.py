@@ -471,7 +471,7 @@ def test_broken_files(write, tmp_path):
         assert message(path).startswith(f"{path}: broken YAML")
     assert "must be set" in message(write(""))
     assert "no such config file" in message(tmp_path / "nowhere.yaml")
-    assert "no such config file" in message(tmp_path)
+    assert "is a folder. Expected a YAML file" in message(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["5", "0x5", "true", "1.5", "'a.b'"])

@@ -89,10 +89,17 @@ def test_a_bad_line_is_named(write, line, message):
     assert str(caught.value).startswith(f"{path}:2")
 
 
+def test_a_byte_order_mark_before_the_first_line_is_passed_over(write):
+    path = write(GOOD)
+    expected = load_problems(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_problems(path) == expected
+
+
 def test_no_file_and_no_problem(tmp_path, write):
     with pytest.raises(UserError, match=r"nowhere\.jsonl: no such file \(looked from .*\)"):
         load_problems(tmp_path / "nowhere.jsonl")
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match=f"{tmp_path}: is a folder. Expected a file"):
         load_problems(tmp_path)
     with pytest.raises(UserError, match="no problem in it"):
         load_problems(write(b""))

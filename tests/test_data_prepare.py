@@ -54,6 +54,13 @@ def test_row_that_was_dropped_does_not_make_a_later_one_a_duplicate(tmp_path):
     assert prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl").kept == 1
 
 
+def test_columns_that_are_not_kept_are_named(tmp_path):
+    source = write(tmp_path / "s.jsonl", row("Find x.", plan=["a"], dag={}), row("Find y.", level=3))
+    report = prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+    assert "         columns left out: dag, level, plan" in list(report.lines())
+    assert json.loads((tmp_path / "out.report.json").read_text())["unread_columns"] == ["dag", "level", "plan"]
+
+
 def test_columns_are_mapped(tmp_path):
     source = write(tmp_path / "s.jsonl", {"key": "a", "instruction": "Find x.", "gold": "7", "output": "seven"})
     mapping = parse_mapping(["id=key", "problem=instruction", "answer=gold", "solution=output"])

@@ -1,5 +1,6 @@
 """The run folder: kept runs are never overwritten, and removal takes nothing but a run's own files."""
 
+import json
 import os
 import subprocess
 import sys
@@ -105,6 +106,17 @@ def test_a_run_is_resumed_by_the_same_config_only(run):
     assert "  aopsd.seed: 0 -> 1\n  policy.extra: None -> 2\n" in str(error.value)
     with pytest.raises(UserError, match="checkpoint_dir"):
         run_folder.check_resumable(run, config_of(run, "checkpointing.checkpoint_dir=/elsewhere"))
+
+
+def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
+    lines = ({"step": step, "epoch": (step - 1) // 2} for step in range(1, 6))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for budget in (["aopsd.max_num_epochs=3"], ["aopsd.max_num_steps=5"], ["aopsd.max_num_steps=null"]):
+        run_folder.check_resumable(run, config_of(run, *budget))
+    with pytest.raises(UserError, match=r"step 5, in epoch 3; aopsd\.max_num_epochs=2 is less .* Set .*=3 or more"):
+        run_folder.check_resumable(run, config_of(run, "aopsd.max_num_epochs=2"))
+    with pytest.raises(UserError, match=r"aopsd\.max_num_steps=4 is less than it has done"):
+        run_folder.check_resumable(run, config_of(run, "aopsd.max_num_steps=4"))
 
 
 def test_a_run_may_be_named_from_elsewhere(run, monkeypatch):
