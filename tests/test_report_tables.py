@@ -368,6 +368,9 @@ def test_the_page_has_the_tables(bare, tmp_path):
     for title in ("Table 1: what short", "Table 2: overall", "Table 3: training time"):
         assert html.count(title) == 1
     assert html.count('class="absent">missing<small>no run</small>') == 5 * 7 + 4 * 2
+    folded = re.findall(r"<details( open)?>\s*<summary class=\"small\">(\d+) of (\d+) cells have a value", html)
+    assert [bool(is_open) for is_open, *_ in folded] == [True, False, False, False]  # side by side, then the paper's
+    assert all(int(filled) < int(cells) / 2 for _, filled, cells in folded[1:])
     assert "50.0<small>2/4</small>" in html and "<b>Qwen3" not in html
     assert f"--with &#39;{str(base).replace('<', '&lt;').replace('>', '&gt;')}&#39;" in html
 

@@ -40,6 +40,12 @@ class PaperTable:
     header: tuple[str, ...]
     rows: list[list[Cell]]
 
+    @property
+    def filled(self) -> tuple[int, int]:
+        """Cells that have a value, and all that could; names of rows are none."""
+        cells = [cell for row in self.rows for cell in row[1:]]
+        return sum(not cell.missing for cell in cells), len(cells)
+
 
 def paper_tables(sources: Sequence[Source]) -> list[PaperTable]:
     """Tables 1 to 3. The first source is the run that the report is about."""
