@@ -27,7 +27,7 @@ def doctor(
     method: MethodName = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Versions, GPUs, driver, worker environments, folders, ports; with CONFIG its model, tokenizer and memory.
+    """Versions, GPUs, driver, worker environments, folders, ports; with CONFIG its problems, model, tokenizer, memory.
 
     Exit code: 0 if all is well, 1 with warnings, 2 with errors. Changes nothing.
     """

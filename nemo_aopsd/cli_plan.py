@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from nemo_aopsd.config import Config
     from nemo_aopsd.plan import Plan
+    from nemo_aopsd.plan.measured import Measured
+
+DEFAULT_GPU = "h100"
 
 
 def mount(app: typer.Typer) -> None:
@@ -30,7 +33,13 @@ def plan(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
     method: MethodName = None,
     gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Instead of the config's number.")] = None,
-    gpu: Annotated[str, typer.Option(metavar="KIND", help="h100, h200, a100, b200 or cpu.")] = "h100",
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="h100, h200, a100, b200 or cpu; h100 by default, but not for a RUN of the local engine.",
+        ),
+    ] = None,
     lengths: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Take row lengths and triggers from a run.")
     ] = None,
@@ -63,7 +72,7 @@ def plan(
     elif against:
         _compare(against, gpu, gpus, constants, console)
     else:
-        _plan(settings, (gpu, gpus, constants, lengths), scaling, as_json, console)
+        _plan(settings, (gpu or DEFAULT_GPU, gpus, constants, lengths), scaling, as_json, console)
 
 
 def _keep_inputs(out: Path | None, runs: list[Path], constants: Path | None) -> None:
@@ -103,7 +112,7 @@ def _scale(made: Plan, console: Console) -> None:
 
 
 def _fit(
-    runs: list[Path], gpu: str, gpus: int | None, constants: Path | None, out: Path | None, console: Console
+    runs: list[Path], gpu: str | None, gpus: int | None, constants: Path | None, out: Path | None, console: Console
 ) -> None:
     from dataclasses import replace
 
@@ -115,25 +124,38 @@ def _fit(
     from nemo_aopsd.plan.measured import read_run
 
     measured = [read_run(run) for run in runs]
-    planned = [(run, of_run(run, gpu, gpus, constants)) for run in measured]
+    planned = [(run, of_run(run, _gpu_of(run, gpu), gpus, constants)) for run in measured]
     fitted = fit(planned)
     show.show_fit(fitted, console)
     after = with_fit(planned[0][1].constants, fitted)
     for run, made in planned:
         console.print(f"\n{run.folder}, with the fitted constants (the runs they were fitted to, so no validation):")
+        show.show_assumed_data(made, console)
         show.show_comparison(compare(run, replace(made, constants=after)), console)
     if out:
         atomic_write(out, write_fit(after, [each.after.name for each in fitted]))
         console.print(f"\nwrote {out}: aopsd plan CONFIG --constants {out}", highlight=False, soft_wrap=True)
 
 
-def _compare(run: Path, gpu: str, gpus: int | None, constants: Path | None, console: Console) -> None:
+def _gpu_of(run: Measured, gpu: str | None) -> str:
+    """What the run was on. A run of the local engine may have been on anything, so it has to be said."""
+    if gpu is None and run.config.aopsd.engine == "local":
+        from nemo_aopsd.plan.constants import gpu_kinds
+
+        kinds = ", ".join(gpu_kinds())
+        raise UserError(f"{run.folder}: a run of aopsd.engine=local, which tells no device. Add --gpu: one of {kinds}.")
+    return gpu or DEFAULT_GPU
+
+
+def _compare(run: Path, gpu: str | None, gpus: int | None, constants: Path | None, console: Console) -> None:
     from nemo_aopsd.plan import of_run, show
     from nemo_aopsd.plan.compare import compare
     from nemo_aopsd.plan.measured import read_run
 
     measured = read_run(run)
-    made = of_run(measured, gpu, gpus, constants)
-    console.print(f"{run}: median seconds of {len(measured.steps)} steps behind the first, lengths its own")
+    made = of_run(measured, _gpu_of(measured, gpu), gpus, constants)
+    machine = f"{made.setup.layout.gpus} x {made.setup.gpu.name}"
+    console.print(f"{run}: median seconds of {len(measured.steps)} steps behind the first, lengths its own; {machine}")
+    show.show_assumed_data(made, console)
     show.show_comparison(compare(measured, made), console)
     console.print(f"{made.shares_by_status().get('assumption', 0.0):.0%} of the prediction rests on assumptions")

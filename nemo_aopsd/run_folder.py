@@ -130,6 +130,8 @@ def remove_run(run: Path) -> None:
     """
     if not run.exists() or (run.is_dir() and {path.name for path in run.iterdir()} <= {".lock"}):
         return
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run}: there, but no run (no config.yaml). Only a run is replaced: choose another folder.")
     load_run_config(run)
     if labels := sorted((run / "audit/labels").glob("*.jsonl")):
         raise UserError(f"{labels[0]}: labels of this run's events. Move {run / 'audit'} away, or delete it yourself.")

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -261,32 +263,76 @@ def test_a_model_that_is_not_there_and_a_tokenizer_without_template(tmp_path):
     assert model_files.check_tokenizer(str(embedded), (None, False)).severity == "ok"
 
 
-def test_a_model_of_the_hub_that_cannot_be_fetched_is_an_error_that_says_how(monkeypatch, tmp_path):
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub that counts its questions and an empty cache; `error` is what it answers, `file` what it has."""
     import huggingface_hub
+    from huggingface_hub import constants
 
-    def offline(name, file):
-        raise OSError("no network\nmore")
+    found = SimpleNamespace(asked=[], error=None, file=None)
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    def ask(url, timeout):
+        found.asked.append(url)
+        if found.error:
+            raise found.error
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", ask)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file: str(found.file))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return found
+
+
+def test_a_model_of_the_hub_that_cannot_be_fetched_is_an_error_that_says_how(hub, tmp_path):
+    hub.error = OSError("no network\nmore")
     check, content = model_files.check_model("Qwen/Qwen3-4B")
-    assert check.severity == "error" and content is None
-    assert check.found.endswith("not fetched: no network") and "hf download Qwen/Qwen3-4B" in check.remedy
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file: str(tmp_path / file))
+    assert check.severity == "error" and content is None and len(hub.asked) == 1
+    assert check.found.endswith("OSError: no network") and "hf download Qwen/Qwen3-4B" in check.remedy
+    hub.error, hub.file = None, tmp_path / "config.json"
+    hub.file.write_text('{"model_type": "qwen3"}')
     check, content = model_files.check_model("Qwen/Qwen3-4B")
     assert check.severity == "ok" and content == {"model_type": "qwen3"}
 
 
-def test_the_hub_is_asked_once_for_a_model_that_it_does_not_give(monkeypatch):
+def test_without_a_network_the_hub_is_asked_once_and_nothing_else_is_printed(monkeypatch, capfd):
     import huggingface_hub
 
-    def offline(name, file):
-        raise OSError("no network")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    started = time.monotonic()
+    check, _ = model_files.check_model("a/b")
+    assert "ConnectError" in check.found and "config.json" in check.found
+    assert model_files.check_tokenizer("a/b", (None,)).severity == "error"
+    assert time.monotonic() - started < 20 and capfd.readouterr() == ("", "")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+
+@pytest.mark.parametrize("name", ["nope", "./nope", "/nope/a", "runs/a/model", "~/model", "../model"])
+def test_a_wrong_path_is_no_question_to_the_hub(hub, name):
+    check, _ = model_files.check_model(name)
+    assert "no such folder" in check.found and "Check the path" in check.remedy
+    check = model_files.check_tokenizer(name, (None,))
+    assert "no such folder" in check.found and "Check the path" in check.remedy and hub.asked == []
+
+
+def test_what_the_cache_has_is_not_asked_for(hub, tmp_path):
+    folder = tmp_path / "cache/models--a--b"
+    shutil.copytree(REPO / "nemo_aopsd/embedded/model", folder / "snapshots/c0ffee")
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("c0ffee")
+    check, content = model_files.check_model("a/b")
+    assert check.severity == "ok" and content["model_type"] == "qwen3"
+    assert model_files.check_tokenizer("a/b", (None,)).severity == "ok" and hub.asked == []
+    for file in (folder / "snapshots/c0ffee").glob("*chat_template*"):
+        file.unlink()
+    settings = folder / "snapshots/c0ffee/tokenizer_config.json"
+    settings.write_text(json.dumps({k: v for k, v in json.loads(settings.read_text()).items() if k != "chat_template"}))
+    assert "chat template" in model_files.check_tokenizer("a/b", (None,)).found and hub.asked == []
+
+
+def test_the_hub_is_asked_once_for_a_model_that_it_does_not_give(hub, monkeypatch):
+    hub.error = OSError("no network")
     monkeypatch.setattr(model_files, "check_tokenizer", None)
     found = by_name(diagnose(load_config(CONFIGS / "aopsd_tiny_cpu.yaml", ["policy.model_name=a/b"]), around(gpus=())))
     assert found["tokenizer"].severity == "error" and found["tokenizer"].remedy == found["model"].remedy
+    assert len(hub.asked) == 1
 
 
 def test_a_gguf_file_is_not_counted_and_no_fault(tmp_path):
@@ -323,7 +369,7 @@ def test_worst_is_the_highest():
 @pytest.mark.parametrize(
     ("bad", "installed", "code"),
     [
-        ([], {"python": "3.12.1", "torch": "2.11", "transformers": "5.8"}, 1),  # no config: NeMo RL's absence is told
+        ([], {"python": "3.12.1", "torch": "2.11", "transformers": "5.8"}, 0),  # nothing asks for NeMo RL
         ([str(CONFIGS / "aopsd_tiny_cpu.yaml")], {"python": "3.12.1", "torch": "2.11", "transformers": "5.8"}, 0),
         ([str(CONFIGS / "aopsd_tiny_cpu.yaml")], {"python": "3.12.1", "torch": "2.10", "transformers": "5.8"}, 2),
     ],
@@ -335,6 +381,32 @@ def test_the_exit_code_is_the_severity_and_json_says_the_same(monkeypatch, bad, 
     answer = json.loads(outcome.stdout)
     assert outcome.exit_code == answer["exit_code"] == code
     assert {"name", "severity", "found", "expected", "remedy"} == set(answer["checks"][0])
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.train.data_path={}/nope.jsonl", "nope.jsonl: no such file"),
+        ("data.train.data_path={}/cycle.jsonl", "cycle.jsonl:1"),
+        ("aopsd.evaluation.data_path={}/nope.jsonl", "nope.jsonl: no such file"),
+    ],
+)
+def test_problems_that_training_would_refuse_are_an_error(command_line, tmp_path, override, words):
+    nodes = [{"id": name, "statement": f"step {name}"} for name in "ab"]
+    graph = {"nodes": nodes, "edges": [["a", "b"], ["b", "a"]]}
+    (tmp_path / "cycle.jsonl").write_text(json.dumps({"id": "p", "problem": "?", "answer": "1", "dag": graph}))
+    words_of_config = f"{CONFIGS}/aopsd_tiny_cpu.yaml {override.format(tmp_path)}"
+    code, _, refused = command_line(f"train --check {words_of_config} logger.log_dir={tmp_path}/run")
+    assert code == 2 and words in refused
+    code, out, _ = command_line(f"doctor {words_of_config} --json")
+    (check,) = [check for check in json.loads(out)["checks"] if check["name"] == "problems"]
+    assert code == 2 and check["severity"] == "error" and refused.strip() == f"error: {check['found']}"
+
+
+def test_problems_and_held_out_ones_are_counted():
+    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml")
+    check = by_name(diagnose(config, around(gpus=())))["problems"]
+    assert check.severity == "ok" and check.found.startswith("384, ") and "400 held out, " in check.found
 
 
 def test_a_method_goes_over_the_config_and_over_no_other():

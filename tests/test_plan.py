@@ -65,6 +65,8 @@ def test_a_hub_name_is_found_without_a_network_and_a_folder_by_its_config():
     assert find_size(str(CONFIGS.parents[1] / "nemo_aopsd/embedded/model")).hidden == 128
     with pytest.raises(UserError, match="no such file"):
         find_size("missing.gguf")
+    with pytest.raises(UserError, match=r"nope: no such folder .* Check the path"):
+        find_size("nope")
 
 
 def test_flops_of_a_forward_by_hand():
@@ -211,7 +213,7 @@ def test_lengths_come_from_the_data_where_it_is_there(tmp_path):
     made = make_plan(load_config(CONFIG, [f"data.train.data_path={file}"]), "h100")
     assert (made.work.question, made.work.teacher_prompt) == (20, 20 + 100 / 2 + 250)  # 3.3 characters a token
     assert not made.work.sources["question_tokens"].startswith("assumed")
-    assert made.work.sources["response_share"].startswith("assumed")
+    assert made.work.sources["response_share"].startswith("assumed") and made.assumed_data is None
 
 
 @given(st.sampled_from([8, 16, 32, 64, 128]))

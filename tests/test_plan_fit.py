@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
+from nemo_aopsd.cli_plan import _gpu_of
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.plan import make_plan
@@ -120,8 +121,10 @@ def test_a_fit_is_written_and_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("engines: {local: {}}", "aopsd.engine=nemo_rl"),
-        ("a: [", "aopsd.engine=nemo_rl"),
+        ("engines: {local: {}}", "no such constants in it. Expected constants of aopsd.engine=nemo_rl"),
+        ("", "no such constants in it. Expected constants of aopsd.engine=nemo_rl"),
+        ("- 1", "no such constants in it"),
+        ("a: [", "broken YAML: .* aopsd.engine=nemo_rl"),
         ("engines: {nemo_rl: {turn: {kind: seconds, value: -1, status: fitted, source: s}}}", "`turn`"),
         ("engines: {nemo_rl: {speed: {kind: seconds, value: 1, status: fitted, source: s}}}", "`speed`"),
     ],
@@ -131,6 +134,17 @@ def test_a_file_that_is_no_fit_is_refused(content, message, tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         read_constants("nemo_rl", path)
+
+
+def test_constants_that_are_no_file_of_text_are_refused(tmp_path):
+    (tmp_path / "fit.yaml").write_bytes(b"engines:\n  l\xe4nge: 1\n")
+    for name, message in (
+        ("fit.yaml", ":2: byte 3 of the line is not UTF-8"),
+        ("", ": a folder"),
+        ("x", ": no such f"),
+    ):
+        with pytest.raises(UserError, match=f"--constants {tmp_path / name}{message}"):
+            read_constants("nemo_rl", tmp_path / name)
 
 
 # The command
@@ -162,12 +176,24 @@ def test_json_holds_what_the_tables_do():
     assert set(found["step_seconds"]) == {"refit", "rollout", "judge", "student", "teacher", "probes", "update"}
     assert found["epoch_gpu_hours"] == pytest.approx(sum(found["epoch_seconds"].values()) * 16 / 3600)
     assert found["constants"]["turn"]["status"] == "assumption" and 0 < found["assumed_share"] < 1
-    assert found["workload"]["problems"] == 725
+    assert found["workload"]["problems"] == 725 and "725 problems and their lengths" in found["assumed_data"]
 
 
 def test_assumptions_are_said_aloud():
     printed = call(CONFIG, "data.train.data_path=none").stdout
-    assert printed.count("ASSUMPTIONS") == 2 and "update_compute" in printed and "response_share" in printed
+    assert printed.count("ASSUMPTIONS") == 3 and "update_compute" in printed and "response_share" in printed
+
+
+def test_a_data_file_that_is_not_there_is_said_before_the_numbers(run):
+    missing = "no file data.train.data_path=none (looked from"
+    head, _, _ = call(CONFIG, "data.train.data_path=none").stdout.partition("\nstage ")
+    assert missing in head and "725 problems and their lengths" in head
+    assert "no file" not in call(TINY, "--gpu", "cpu").stdout
+    with_run = call(TINY, "--gpu", "cpu", "--lengths", run, "data.train.data_path=none").stdout
+    assert missing in with_run and "725 problems are assumed" in with_run
+    (run.parent / "problems.jsonl").unlink()
+    for option in ("--against", "--fit"):
+        assert f"no file data.train.data_path={run.parent}/problems.jsonl" in call(option, run, "--gpu", "cpu").stdout
 
 
 def test_predicted_against_measured_of_a_run(run):
@@ -192,6 +218,15 @@ def test_a_fit_of_a_run_is_written_and_used(run, tmp_path):
     assert "no validation" in " ".join(outcome.stdout.split())
     assert set(yaml.safe_load(out.read_text())["engines"]) == {"local"}
     assert call("--against", run, "--gpu", "cpu", "--constants", out).exit_code == 0
+
+
+def test_the_device_of_a_local_run_is_not_guessed(run):
+    for option in ("--against", "--fit"):
+        assert "Add --gpu: one of h100, h200, a100, b200, cpu." in error_of(option, run)
+    config = load_config(run / "config.yaml", ["data.train.data_path=none"])
+    cluster = SimpleNamespace(folder=run, config=SimpleNamespace(aopsd=replace(config.aopsd, engine="nemo_rl")))
+    assert (_gpu_of(cluster, None), _gpu_of(cluster, "h200")) == ("h100", "h200")
+    assert "1 x one CPU core" in " ".join(call("--against", run, "--gpu", "cpu").stdout.split())
 
 
 def test_a_method_goes_over_the_config():
@@ -253,6 +288,6 @@ def test_mistakes_are_named(run, tmp_path):
     assert "only --fit writes" in error_of(CONFIG, "--out", tmp_path / "x")
     assert "no run in it" in error_of("--against", tmp_path)
     assert "expected one of h100" in error_of(CONFIG, "--gpu", "v100")
-    assert "one device" in error_of("--against", run, "--gpus", "4")
+    assert "one device" in error_of("--against", run, "--gpu", "cpu", "--gpus", "4")
     (run / "metrics.jsonl").write_text("")
     assert "fewer than two steps" in error_of("--against", run)

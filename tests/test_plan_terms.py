@@ -53,6 +53,7 @@ WORK = Workload(
     teaches_in_update=False,
     initial_attempts=2,
     sources={},
+    missing=None,
 )
 
 

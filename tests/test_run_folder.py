@@ -178,6 +178,6 @@ def test_removal_follows_no_linked_folder(run, tmp_path):
 
 def test_a_folder_without_a_run_is_never_emptied(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("someone else's")
-    with pytest.raises(UserError, match="no run in it"):
+    with pytest.raises(UserError, match="there, but no run"):
         run_folder.remove_run(tmp_path)
     assert (tmp_path / "metrics.jsonl").exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_checks import select
-from nemo_aopsd.doctor import fit, machine, memory, model_files, places, probe, versions, workers
+from nemo_aopsd.doctor import fit, inputs, machine, memory, model_files, places, probe, versions, workers
 from nemo_aopsd.doctor.memory import Item
 from nemo_aopsd.doctor.model_size import ModelSize, read_size
 from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check, Run, parameters, run
@@ -59,6 +59,8 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
     if has_cluster:
         for kind in _worker_kinds(config):
             diagnosis.checks += workers.check_worker(kind, around.environment, around.run)
+    if config:
+        diagnosis.checks.append(inputs.check_data(config))
     size = _model(config, diagnosis) if config else None
     diagnosis.checks += _folders(config, size, around.environment)
     if config and size:
@@ -86,7 +88,7 @@ def _software(config: Config | None, around: Surroundings) -> Iterator[Check]:
         return
     yield from versions.check_local(around.versions)
     if "nemo-rl" not in around.versions:
-        yield versions.check_cluster_absent(around.versions, engine)
+        yield versions.check_cluster_absent(around.versions)
 
 
 def _hardware(config: Config | None, around: Surroundings) -> Iterator[Check]:
@@ -127,7 +129,7 @@ def _model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
     check, content = model_files.check_model(name)
     tokenizer = (config.policy.get("tokenizer") or {}).get("name") or name
     diagnosis.checks.append(check)
-    if check.severity == ERROR and tokenizer == name:  # the hub's retries take half a minute a file
+    if check.severity == ERROR and tokenizer == name:
         diagnosis.checks.append(
             Check("tokenizer", ERROR, "not looked for without its model", "the model", check.remedy)
         )

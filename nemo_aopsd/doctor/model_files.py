@@ -1,18 +1,34 @@
-"""The config's model: its `config.json` and its tokenizer, from a folder or the Hugging Face cache or hub.
+"""The config's model: its `config.json` and its tokenizer, from a folder, the Hugging Face cache, or at last the hub.
 
-Only small files are fetched, never weights.
+Only small files are fetched, never weights. The hub is asked once and not again: where there is no network,
+huggingface_hub's own retries take half a minute a file.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
 
-_FETCH = "Fetch it where there is a network: hf download {name}; then set HF_HOME to the same cache"
+if TYPE_CHECKING:
+    from nemo_aopsd.hf_tokenizer import HFTokenizer
+
+_FETCH = "Check the name; or fetch it where there is a network, hf download {name}, and set HF_HOME to the same cache"
+_CHECK_PATH = "Check the path, or name a model of the hub: owner/name"
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+_SECONDS = 10  # for the hub's answer
+
+
+class ModelFilesError(UserError):
+    """What was `found`, and the `remedy`; texts without a full stop, as in a `Check`."""
+
+    def __init__(self, found: str, remedy: str):
+        super().__init__(f"{found}. {remedy}.")
+        self.found, self.remedy = found, remedy
 
 
 def is_gguf(name: str) -> bool:
@@ -20,25 +36,47 @@ def is_gguf(name: str) -> bool:
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """`config.json` of a model directory or hub id. Raises UserError where it cannot be had or read."""
-    path = Path(name) / "config.json"
-    if not Path(name).is_dir():
-        path = _from_hub(name)
+    """`config.json` of a model directory or hub id. Raises ModelFilesError where it cannot be had or read."""
+    file = "config.json"
+    path = Path(name) / file if Path(name).is_dir() else _cached(name, file) or _from_hub(name, file)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {error}. A model directory has a config.json; download the model again.") from error
+        raise ModelFilesError(f"{path}: {error}", "A model directory has a config.json; download it again") from error
 
 
-def _from_hub(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+def _cached(name: str, file: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(hf_hub_download(name, "config.json"))
-    except (HFValidationError, HfHubHTTPError, OSError) as error:
-        cause = str(error).strip().splitlines()[0]
-        raise UserError(f"{name}: neither a folder nor in the cache, and not fetched: {cause}") from error
+        found = try_to_load_from_cache(name, file)
+    except HFValidationError:  # no name that the hub could have
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def _from_hub(name: str, file: str) -> Path:
+    """Raises ModelFilesError unless the hub has `file` of the model; the first answer decides."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if not _HUB_NAME.fullmatch(name):
+        raise ModelFilesError(f"{name}: no such folder (looked from {Path.cwd()}), and no owner/name", _CHECK_PATH)
+    failures = (HfHubHTTPError.__bases__[0], HFValidationError, OSError)  # the first is httpx's, or httpx2's
+    try:
+        get_hf_file_metadata(hf_hub_url(name, file), timeout=_SECONDS)
+        return Path(hf_hub_download(name, file))
+    except failures as error:
+        cause = f"{type(error).__name__}: {_first_line(error)}"
+        raise ModelFilesError(
+            f"{name}: no such folder, not in the cache, and the hub, asked once for {file}, did not give it: {cause}",
+            _FETCH.format(name=name),
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def check_model(name: str) -> tuple[Check, dict[str, Any] | None]:
@@ -48,8 +86,8 @@ def check_model(name: str) -> tuple[Check, dict[str, Any] | None]:
         return Check("model", OK if there else ERROR, name if there else f"{name}: not there", "a file", remedy), None
     try:
         config = read_config(name)
-    except UserError as error:
-        return Check("model", ERROR, str(error), "a folder or a model of the hub", _FETCH.format(name=name)), None
+    except ModelFilesError as error:
+        return Check("model", ERROR, error.found, "a folder or a model of the hub", error.remedy), None
     return Check("model", OK, f"{name}: {config.get('model_type')}", "a folder or a model of the hub"), config
 
 
@@ -58,18 +96,28 @@ def check_tokenizer(name: str, thinking: tuple[bool | None, ...]) -> Check:
     expected = "a tokenizer with a chat template that renders a question"
     if is_gguf(name):
         return Check("tokenizer", OK, f"{name}: inside the file, read when the model is", expected)
-    from transformers import AutoTokenizer
-
-    from nemo_aopsd.hf_tokenizer import HFTokenizer
-
     try:
-        tokenizer = HFTokenizer(AutoTokenizer.from_pretrained(name), ())
+        tokenizer = _load_tokenizer(name)
         lengths = {len(tokenizer.render([{"role": "user", "content": "What is 1 + 1?"}], value)) for value in thinking}
+    except ModelFilesError as error:
+        return Check("tokenizer", ERROR, error.found, expected, error.remedy)
     except (UserError, OSError, ValueError, TypeError) as error:
-        return Check("tokenizer", ERROR, str(error).strip().splitlines()[0], expected, _FETCH.format(name=name))
+        return Check("tokenizer", ERROR, _first_line(error), expected, _FETCH.format(name=name))
     except Exception as error:  # a template's own error is jinja2's, or whatever it calls
         remedy = "Mend chat_template.jinja, or name another policy.tokenizer.name"
         return Check("tokenizer", ERROR, f"{type(error).__name__}: {error}", expected, remedy)
     if 0 in lengths:
         return Check("tokenizer", WARN, f"{name}: an empty prompt", expected, "Mend its chat template")
     return Check("tokenizer", OK, f"{name}: a question is {' or '.join(map(str, sorted(lengths)))} tokens", expected)
+
+
+def _load_tokenizer(name: str) -> HFTokenizer:
+    from transformers import AutoTokenizer
+
+    from nemo_aopsd.hf_tokenizer import HFTokenizer
+
+    file = "tokenizer_config.json"
+    is_here = Path(name).is_dir() or _cached(name, file) is not None
+    if not is_here:
+        _from_hub(name, file)  # says why not; the rest is then transformers' to fetch
+    return HFTokenizer(AutoTokenizer.from_pretrained(name, local_files_only=is_here), ())

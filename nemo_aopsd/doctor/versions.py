@@ -44,13 +44,10 @@ def check_local(found: Mapping[str, str]) -> Iterator[Check]:
         yield Check(package, OK if fits else ERROR, have or "not installed", f"at least {oldest}", remedy)
 
 
-def check_cluster_absent(found: Mapping[str, str], engine: str | None) -> Check:
-    """Without NeMo RL only the local engine runs: all right for a local config, worth saying without a config."""
+def check_cluster_absent(found: Mapping[str, str]) -> Check:
+    """For a local config, or none: nothing asks for NeMo RL."""
     missing = ", ".join(name for name in TESTED if name not in found)
-    if engine == "local":
-        return Check("nemo-rl", OK, f"not here: {missing}", "not needed by aopsd.engine=local")
-    expected = "only for aopsd.engine=nemo_rl; the local engine runs without"
-    return Check("nemo-rl", WARN, f"not here: {missing}", expected, _INSIDE)
+    return Check("nemo-rl", OK, f"not here: {missing}", "needed for aopsd.engine=nemo_rl only")
 
 
 def check_driver(found: Mapping[str, str]) -> Iterator[Check]:

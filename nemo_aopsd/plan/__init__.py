@@ -57,6 +57,21 @@ class Plan:
         probes = seconds.get("probes", 0.0)
         return probes / (sum(seconds.values()) - probes)
 
+    @property
+    def assumed_data(self) -> str | None:
+        """What is assumed for want of the data file; None where it is there."""
+        if self.work.missing is None:
+            return None
+        lengths = [name for name in ("question_tokens", "solution_tokens", "graph_tokens") if self._is_assumed(name)]
+        and_lengths = f" and their lengths ({', '.join(lengths)})" if lengths else ""
+        return (
+            f"no file data.train.data_path={self.work.missing} (looked from {Path.cwd()}): "
+            f"{self.work.problems} problems{and_lengths} are assumed"
+        )
+
+    def _is_assumed(self, name: str) -> bool:
+        return self.work.sources[name].startswith("assumed")
+
     def shares_by_status(self) -> dict[str, float]:
         """Of an epoch's seconds, by how well the constants behind them are known."""
         total = sum(self.step_seconds.values())

@@ -106,20 +106,40 @@ def write_fit(constants: Constants, names: list[str]) -> str:
 
 
 def _read_fit(path: Path, engine: str, known: dict[str, Constant]) -> dict[str, Constant]:
+    expected = f"constants of aopsd.engine={engine}, as `aopsd plan --fit RUN --out FILE` writes them"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        blocks = content["engines"][engine]
-        found = {name: Constant(name, **block) for name, block in blocks.items()}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        content = yaml.safe_load(_read_text(path, expected))
+        found = {name: Constant(name, **block) for name, block in content["engines"][engine].items()}
+    except yaml.YAMLError as error:
+        cause = " ".join(str(error).split())
+        raise UserError(f"--constants {path}: broken YAML: {cause}. Expected {expected}. Fit again.") from error
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path}: expected constants of aopsd.engine={engine}, as `aopsd plan --fit RUN --out FILE` writes them: "
-            f"{type(error).__name__}: {error}. Fit again with a run of that engine."
+            f"--constants {path}: no such constants in it. Expected {expected}. Fit a run of that engine."
         ) from error
     for name, constant in found.items():
         is_number = isinstance(constant.value, int | float) and constant.value > 0
         if name not in known or constant.status not in STATUSES or not is_number or constant.kind != known[name].kind:
-            raise UserError(f"{path}: `{name}` is no constant of aopsd.engine={engine}, or not positive. Fit again.")
+            raise UserError(
+                f"--constants {path}: `{name}` is no constant of aopsd.engine={engine}, or not positive. Fit again."
+            )
     return found
+
+
+def _read_text(path: Path, expected: str) -> str:
+    if path.is_dir():
+        raise UserError(f"--constants {path}: a folder. Expected a file of {expected}. Name the file.")
+    if not path.is_file():
+        raise UserError(f"--constants {path}: no such file (looked from {Path.cwd()}). Check the path.")
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].split(b"\n")
+        raise UserError(
+            f"--constants {path}:{len(before)}: byte {len(before[-1])} of the line is not UTF-8. "
+            f"Expected a file of {expected}. Save it as UTF-8, or fit again."
+        ) from error
 
 
 @cache

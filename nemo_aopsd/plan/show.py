@@ -28,6 +28,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "gpus": layout.gpus,
         "layout": {key: getattr(layout, key) for key in ("nodes", "tp", "pp", "cp", "ep", "sampler_tp")},
         "parameters": plan.setup.size.total,
+        "assumed_data": plan.assumed_data,
         "steps_per_epoch": work.steps,
         "step_seconds": plan.step_seconds,
         "epoch_seconds": epoch,
@@ -62,6 +63,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def show(plan: Plan, console: Console) -> None:
     _headline(plan, console)
+    show_assumed_data(plan, console)
+    console.print()
     _stages(plan, console)
     _memory(plan, console)
     _assumptions(plan, console)
@@ -75,9 +78,14 @@ def _headline(plan: Plan, console: Console) -> None:
         f"{parameters(plan.setup.size.total)} parameters on {layout.gpus} x {plan.setup.gpu.name}; {sizes}\n"
         f"{work.problems} problems, {work.steps} step{'' if work.steps == 1 else 's'} an epoch, {work.rows} rollouts "
         f"a step: question {work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), "
-        f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step\n",
+        f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step",
         highlight=False,
     )
+
+
+def show_assumed_data(plan: Plan, console: Console) -> None:
+    if plan.assumed_data:
+        console.print(f"[bold red]ASSUMPTIONS[/] {escape(plan.assumed_data)}", highlight=False, soft_wrap=True)
 
 
 def _stages(plan: Plan, console: Console) -> None:

@@ -17,7 +17,10 @@ from nemo_aopsd.plan.constants import Constants
 
 @dataclass(frozen=True)
 class Workload:
-    """Means of one step; tokens a row unless named otherwise. `sources` says where each number is from."""
+    """Means of one step; tokens a row unless named otherwise. `sources` says where each number is from.
+
+    `missing` is the data file where it is not there, so that what it would tell is assumed.
+    """
 
     problems: int
     prompts: int  # problems a step
@@ -39,6 +42,7 @@ class Workload:
     teaches_in_update: bool  # the teacher's forward is within the update: it needs the whole vocabulary
     initial_attempts: int  # a problem, before the first epoch
     sources: dict[str, str]
+    missing: Path | None
 
     @property
     def steps(self) -> int:
@@ -89,6 +93,7 @@ def from_config(config: Config, constants: Constants) -> Workload:
         teaches_in_update=signal.full,
         initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name != "shuffle" else 0,
         sources=sources,
+        missing=None if problems else path,
     )
 
 
