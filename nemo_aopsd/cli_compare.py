@@ -48,12 +48,14 @@ def compare(
     from rich.console import Console
 
     from nemo_aopsd import run_folder
+    from nemo_aopsd.folder_kinds import keep_apart
     from nemo_aopsd.suite.folder import Run
     from nemo_aopsd.suite.spec import load_suite
 
     read = load_suite(suite, find_method)
     out = out or Path("runs/compare") / suite.stem
     _keep_inputs(read, out)
+    keep_apart(out, "a suite of `aopsd compare`")
     runs = [Run(member.name, seed, out) for seed in range(seeds) for member in read.members]
     chosen = _choose(runs, only or [])
     console = Console()

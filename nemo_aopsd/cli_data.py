@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.cli_numbers import finite
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ def dag_build(
         int | None, typer.Option(min=1, metavar="N", help="Cap on prompt and answer tokens of the whole journal.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, metavar="T", help="Sampling temperature; the server's own if left out.")
+        float | None,
+        typer.Option(min=0.0, metavar="T", callback=finite, help="Sampling temperature; the server's own if left out."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Without a byte from the server.")
+        float, typer.Option(min=0.001, metavar="SECONDS", callback=finite, help="Without a byte from the server.")
     ] = 600.0,
     max_retries: Annotated[int, typer.Option(min=0, metavar="N", help="Of one request, with growing pauses.")] = 6,
 ) -> None:
@@ -191,8 +193,7 @@ def judge_eval(
     from nemo_aopsd.config_files import load_config
     from nemo_aopsd.files import keep_inputs
 
-    if (base_url is None) == (config is None) or (base_url is None) != (model is None):
-        raise UserError("give either --base-url and --model, or --config; not both.")
+    _check_one_judge(base_url, model, config)
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
     settings = load_config(config, overrides or []) if config else None
@@ -213,6 +214,16 @@ def judge_eval(
     if out:
         evaluation.write(results, out)
         typer.echo(out)
+
+
+def _check_one_judge(base_url: str | None, model: str | None, config: Path | None) -> None:
+    if config and (base_url or model):
+        raise UserError("--config and a server: one judge at a time. Leave out --config, or --base-url and --model.")
+    if not config and not base_url and not model:
+        raise UserError("no judge given. Give --base-url and --model of a server, or --config to judge with its model.")
+    if not config and not (base_url and model):
+        missing = "--model" if base_url else "--base-url"
+        raise UserError(f"{missing} is missing. A judge at a server needs both --base-url and --model.")
 
 
 def _local_judge(config: Config) -> Judge:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.cli_numbers import finite
+
 if TYPE_CHECKING:
     from nemo_aopsd.diagnostics.output import Result
 
@@ -30,7 +32,8 @@ def mount(app: typer.Typer) -> None:
 def gaps(
     run: RunPath,
     threshold: Annotated[
-        list[float] | None, typer.Option(metavar="NATS", help="Repeat for several; default 0.5, 1, 2, 4.")
+        list[float] | None,
+        typer.Option(metavar="NATS", callback=finite, help="Repeat for several; default 0.5, 1, 2, 4."),
     ] = None,
     first_step: FirstStep = None,
     last_step: LastStep = None,
@@ -49,7 +52,8 @@ def continuations(
         list[Path] | None, typer.Option(metavar="FILE", help="More patterns, YAML as in prompts/*/continuations.yaml.")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(metavar="NATS", help="Least |gap| of an event; default: the run's own.")
+        float | None,
+        typer.Option(metavar="NATS", callback=finite, help="Least |gap| of an event; default: the run's own."),
     ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where the run's tokenizer is, if not where it was.")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nemo_aopsd.cli_numbers import finite
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from nemo_aopsd.config import EvaluationConfig
     from nemo_aopsd.engine import Tokenizer
@@ -42,7 +43,9 @@ def evaluate(
         list[str], typer.Option(metavar="FILE|ID", help="JSONL, or aime24, aime25, hmmt_feb25, brumo25; repeatable.")
     ],
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Responses a problem.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, metavar="T", help="0 is greedy.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, metavar="T", callback=finite, help="0 is greedy.")
+    ] = None,
     top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="P", help="1 is off.")] = None,
     top_k: Annotated[int | None, typer.Option(min=0, metavar="K", help="0 is off.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Longest response.")] = None,
@@ -71,9 +74,8 @@ def evaluate(
     """
     from nemo_aopsd import run_folder
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
-    from nemo_aopsd.evaluation.report import summary_lines
+    from nemo_aopsd.evaluation.report import asked_line, summary_lines
     from nemo_aopsd.evaluation.target import find_target, with_prompts
-    from nemo_aopsd.files import keep_inputs
 
     if engine not in ("local", "vllm"):
         raise UserError(f"--engine {engine}: expected local or vllm.")
@@ -93,19 +95,21 @@ def evaluate(
     )
     if chosen.top_p == 0:
         raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
-    out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{chosen.num_samples}"
-    keep_inputs(_files_of(out, benchmarks), [("--config", config), *(("--data", Path(source)) for source in data)])
-    with run_folder.lock(out, "another --out"):
-        try:
-            seed = found.config.aopsd.seed if seed is None else seed
-            session = _session(found, chosen, engine, batch_size, gpu_memory or _GPU_SHARE, seed)
+    seed = found.config.aopsd.seed if seed is None else seed
+    read = [("--config", config), *(("--data", Path(source)) for source in data)]
+    _place(out, found, benchmarks, chosen, read)  # what is wrong with it is said before a model is loaded
+    try:
+        restored, found = _restore(found) if found.checkpoint and engine == "local" else (None, found)
+        out = _place(out, found, benchmarks, chosen, read)
+        with run_folder.lock(out, "another --out"):
+            session = _session(found, restored, chosen, engine, batch_size, gpu_memory or _GPU_SHARE, seed)
             results = session.run(benchmarks, out)
-        except KeyboardInterrupt:
-            typer.echo("\ninterrupted. What is sampled is kept; start the same command to go on.", err=True)
-            raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted. What is sampled is kept; start the same command to go on.", err=True)
+        raise typer.Exit(130) from None
     for line in summary_lines(results):
         typer.echo(line)
-    typer.echo(f"{found.weights}, {chosen.num_samples} samples a problem; {shlex.quote(str(out / 'results.md'))}")
+    typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(out / 'results.md'))}")
 
 
 def paired_test(
@@ -138,7 +142,7 @@ def export(
     config: Annotated[Path | None, typer.Option(metavar="YAML", help="Config of a checkpoint outside its run.")] = None,
 ) -> None:
     """Write the student of a checkpoint as a Hugging Face model directory, its tokenizer included."""
-    from nemo_aopsd.evaluation.target import find_target
+    from nemo_aopsd.evaluation.target import find_target, options_of
     from nemo_aopsd.files import atomic_directory, keep_inputs
 
     keep_inputs([out], [("TARGET", target), ("--config", config)])
@@ -148,8 +152,28 @@ def export(
     if out.exists():
         raise UserError(f"--out {out}: exists. Choose a new folder.")
     with atomic_directory(out) as partial:
-        _engine_at(found).export(partial)
+        _restore(found)[0].export(partial)
     typer.echo(out)
+    if options := options_of(found.config.aopsd):
+        words = ["aopsd", "evaluate", str(out), "--data", found.config.aopsd.evaluation.data_path or "FILE", *options]
+        typer.echo(f"to ask it as its run does: {shlex.join(words)}")
+
+
+def _place(
+    out: Path | None,
+    target: Target,
+    benchmarks: Collection[str],
+    config: EvaluationConfig,
+    read: Sequence[tuple[str, Path | None]],
+) -> Path:
+    """The folder of the results. Raises UserError if it holds something else or would be written over an input."""
+    from nemo_aopsd.files import keep_inputs
+    from nemo_aopsd.folder_kinds import keep_apart
+
+    out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{config.num_samples}"
+    keep_inputs(_files_of(out, benchmarks), read)
+    keep_apart(out, "an evaluation of `aopsd evaluate`")
+    return out
 
 
 def _files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
@@ -159,7 +183,13 @@ def _files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
 
 
 def _session(
-    target: Target, config: EvaluationConfig, engine: str, batch_size: int, gpu_memory: float, seed: int
+    target: Target,
+    restored: Any,
+    config: EvaluationConfig,
+    engine: str,
+    batch_size: int,
+    gpu_memory: float,
+    seed: int,
 ) -> Any:
     from nemo_aopsd.evaluate import sampling_of
     from nemo_aopsd.evaluation.session import Session
@@ -169,7 +199,7 @@ def _session(
         tokenizer, new_sampler = _vllm(target, sampling, gpu_memory)
         made_with |= {"engine": "vllm"}
     else:
-        tokenizer, new_sampler = _engine(target, sampling, batch_size)
+        tokenizer, new_sampler = _engine(target, restored, sampling, batch_size)
         made_with |= {"engine": target.config.aopsd.engine, "block_size": batch_size}
     made_with |= {"longest_row": target.config.max_row_tokens}
     aopsd = target.config.aopsd
@@ -185,27 +215,27 @@ def _session(
     )
 
 
-def _engine(target: Target, sampling: Sampling, batch_size: int) -> tuple[Tokenizer, Callable[[int], Sampler]]:
-    """The run's own engine with a checkpoint, or the local engine on a bare model."""
+def _engine(
+    target: Target, restored: Any, sampling: Sampling, batch_size: int
+) -> tuple[Tokenizer, Callable[[int], Sampler]]:
+    """The run's own engine, restored from a checkpoint, or the local engine on a bare model."""
     from nemo_aopsd.cli import engine_module
     from nemo_aopsd.evaluation.samples import BlockSampler
 
-    if target.checkpoint is None:
+    if restored is None:
         model, tokenizer = engine_module(target.config).open_model(target.config)
     else:
-        engine = _engine_at(target)
-        model, tokenizer = engine.student, engine.tokenizer
+        model, tokenizer = restored.student, restored.tokenizer
     return tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size)
 
 
-def _engine_at(target: Target) -> Any:
-    """The run's engine, restored from the target's checkpoint."""
-    from nemo_aopsd import checkpoint
+def _restore(target: Target) -> tuple[Any, Target]:
+    """The run's engine and what it was restored from: a newer target if training has replaced this one."""
     from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.evaluation.target import load
 
     engine = engine_module(target.config).build(target.config)
-    checkpoint.load(target.checkpoint, engine)
-    return engine
+    return engine, load(target, engine)
 
 
 def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokenizer, Callable[[int], Sampler]]:

@@ -32,8 +32,10 @@ def grade(
     from nemo_aopsd.files import keep_inputs, write_jsonl
     from nemo_aopsd.grading import cases as labelled
 
-    if (file is None) == (cases is None):
-        raise UserError("give either FILE with responses or --cases FILE.jsonl with labelled cases; not both.")
+    if file is None and cases is None:
+        raise UserError("nothing to grade. Give FILE with responses, or --cases FILE.jsonl with labelled cases.")
+    if file and cases:
+        raise UserError(f"{file} and --cases {cases}: one kind of file at a time. Leave one of them out.")
     if boxed and file:
         raise UserError("--boxed goes with --cases; responses are always graded by their box. Leave it out.")
     keep_inputs([out], [("FILE", file), ("--cases", cases)])

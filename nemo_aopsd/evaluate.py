@@ -22,7 +22,7 @@ from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, summarize
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.leaks import leak_patterns
 from nemo_aopsd.stats import paired_bootstrap_interval
 from nemo_aopsd.types import Sampling, Tokens
@@ -57,7 +57,7 @@ def evaluate(
     made_with = {"seed": seed, "block_size": BLOCK_SIZE, "weights": weights}
     rendered = prepare(stem, problems, config, tokenizer, prompts, thinking, made_with)
     if summary_path.exists():
-        return json.loads(summary_path.read_text(encoding="utf-8"))
+        return read_json(summary_path, "num_samples", "correct_per_problem", remedy="Delete it to have it made anew.")
     samples_path, patterns = stem.with_suffix(".jsonl"), leak_patterns(prompts)
     lines = collect(samples_path, problems, rendered, config.num_samples, sampler, tokenizer, patterns)
     summary = {"epoch": epoch, **summarize(lines, config.num_samples), "seconds": time.monotonic() - started}

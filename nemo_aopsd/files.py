@@ -108,16 +108,22 @@ def read_journal(path: Path, *keys: str) -> list[dict[str, Any]]:
         return []
     complete, _, _ = path.read_bytes().rpartition(b"\n")  # bytes: the cut may go through a character
     lines = [(number, line) for number, line in enumerate(complete.split(b"\n"), start=1) if line]
-    return [_journal_line(line, keys, f"{path}:{number}") for number, line in lines]
+    return [_object(line, keys, f"{path}:{number}", "Delete the line.") for number, line in lines]
 
 
-def _journal_line(line: bytes, keys: tuple[str, ...], where: str) -> dict[str, Any]:
+def read_json(path: Path, *keys: str, remedy: str) -> dict[str, Any]:
+    """The JSON object of a file, with all of `keys`. Raises UserError, with the remedy, if it is damaged."""
+    return _object(path.read_bytes(), keys, str(path), remedy)
+
+
+def _object(content: bytes, keys: tuple[str, ...], where: str, remedy: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: broken JSON: {error}. Delete the line.") from error
+        raise UserError(f"{where}: broken JSON: {error}. {remedy}") from error
     if not isinstance(record, dict) or not record.keys() >= set(keys):
-        raise UserError(f"{where}: expected an object with {', '.join(keys)}, got {line[:80]!r}. Delete the line.")
+        expected = f"an object with {', '.join(keys)}" if keys else "an object"
+        raise UserError(f"{where}: expected {expected}, got {content[:80]!r}. {remedy}")
     return record
 
 

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from nemo_aopsd.config import JudgeConfig
 from nemo_aopsd.dag import largest_closed_subset
 from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
@@ -27,9 +29,12 @@ from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.data import Problem, load_problems, read_jsonl
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import write_jsonl
+from nemo_aopsd.files import derive_seed, write_jsonl
 from nemo_aopsd.judge import judge_attempts, judge_messages, parse_verdict
+from nemo_aopsd.show import track
 from nemo_aopsd.stats import wilson_interval
+
+_BATCH_SIZE = 32  # attempts and injected attempts of a local judge between two moves of its bar
 
 Read = tuple[frozenset[str] | None, str]  # claimed ids (None: unreadable) and the judge's text
 Judge = Callable[[Sequence[tuple[Problem, str]]], list[Read]]  # (problem, attempt) pairs -> one reading each
@@ -78,9 +83,14 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
     known = {problem.id: problem for problem in load_problems(problems)}
     loaded = []
     for where, record in read_jsonl(cases):
-        problem = known.get(record.get("problem_id"))
+        if not isinstance(record.get("problem_id"), str):
+            raise UserError(
+                f"{where}: `problem_id` must be the `id` of a problem in {problems}, got "
+                f"{reprlib.repr(record.get('problem_id'))}. Add it to the line."
+            )
+        problem = known.get(record["problem_id"])
         if problem is None or problem.dag is None:
-            raise UserError(f"{where}: problem {record.get('problem_id')!r} has no graph in {problems}. Add it there.")
+            raise UserError(f"{where}: problem {record['problem_id']!r} has no graph in {problems}. Add it there.")
         attempt, established = record.get("attempt"), record.get("established")
         labelled = isinstance(established, list) and all(isinstance(node, str) for node in established)
         if not isinstance(attempt, str) or not labelled or not set(established) <= set(problem.dag):
@@ -232,9 +242,14 @@ def local_judge(
     max_row_tokens: int,
     seed: int,
 ) -> Judge:
-    """The judge that training uses, with its own retries and its own cutting of long attempts."""
+    """The judge that training uses, with its own retries and its own cutting of long attempts, behind a bar."""
 
     def judge(pairs: Sequence[tuple[Problem, str]]) -> list[Read]:
+        batches = [pairs[start : start + _BATCH_SIZE] for start in range(0, len(pairs), _BATCH_SIZE)]
+        shown = track(batches, "judge, batches", Console(stderr=True))
+        return [read for index, batch in enumerate(shown) for read in judge_batch(batch, index)]
+
+    def judge_batch(pairs: Sequence[tuple[Problem, str]], index: int) -> list[Read]:
         problems = [problem for problem, _ in pairs]
         responses = [tokenizer.encode(attempt) for _, attempt in pairs]
         verdicts = judge_attempts(
@@ -246,7 +261,7 @@ def local_judge(
             prompts=prompts,
             thinking=thinking,
             max_row_tokens=max_row_tokens,
-            seed=seed,
+            seed=derive_seed(seed, "judge eval", index),
         )
         return [(None if verdict.failed else verdict.judged, verdict.text) for verdict in verdicts]
 

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -500,7 +501,8 @@ def test_report_refuses_labels_of_another_sample(labelled):
 
 def test_report_refuses_a_foreign_key(labelled):
     key = labelled / "audit/key.jsonl"
-    key.write_text("".join(key.read_text().splitlines(keepends=True)[1:]))
+    _, *others = key.read_text().splitlines(keepends=True)
+    key.write_text("".join([*others, others[0]]))
     with pytest.raises(UserError, match="not of one sample"):
         report.write_report(labelled)
 
@@ -509,15 +511,21 @@ def test_report_refuses_a_foreign_key(labelled):
     ("name", "content", "message"),
     [
         ("sample.json", "{", "broken JSON"),
-        ("sample.json", '{"seed": 0}', "no `count` in it"),
-        ("key.jsonl", '{"id": "a"}\n', "expected an object with id, nll"),
-        ("events.jsonl", '{"id": "a"}\n', "expected an object with id, problem_id"),
+        ("sample.json", '{"seed": 0}', "expected an object with seed, count"),
+        ("key.jsonl", '{"id": "a"}\n', "key.jsonl:1: no `nll` in it"),
+        ("events.jsonl", '{"id": "a"}\n', "events.jsonl:1: no `problem_id` in it"),
+        ("events.jsonl", b"\xe9", "events.jsonl:1: byte 0 is not UTF-8"),
+        ("events.jsonl", '{"id": "a', "events.jsonl:1: broken JSON"),
+        ("events.jsonl", "", "events.jsonl: 0 events, but sample.json says 60"),
     ],
 )
 def test_broken_files_are_named(labelled, name, content, message):
-    (labelled / "audit" / name).write_text(content)
+    (labelled / "audit" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=message):
         report.write_report(labelled)
+    if name == "events.jsonl":
+        with pytest.raises(UserError, match=message):
+            ask_model(labelled, SimpleNamespace(url="http://localhost:1/v1"), name="ada")
 
 
 def test_the_document_and_the_page_define_labels_alike():

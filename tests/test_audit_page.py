@@ -179,7 +179,8 @@ def test_a_kill_loses_no_label(tmp_path):
     """The command itself, killed without warning after two labels; started again it goes on with the third event."""
     run = tmp_path / "run"
     (run / "audit").mkdir(parents=True)
-    (run / "audit/sample.json").write_text("{}")
+    numbers = dict.fromkeys(("seed", "count", "by_bin", "edges", "population_per_bin", "num_empty", "last_file"), 0)
+    (run / "audit/sample.json").write_text(json.dumps({**numbers, "drawn_per_bin": [3]}))
     (run / "audit/events.jsonl").write_text("".join(json.dumps(event(number)) + "\n" for number in (1, 2, 3)))
     with command(run) as (_, url):
         for number in (1, 2):

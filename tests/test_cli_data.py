@@ -101,8 +101,14 @@ def test_judge_at_a_server(tmp_path):
         said = invoke(*command, "--base-url", server.url, "--model", "m")
     assert "before closure: precision 0.500 (1 of 2" in said and "recall 1.000 (1 of 1" in said
     assert json.loads((tmp_path / "v.jsonl").read_text())["claimed"] == ["1", "2"]
-    with pytest.raises(cli_data.UserError, match="either --base-url and --model, or --config"):
-        invoke(*command)
+    for options, message in (
+        ([], "no judge given"),
+        (["--base-url", "http://h"], "--model is missing"),
+        (["--model", "m"], "--base-url is missing"),
+        (["--config", "c.yaml", "--model", "m"], "one judge at a time"),
+    ):
+        with pytest.raises(cli_data.UserError, match=message):
+            invoke(*command, *options)
 
 
 def test_help_shows_an_example():
@@ -135,3 +141,9 @@ def test_judge_of_a_config(tmp_path):
         invoke(
             "judge", "eval", "--cases", cases, "--problems", problems, "--base-url", "http://h", "--model", "m", "a=1"
         )
+
+
+@pytest.mark.parametrize("option", ["--temperature", "--timeout"])
+def test_numbers_of_a_build_are_finite(tmp_path, option):
+    with pytest.raises(cli_data.UserError, match=f"{option} inf: expected a finite number"):
+        invoke("dag", "build", "p.jsonl", "--out", "d.jsonl", "--base-url", "http://h", "--model", "m", option, "1e400")

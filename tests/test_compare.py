@@ -211,6 +211,33 @@ def test_a_config_that_is_edited_while_the_suite_runs_starts_no_further_run(aops
     assert "failed: mine/seed_0: not started: its config says another env.x than when the suite was started" in err
 
 
+@pytest.mark.parametrize("content", [b"\xe9", b"{", b"[]", b"{}"])
+def test_a_damaged_memory_of_the_suite_is_named(aopsd, content):
+    Path("out").mkdir()
+    Path("out/suite.json").write_bytes(content)
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
+    assert code == 2 and "out/suite.json: " in err and "Restore it, or choose another --out." in err
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["config.yaml", "metrics.jsonl"], "a run of `aopsd train`"),
+        (["config.yaml", "checkpoints/step_000001/state.json"], "a run of `aopsd train`"),
+        (["aime25.settings.json"], "an evaluation of `aopsd evaluate`"),
+    ],
+)
+@pytest.mark.parametrize("options", ["", "--dry-run", "--only base"])
+def test_a_folder_of_another_kind_is_refused(aopsd, files, kind, options):
+    for file in files:
+        Path("out", file).parent.mkdir(parents=True, exist_ok=True)
+        Path("out", file).touch()
+    before = sorted(Path("out").rglob("*"))
+    code, _, err = aopsd(f"compare suite.yaml --seeds 1 --out out {options}")
+    assert code == 2 and f"--out out: holds {kind}. Choose another --out." in err
+    assert sorted(Path("out").rglob("*")) == before
+
+
 def test_changed_problems_are_refused(aopsd):
     assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
     write_rows("held_out.jsonl", *map(row, range(9, 13)))

@@ -378,9 +378,10 @@ def test_rare_phrases_are_counted_together(tmp_path):
 def test_broken_settings_of_an_evaluation_are_named(tmp_path):
     run = write_config(tmp_path / "run")
     write_samples(run / "eval/epoch_000.jsonl", [("h", "honest")])
-    (run / "eval/epoch_000.settings.json").write_text("{")
-    with pytest.raises(UserError, match=r"epoch_000\.settings\.json: broken JSON"):
-        diagnose_leaks(run)
+    for content in (b"{", b"\xe9"):
+        (run / "eval/epoch_000.settings.json").write_bytes(content)
+        with pytest.raises(UserError, match=r"epoch_000\.settings\.json: broken JSON"):
+            diagnose_leaks(run)
     (run / "eval/epoch_000.settings.json").unlink()
     write_lines(run / "eval/epoch_000.jsonl", [{"problem_id": "h"}])
     with pytest.raises(UserError, match="`response_text` must be of type str, got nothing"):
@@ -399,6 +400,13 @@ def test_commands_write_their_files(tmp_path):
         assert (run / f"diagnostics/{name}.svg").read_text().startswith("<?xml")
         assert json.loads((run / f"diagnostics/{name}.json").read_text())["samples"]
     assert "| 3 | any |" in invoke("gaps", run, "--threshold", "3", "--first-step", "2", "--last-step", "3")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e400"])
+@pytest.mark.parametrize("name", ["gaps", "continuations"])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, name, value):
+    with pytest.raises(UserError, match=r"--threshold (nan|inf): expected a finite number\. Choose another\."):
+        invoke(name, tmp_path, "--threshold", value)
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

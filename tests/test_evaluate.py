@@ -199,7 +199,7 @@ def test_a_finished_evaluation_is_not_repeated(tmp_path, uninterrupted):
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"seed": 4}, "seed 3 -> 4"),
+        ({"seed": 4}, "another seed"),
         ({"config": replace(CONFIG, num_samples=4)}, "num_samples 3 -> 4"),
         ({"config": replace(CONFIG, temperature=0.6)}, "temperature 0.5 -> 0.6"),
         ({"config": replace(CONFIG, max_new_tokens=12)}, "max_new_tokens 11 -> 12"),
@@ -221,6 +221,14 @@ def test_samples_of_other_settings_are_refused_and_kept(tmp_path, uninterrupted,
     assert "epoch_002.jsonl: made with other settings" in str(caught.value)
     assert "delete epoch_002.* there" in str(caught.value)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["epoch_002.settings.json", "epoch_002.json"])
+def test_damaged_settings_and_summaries_are_named(tmp_path, uninterrupted, name):
+    shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).write_bytes(b'{"seed": "\xe9"}')
+    with pytest.raises(UserError, match=rf"{re.escape(name)}: broken JSON: .* (to start over|made anew)\."):
+        run(tmp_path)
 
 
 def test_samples_of_unknown_origin_are_refused(tmp_path, uninterrupted):

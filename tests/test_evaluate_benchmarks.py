@@ -78,6 +78,12 @@ def test_files_are_named_by_their_stem(tmp_path):
     }
 
 
+def test_what_only_a_teacher_reads_is_not_looked_at(tmp_path):
+    row = {"id": "a", "problem": "?", "answer": 1, "solution": 2, "dag": {"nodes": [], "edges": []}}
+    [problem] = load_benchmarks([write(tmp_path / "mine.jsonl", [row])])["mine"]
+    assert (problem.answer, problem.solution, problem.dag) == ("1", None, None)
+
+
 def test_a_file_of_the_name_of_an_id_wins(hub, tmp_path):
     write(tmp_path / "aime25", [{"id": "b", "problem": "?", "answer": "2"}])
     assert [problem.id for problem in load_benchmarks(["aime25"])["aime25"]] == ["b"]

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import cli
+from nemo_aopsd import checkpoint, cli
+from nemo_aopsd.config import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.target import find_target, with_prompts
+from nemo_aopsd.evaluation import target as target_module
+from nemo_aopsd.evaluation.target import find_target, options_of, with_prompts
 from tests.local_models import tiny_model, tiny_tokenizer
 from tests.test_evaluate import Guesser
 
@@ -88,6 +90,7 @@ def test_results_as_json_markdown_and_figure(aopsd):
     assert list(results["benchmarks"]) == ["one", "two"] and results["macro"]["num_responses"] == 16
     page = Path("results/results.md").read_text()
     assert "| mean | 0.0 % [0.0, 0.0] | 0 of 16 | 0.0 % [0.0, 0.0] | 0 of 4 |" in page
+    assert "temperature `0.6`, top_p `0.95`, top_k `20`, max_new_tokens `10`" in page and "prompts `default`" in page
     assert "(results.svg)" in page and "\n| 4 | " in page
     figure = Path("results/results.svg").read_text()
     ElementTree.fromstring(figure)
@@ -112,7 +115,7 @@ def test_a_second_call_samples_nothing_and_other_settings_are_refused(aopsd):
     for change, named in [
         ("--temperature 1", "temperature 0.6 -> 1.0"),
         ("--batch-size 4", "block_size 3 -> 4"),
-        ("--seed 1", "seed "),
+        ("--seed 1", "(another seed)"),
         ("--no-thinking", "prompts_and_answers"),
     ]:
         code, _, err = aopsd(f"{command} {change}")
@@ -128,7 +131,8 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
     Path("run.yaml").write_text(CONFIG)
     assert aopsd("train run.yaml")[0] == 0
     code, out, _ = aopsd("evaluate run --data two.jsonl")
-    assert code == 0 and re.search(r"\nstep_000002 \w{12}, 3 samples a problem; run/eval/two_step_000002_x3/", out)
+    assert code == 0 and re.search(r"\nstep_000002 \w{12}, 3 samples a problem, .*; run/eval/two_step_000002_x3/", out)
+    assert "prompts default, temperature 0.9, top-p 0.95, top-k 20, at most 9 tokens;" in out
     settings = json.loads(Path("run/eval/two_step_000002_x3/two.settings.json").read_text())
     assert (settings["temperature"], settings["max_new_tokens"], settings["longest_row"]) == (0.9, 9, 600)
     code, out, _ = aopsd("evaluate run/checkpoints/step_000001 --data two.jsonl")
@@ -158,6 +162,7 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
             r"--gpu-memory: only --engine vllm takes a share",
         ),
         ("evaluate model --data one.jsonl --top-p 0", r"--top-p 0: keeps no token"),
+        ("evaluate model --data one.jsonl --temperature inf", r"--temperature inf: expected a finite number"),
         ("evaluate model --data one.jsonl --prompts klingon", r"no such prompt"),
         ("paired-test model model", r"results\.json: no such file"),
     ],
@@ -217,15 +222,104 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
 def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd):
     Path("run.yaml").write_text(CONFIG)
     assert aopsd("train run.yaml")[0] == 0
-    assert aopsd("export run --out exported") == (0, "exported\n", "")
-    options = "--data one.jsonl --samples 4 --max-new-tokens 9 --temperature 0.9"
-    assert aopsd(f"evaluate run {options} --out from_run")[0] == 0
-    assert aopsd(f"evaluate exported {options} --out from_export")[0] == 0
+    code, out, _ = aopsd("export run --out exported")
+    asked = "aopsd evaluate exported --data FILE --samples 3 --temperature 0.9 --max-new-tokens 9"
+    assert (code, out) == (0, f"exported\nto ask it as its run does: {asked}\n")
+    assert aopsd("evaluate run --data one.jsonl --out from_run")[0] == 0
+    assert aopsd(f"{asked.removeprefix('aopsd ').replace('FILE', 'one.jsonl')} --out from_export")[0] == 0
     assert samples("from_run", "one") == samples("from_export", "one")
     code, _, err = aopsd("export run --out exported")
     assert code == 2 and "--out exported: exists" in err
     code, _, err = aopsd("export exported --out again")
     assert code == 2 and "exported: is a model directory as it stands" in err
+
+
+def test_a_run_says_how_its_student_is_asked_if_not_as_a_model_is():
+    teacher = TeacherConfig(weights="live")
+    assert options_of(AOPSDConfig(teacher=teacher)) == []
+    asked = AOPSDConfig(teacher=teacher, prompts="tiny", thinking=ThinkingConfig(student=False))
+    assert options_of(asked) == ["--prompts", "tiny", "--no-thinking"]
+    warm = replace(asked, thinking=ThinkingConfig(student=True), evaluation=EvaluationConfig(top_p=1.0, top_k=0))
+    assert options_of(warm) == ["--prompts", "tiny", "--thinking", "--top-p", "1.0", "--top-k", "0"]
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["config.yaml", "metrics.jsonl"], "a run of `aopsd train`"),
+        (["config.yaml", "checkpoints/step_000001/state.json"], "a run of `aopsd train`"),
+        (["suite.json"], "a suite of `aopsd compare`"),
+        (["state.json"], "a checkpoint"),
+        (["config.json"], "a model"),
+    ],
+)
+def test_a_folder_of_another_kind_is_refused(aopsd, files, kind):
+    for file in files:
+        Path("out", file).parent.mkdir(parents=True, exist_ok=True)
+        Path("out", file).touch()
+    before = sorted(Path("out").rglob("*"))
+    code, _, err = aopsd("evaluate model --data one.jsonl --out out")
+    assert code == 2 and f"--out out: holds {kind}. Choose another --out." in err
+    assert sorted(Path("out").rglob("*")) == before
+
+
+def replaced_by(monkeypatch, *successors):
+    """Training goes on: each look at a checkpoint's weights or state finds that the next one has replaced it."""
+    newer = [Path(f"run/checkpoints/step_{step:06d}") for step in successors]
+    identify = target_module._checkpoint
+
+    def go_on(path, config, run):
+        if newer:
+            path.rename(newer.pop(0))
+        return identify(path, config, run)
+
+    monkeypatch.setattr(target_module, "_checkpoint", go_on)
+
+
+def test_a_checkpoint_that_training_replaces_gives_way_to_the_newer_one(aopsd, monkeypatch):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    replaced_by(monkeypatch, 3)
+    code, out, _ = aopsd("evaluate run --data one.jsonl")
+    assert code == 0 and "step_000003" in out
+    replaced_by(monkeypatch, 4, 5)
+    code, _, err = aopsd("evaluate run --data one.jsonl")
+    assert code == 2 and err.count("\n") == 1
+    assert "step_000004: training replaced it by a newer checkpoint. Start the command again." in err
+
+
+@pytest.mark.parametrize("gone", ["state.json", "student.safetensors"])
+def test_a_checkpoint_that_vanishes_while_it_is_loaded(aopsd, monkeypatch, gone):
+    """Replaced once, the newer one is evaluated or exported; replaced again, there is one message."""
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    load, successors = checkpoint.load, []
+
+    def load_slowly(path, engine):
+        if successors:
+            shutil.copytree(path, path.with_name(successors.pop(0)))
+            (path / gone).unlink()
+        return load(path, engine)
+
+    monkeypatch.setattr(checkpoint, "load", load_slowly)
+    successors += ["step_000003"]
+    code, out, _ = aopsd("evaluate run --data one.jsonl")
+    assert code == 0 and "step_000003 " in out and "run/eval/one_step_000003_x3/results.md" in out
+    assert not Path("run/eval/one_step_000002_x3").exists()
+    successors += ["step_000004"]
+    assert aopsd("export run --out exported")[0] == 0
+    for command in ("evaluate run --data one.jsonl", "export run --out again"):
+        successors += [f"step_{int(checkpoint.newest(Path('run/checkpoints')).name[5:]) + more:06d}" for more in (1, 2)]
+        code, _, err = aopsd(command)
+        assert code == 2 and err.count("\n") == 1 and "training replaced it by a newer checkpoint. Start the" in err
+
+
+def test_a_damaged_checkpoint_is_none_that_training_replaced(aopsd):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    Path("run/checkpoints/step_000001/student.safetensors").unlink()
+    code, _, err = aopsd("evaluate run/checkpoints/step_000001 --data one.jsonl")
+    assert code == 2 and "step_000001/student.safetensors: damaged or missing" in err
 
 
 def test_targets_by_hand(tmp_path, model):

@@ -5,7 +5,15 @@ import os
 import pytest
 
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import append_jsonl, atomic_directory, atomic_write, derive_seed, keep_inputs, read_journal
+from nemo_aopsd.files import (
+    append_jsonl,
+    atomic_directory,
+    atomic_write,
+    derive_seed,
+    keep_inputs,
+    read_journal,
+    read_json,
+)
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
@@ -98,3 +106,22 @@ def test_seeds_differ_by_every_part_and_fit_a_generator():
     seeds = {derive_seed(run, stage, step) for run in range(3) for stage in ("rollout", "judge") for step in range(9)}
     assert len(seeds) == 54
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xe9", "broken JSON"),
+        (b'{"a": 1', "broken JSON"),
+        (b"[" * 100_000, "broken JSON"),
+        (b"[]", "expected an object with a, b, got"),
+        (b'{"a": 1}', "expected an object with a, b, got"),
+    ],
+)
+def test_a_damaged_object_is_named_with_its_remedy(tmp_path, content, message):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"x\.json: {message}.* Make it anew\."):
+        read_json(path, "a", "b", remedy="Make it anew.")
+    path.write_bytes(b'{"a": 1, "b": 2}')
+    assert read_json(path, "a", "b", remedy="") == {"a": 1, "b": 2}

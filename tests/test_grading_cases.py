@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from nemo_aopsd.cli import app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import cases, grade
-from nemo_aopsd.grading.cases import grade_cases, load_cases, report
+from nemo_aopsd.grading.cases import grade_cases, grade_file, load_cases, report
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 WRAPPINGS = [
@@ -117,7 +117,8 @@ def test_responses_have_one_line_each(tmp_path):
     [
         ("", "no rows"),
         ("{", "broken JSON"),
-        ("[]", "expected an object"),
+        ("[]", "cases.jsonl:1: expected a JSON object, got list"),
+        (b"\n\xe9", "cases.jsonl:2: byte 0 is not UTF-8. Save the file as UTF-8."),
         ('{"gold": "1", "output": "1"}', "gold, output, expected"),
         ('{"gold": "1", "output": "1", "expected": 1}', "not true, false or null"),
         ('{"gold": " ", "output": "1", "expected": true}', "gold is ' '"),
@@ -126,15 +127,26 @@ def test_responses_have_one_line_each(tmp_path):
 )
 def test_a_broken_file_names_its_line(tmp_path, content, message):
     path = tmp_path / "cases.jsonl"
-    path.write_text(content, encoding="utf-8")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match="cases") as caught:
         load_cases(path)
     assert message in str(caught.value)
 
 
+def test_a_byte_that_is_not_utf_8_is_named(tmp_path):
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(b'{"id": 1, "answer": "1", "output": "1"}\n{"id": 2, "answer": "2", "output": "\xe9"}')
+    with pytest.raises(UserError, match=r"latin\.jsonl:2: byte 36 is not UTF-8\. Save the file as UTF-8\."):
+        grade_file(path)
+
+
 def test_one_kind_of_file_at_a_time(tmp_path):
-    for arguments in ([], ["x.jsonl", "--cases", "y.jsonl"], ["x.jsonl", "--boxed"]):
-        with pytest.raises(UserError):
+    for arguments, message in (
+        ([], "nothing to grade"),
+        (["x.jsonl", "--cases", "y.jsonl"], "x.jsonl and --cases y.jsonl: one kind of file at a time"),
+        (["x.jsonl", "--boxed"], "--boxed goes with --cases"),
+    ):
+        with pytest.raises(UserError, match=message):
             invoke(*arguments)
 
 

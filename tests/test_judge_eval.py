@@ -150,6 +150,23 @@ def test_local_judge_is_the_one_of_training():
     assert "I try" in CharTokenizer().decode(model.prompts[0])
 
 
+def test_local_judge_shows_its_batches(capsys):
+    class Scripted:
+        sizes = ()
+
+        def generate(self, prompts, sampling, seed):
+            self.sizes += (len(prompts),)
+            return [Generation(CharTokenizer().encode(f'["{"abc"[len(prompts) % 3]}"]'), True) for _ in prompts]
+
+    model = Scripted()
+    judge = local_judge(
+        model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
+    )
+    results = evaluate([case("abc")] * 33, judge)
+    assert model.sizes == (32, 1) and [result.plain[1] for result in results] == ['["c"]'] * 32 + ['["b"]']
+    assert capsys.readouterr().err == "judge, batches: 2 to go\n"
+
+
 def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
     """p: read at once. q: unreadable, then read. r: refused. Greedy first, then by sampling, without a schema."""
 
@@ -186,6 +203,8 @@ def test_server_that_is_down_is_a_user_error(monkeypatch):
     ("record", "message"),
     [
         ({"problem_id": "q", "attempt": "x", "established": []}, "c.jsonl:1: problem 'q' has no graph"),
+        ({"attempt": "x", "established": []}, "c.jsonl:1: `problem_id` must be the `id` of a problem in .*, got None"),
+        ({"problem_id": ["p"], "attempt": "x", "established": []}, r"`problem_id` must be .*, got \['p'\]\. Add it"),
         ({"problem_id": "p", "attempt": "x", "established": ["z"]}, r"ids among a, b, c"),
         ({"problem_id": "p", "established": ["a"]}, "`attempt`"),
         ({"problem_id": "p", "attempt": "x", "established": json.loads("[" * 600 + "]" * 600)}, "and .*"),

@@ -71,3 +71,9 @@ def test_a_template_without_the_gap_is_refused(family):
 def test_an_unknown_family_names_the_known_ones(missing):
     with pytest.raises(UserError, match=r"no such prompt.*'default'"):
         fill(missing, "student", problem="x")
+
+
+def test_a_template_that_is_not_utf_8_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match=r"a\.txt: byte 3 is not UTF-8\. Save the file as UTF-8\."):
+        read(str(tmp_path), "a")

@@ -53,8 +53,8 @@ def judge(
     Raises UserError if the server gives no answer; the same call goes on from there.
     """
     origin = {"kind": "model", "model": model, "wording": _wording()}
-    with LabelBook(labels_path(run, name), origin) as book:
-        events = load_events(run)
+    path, events = labels_path(run, name), load_events(run)
+    with LabelBook(path, origin) as book:
         before = len(book.labels)
         todo = [event for event in events if event["id"] not in book.labels]
         unread = asyncio.run(_judge_all(todo, book, endpoint, model, concurrency, max_tokens, watch))

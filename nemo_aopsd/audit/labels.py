@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.audit.events import SEEN_FIELDS
+from nemo_aopsd.audit.sampling import read_drawn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import append_jsonl, read_journal
 
@@ -26,10 +27,10 @@ Record = dict[str, Any]
 
 
 def load_events(run: Path) -> list[Record]:
-    """What labellers see, in the order of the sample. Raises UserError if nothing has been drawn yet."""
+    """What labellers see, in the order of the sample. Raises UserError if nothing is drawn or the file is damaged."""
     if not (run / "audit" / "sample.json").is_file():
         raise UserError(f"{run}: no sample to label. Draw one first: aopsd audit sample {run} --count 300 --seed 0")
-    return read_journal(run / "audit" / "events.jsonl", *SEEN_FIELDS)
+    return read_drawn(run / "audit", "events.jsonl", SEEN_FIELDS)
 
 
 def labels_path(run: Path, name: str) -> Path:

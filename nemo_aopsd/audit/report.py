@@ -11,9 +11,9 @@ from typing import Any
 from nemo_aopsd.audit.figure import enrichment_figure
 from nemo_aopsd.audit.labels import LABELS, load_events, read_labels
 from nemo_aopsd.audit.measure import agreement, by_bin
-from nemo_aopsd.audit.sampling import bin_name, read_sample
+from nemo_aopsd.audit.sampling import bin_name, read_drawn, read_sample
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, read_journal
+from nemo_aopsd.files import atomic_write
 
 PAPER_LEAKAGE = "The paper labels 91.35 % of its events with L ≥ 4 as leakage (15,043 events in all)."
 
@@ -131,7 +131,7 @@ def _drawn(record: Record) -> int:
 
 def _read_key(run: Path) -> tuple[dict[str, float], Record]:
     events = load_events(run)
-    nlls = {line["id"]: line["nll"] for line in read_journal(run / "audit" / "key.jsonl", "id", "nll")}
+    nlls = {line["id"]: line["nll"] for line in read_drawn(run / "audit", "key.jsonl", ("id", "nll"))}
     if nlls.keys() != {event["id"] for event in events}:
         raise UserError(f"{run / 'audit'}: events.jsonl and key.jsonl are not of one sample. Restore both.")
     return nlls, read_sample(run / "audit")

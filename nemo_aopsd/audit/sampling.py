@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.audit.events import Place, Population, find_events, read_events
+from nemo_aopsd.data import read_jsonl
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed, write_jsonl
+from nemo_aopsd.files import atomic_write, derive_seed, read_json, write_jsonl
 from nemo_aopsd.run_folder import load_run_config
 
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0)  # nats a token, between the bins
@@ -50,15 +51,23 @@ def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Seq
 
 def read_sample(folder: Path) -> Record:
     """What `sample.json` says. Raises UserError if it is not as it was written."""
-    path = folder / "sample.json"
-    try:
-        record = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: broken JSON: {error}. Restore the file, or move {folder} away.") from error
-    missing = [name for name in _WRITTEN if not isinstance(record, dict) or name not in record]
-    if missing:
-        raise UserError(f"{path}: no `{missing[0]}` in it. Restore the file, or move {folder} away.")
-    return record
+    return read_json(folder / "sample.json", *_WRITTEN, remedy=f"Restore the file, or move {folder} away.")
+
+
+def read_drawn(folder: Path, name: str, fields: Sequence[str]) -> list[Record]:
+    """Every line of a file that `sample` wrote. Raises UserError if one is damaged, lacks a field or is not there."""
+    path, expected = folder / name, sum(read_sample(folder)["drawn_per_bin"])
+    lines = []
+    for where, line in read_jsonl(path):
+        missing = [field for field in fields if field not in line]
+        if missing:
+            raise UserError(f"{where}: no `{missing[0]}` in it. Restore the file, or move {folder} away.")
+        lines.append(line)
+    if len(lines) != expected:
+        raise UserError(
+            f"{path}: {len(lines)} events, but sample.json says {expected}. Restore the file, or move {folder} away."
+        )
+    return lines
 
 
 def draw(places: Sequence[Place], *, count: int, seed: int, by_bin: bool, edges: Sequence[float]) -> list[Place]:

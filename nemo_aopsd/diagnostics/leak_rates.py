@@ -6,7 +6,6 @@ searched anew, so that one set of patterns counts everywhere.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from nemo_aopsd.diagnostics.output import Result, Table, drawing, error_bars
 from nemo_aopsd.diagnostics.patterns import Compiled
 from nemo_aopsd.diagnostics.records_of import open_run, read_rollouts
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_json
 from nemo_aopsd.leaks import leak_patterns
 from nemo_aopsd.report.fields import check_fields
 
@@ -126,11 +126,8 @@ def _step_of(file: Path, by_step: list[tuple[int, Group]]) -> int | None:
     """How many updates the evaluated weights had: what the settings say, or else what the epoch says."""
     settings = file.with_suffix(".settings.json")
     if settings.exists():
-        try:
-            weights = json.loads(settings.read_text(encoding="utf-8")).get("weights", "")
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"{settings}: broken JSON: {error}. Evaluate again or delete the file.") from error
-        if match := re.match(r"step_(\d+)\b", weights):
+        stored = read_json(settings, remedy="Evaluate again or delete the file.")
+        if match := re.match(r"step_(\d+)\b", str(stored.get("weights", ""))):
             return int(match[1])
     match = _EPOCH.fullmatch(file.stem)
     if match is None:

@@ -25,7 +25,7 @@ from nemo_aopsd.data import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
-from nemo_aopsd.files import atomic_write, derive_seed
+from nemo_aopsd.files import atomic_write, derive_seed, read_json
 from nemo_aopsd.leaks import leak_patterns
 from nemo_aopsd.step import judge_rollouts
 from nemo_aopsd.types import Sampling, Tokens
@@ -71,7 +71,7 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     )
     summary_path = stem.with_suffix(".json")
     if summary_path.exists():
-        return json.loads(summary_path.read_text(encoding="utf-8"))
+        return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
     seed = derive_seed(aopsd.seed, "teacher", kind)
     sampler: Any = BlockSampler(engine.teacher, _sampling(config), seed, BLOCK_SIZE)
     if kind == "dag_frontier":

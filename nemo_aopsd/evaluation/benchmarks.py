@@ -51,7 +51,7 @@ def _from_file(source: str) -> list[Problem]:
     path = Path(source)
     if not path.is_file() and not path.suffix:
         raise UserError(f"--data {source}: neither a file nor one of {', '.join(HUB_SETS)}. Give a JSONL file.")
-    return load_problems(path)
+    return load_problems(path, bare=True)
 
 
 def _from_hub(name: str) -> list[Problem]:

@@ -42,6 +42,15 @@ def summary_lines(results: Summary) -> list[str]:
     return lines
 
 
+def asked_line(settings: Summary) -> str:
+    """How the questions were asked, for a terminal."""
+    return (
+        f"{settings['num_samples']} samples a problem, prompts {settings['prompts']}, temperature "
+        f"{settings['temperature']:g}, top-p {settings['top_p']:g}, top-k {settings['top_k']}, at most "
+        f"{settings['max_new_tokens']} tokens"
+    )
+
+
 def _rows(results: Summary) -> list[tuple[str, Summary]]:
     rows = list(results["benchmarks"].items())
     return [*rows, ("mean", results["macro"])] if len(rows) > 1 else rows

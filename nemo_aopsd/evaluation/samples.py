@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from nemo_aopsd.data import Problem, read_jsonl
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed, naming, write_jsonl
+from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, write_jsonl
 from nemo_aopsd.grading import grade
 from nemo_aopsd.leaks import mentions_context
 from nemo_aopsd.types import Generation, Sampling, Tokens
@@ -128,10 +128,13 @@ def check_settings(path: Path, samples_path: Path, settings: dict[str, Any]) -> 
             raise UserError(f"{samples_path}: samples without {path.name}, so of unknown origin. Move them away.")
         atomic_write(path, json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
         return
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = read_json(path, remedy=f"Restore it, or delete {path.with_suffix('').stem}.* there to start over.")
     changed = [key for key in {**stored, **settings} if stored.get(key) != settings.get(key)]
     if changed:
-        listed = ", ".join(f"{key} {stored.get(key)!r} -> {settings.get(key)!r}" for key in changed)
+        listed = ", ".join(
+            "another seed" if key == "seed" else f"{key} {stored.get(key)!r} -> {settings.get(key)!r}"
+            for key in changed  # a benchmark's seed is not the one that was typed
+        )
         raise UserError(
             f"{samples_path}: made with other settings ({listed}). "
             f"Restore them, choose another folder, or delete {path.with_suffix('').stem}.* there to start over."

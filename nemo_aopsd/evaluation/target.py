@@ -10,33 +10,40 @@ from pathlib import Path
 from nemo_aopsd import checkpoint, run_folder
 from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.config_files import load_config
+from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 
 _MARGIN = 1 << 20  # bytes read from either end of a file of weights
 _NO_LIMIT = 1 << 20  # tokens, for a model that names no longest sequence
+_TRIES = 2
+_OPTIONS = {
+    "--samples": "num_samples",
+    "--temperature": "temperature",
+    "--top-p": "top_p",
+    "--top-k": "top_k",
+    "--max-new-tokens": "max_new_tokens",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`weights` identifies them in settings; `checkpoint` is None for a bare model. Results go below `folder`."""
+    """`weights` identifies them in settings; `checkpoint` is None for a bare model. Results go below `folder`.
+
+    `is_newest`: the checkpoint is the newest that the run had, which training replaces if it goes on.
+    """
 
     name: str
     config: Config
     checkpoint: Path | None
     weights: str
     folder: Path
+    is_newest: bool = False
 
 
 def find_target(path: Path, config: Path | None = None) -> Target:
     """The target at `path`; a checkpoint outside its run needs the run's `config`. Raises UserError if it is none."""
     if (path / "config.yaml").is_file():
-        settings = run_folder.load_run_config(path)
-        newest = checkpoint.newest(Path(settings.checkpointing["checkpoint_dir"]))
-        if newest is None:
-            raise UserError(
-                f"{path}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one."
-            )
-        return _checkpoint(newest, settings, path)
+        return _newest(run_folder.load_run_config(path), path)
     if (path / "state.json").is_file():
         run = path.absolute().parents[1]
         if config is None and not (run / "config.yaml").is_file():
@@ -58,6 +65,62 @@ def with_prompts(target: Target, prompts: str | None, thinking: bool | None) -> 
     return replace(target, config=replace(target.config, aopsd=aopsd))
 
 
+def options_of(aopsd: AOPSDConfig) -> list[str]:
+    """Options of `aopsd evaluate` with which a bare model is asked as a run asks its student."""
+    bare, thinking = _bare_settings(), aopsd.thinking.student
+    words = ["--prompts", aopsd.prompts] if aopsd.prompts != bare.prompts else []
+    words += [] if thinking is None else ["--thinking" if thinking else "--no-thinking"]
+    for option, name in _OPTIONS.items():
+        value = getattr(aopsd.evaluation, name)
+        words += [option, str(value)] if value != getattr(bare.evaluation, name) else []
+    return words
+
+
+def load(target: Target, engine: Engine) -> Target:
+    """Restore the engine from the target's checkpoint; returns the target, a newer one if training has replaced it.
+
+    Raises UserError if that is replaced as well while it is loaded.
+    """
+    try:
+        checkpoint.load(target.checkpoint, engine)
+        return target
+    except (OSError, UserError):
+        if not _is_replaced(target):
+            raise
+    newer = _newest(target.config, target.folder.parent) if target.is_newest else target
+    try:
+        checkpoint.load(newer.checkpoint, engine)
+    except (OSError, UserError) as error:
+        if not _is_replaced(newer):
+            raise
+        raise UserError(_replaced(newer.checkpoint)) from error
+    return newer
+
+
+def _is_replaced(target: Target) -> bool:
+    path = target.checkpoint
+    return not (path / "state.json").is_file() or (target.is_newest and checkpoint.newest(path.parent) != path)
+
+
+def _newest(config: Config, run: Path) -> Target:
+    """The newest checkpoint of a run that may be training: one that vanishes meanwhile has a successor."""
+    for _ in range(_TRIES):
+        newest = checkpoint.newest(Path(config.checkpointing["checkpoint_dir"]))
+        if newest is None:
+            raise UserError(
+                f"{run}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one."
+            )
+        try:
+            return replace(_checkpoint(newest, config, run), is_newest=True)
+        except FileNotFoundError:
+            continue
+    raise UserError(_replaced(newest))
+
+
+def _replaced(path: Path) -> str:
+    return f"{path}: training replaced it by a newer checkpoint. Start the command again."
+
+
 def _checkpoint(path: Path, config: Config, run: Path) -> Target:
     identity = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()[:12]
     return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / "eval")
@@ -71,8 +134,11 @@ def _bare_config(path: Path) -> Config:
         "optimizer": {"kwargs": {"lr": 0.0}},
         "generation": {"max_new_tokens": 1},
     }
-    aopsd = AOPSDConfig(teacher=TeacherConfig(weights="live"))
-    return Config(aopsd=aopsd, policy=policy, data={}, logger={}, checkpointing={}, raw={})
+    return Config(aopsd=_bare_settings(), policy=policy, data={}, logger={}, checkpointing={}, raw={})
+
+
+def _bare_settings() -> AOPSDConfig:
+    return AOPSDConfig(teacher=TeacherConfig(weights="live"))
 
 
 def _longest_sequence(path: Path) -> int:

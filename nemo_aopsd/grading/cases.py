@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.data import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import Grade, grade, grade_answer, grade_anywhere
 from nemo_aopsd.grading.extract import joined_answer, tagged_answer
@@ -101,16 +101,12 @@ def _case(row: dict[str, Any], where: str) -> Case:
 def _rows(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], str]]:
     texts = [key for key in keys if key not in ("id", "expected")]
     found = False
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        found, where = True, f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: broken JSON: {error}. Correct or delete the line.") from error
-        if not isinstance(row, dict) or not row.keys() >= set(keys):
-            raise UserError(f"{where}: expected an object with {', '.join(keys)}, got {line[:80]!r}. Correct the line.")
+    for where, row in read_jsonl(path):
+        found = True
+        if not row.keys() >= set(keys):
+            raise UserError(
+                f"{where}: expected an object with {', '.join(keys)}, got {str(row)[:80]}. Correct the line."
+            )
         row |= {key: str(row[key]) for key in texts if isinstance(row[key], int | float)}
         for key in texts:
             if not isinstance(row[key], str) or (key != "output" and not row[key].strip()):

@@ -31,7 +31,10 @@ def read(family: str, name: str) -> str:
     if not path.is_file():
         families = sorted(entry.name for entry in _FOLDER.iterdir() if entry.is_dir() and entry.name[0] != "_")
         raise UserError(f"{path}: no such prompt. `aopsd.prompts` must be one of {families} or a folder that holds it.")
-    return path.read_text(encoding="utf-8").removesuffix("\n")
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
 
 
 def _path(family: str, name: str) -> Path:

@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import flatten, load_config, to_yaml
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.run_folder import path_override
 from nemo_aopsd.suite.spec import Suite
 
@@ -128,7 +128,7 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
     path = out / "suite.json"
     if not path.is_file():
         return []
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = _read_suite(out)
     kept = {name: leaves for name, leaves in before["members"].items() if any((out / name).glob("seed_*/config.yaml"))}
     now = {name: _leaves(config) for name, config in configs.items()}
     changes = [
@@ -153,7 +153,7 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
 def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> None:
     """Write what `check_unchanged` will compare with; members of earlier calls are kept in it."""
     path = out / "suite.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["members"] if path.is_file() else {}
+    before = _read_suite(out)["members"] if path.is_file() else {}
     members = before | {name: _leaves(config) for name, config in configs.items()}
     atomic_write(path, json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
 
@@ -191,7 +191,11 @@ def _leaves(config: Config) -> dict[str, Any]:
 
 
 def _remembered(run: Run) -> dict[str, Any]:
-    return json.loads((run.out / "suite.json").read_text(encoding="utf-8"))["members"][run.member]
+    return _read_suite(run.out)["members"][run.member]
+
+
+def _read_suite(out: Path) -> dict[str, Any]:
+    return read_json(out / "suite.json", "members", "problems", remedy="Restore it, or choose another --out.")
 
 
 def _of_evaluation(leaves: Mapping[str, Any]) -> dict[str, Any]:

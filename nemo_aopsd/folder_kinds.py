@@ -1,0 +1,33 @@
+"""Which kind of results a folder holds, so that a command does not write its own among another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from nemo_aopsd.errors import UserError
+
+_BESIDE_CONFIG = ("metrics.jsonl", "checkpoints", "rollouts", "eval", "initial_progress.jsonl")
+
+
+def keep_apart(out: Path, own: str) -> None:
+    """Raise UserError if `out` holds results of another kind than `own`, a key of `KINDS`."""
+    for kind, holds in KINDS.items():
+        if kind != own and holds(out):
+            raise UserError(f"--out {out}: holds {kind}. Choose another --out.")
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() and any((folder / name).exists() for name in _BESIDE_CONFIG)
+
+
+KINDS: Mapping[str, Callable[[Path], bool]] = MappingProxyType(
+    {
+        "a run of `aopsd train`": _holds_run,
+        "a suite of `aopsd compare`": lambda folder: (folder / "suite.json").is_file(),
+        "an evaluation of `aopsd evaluate`": lambda folder: any(folder.glob("*.settings.json")),
+        "a checkpoint": lambda folder: (folder / "state.json").is_file(),
+        "a model": lambda folder: (folder / "config.json").is_file(),
+    }
+)
