@@ -36,6 +36,7 @@ from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
 from nemo_aopsd.data import Problem
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.folder_kinds import keep_apart
 from nemo_aopsd.preflight import check_inputs, summarize
 
 DEMO_CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_tiny_cpu.yaml"
@@ -94,6 +95,7 @@ def train(
     if resume:
         run_folder.check_resumable(resume, settings)
     else:
+        keep_apart(_run(settings), "a run of `aopsd train`")
         run_folder.check_free(_run(settings), _checkpoints(settings))
     problems, held_out = _check(settings)
     if check:

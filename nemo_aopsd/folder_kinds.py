@@ -15,7 +15,7 @@ def keep_apart(out: Path, own: str) -> None:
     """Raise UserError if `out` holds results of another kind than `own`, a key of `KINDS`."""
     for kind, holds in KINDS.items():
         if kind != own and holds(out):
-            raise UserError(f"--out {out}: holds {kind}. Choose another --out.")
+            raise UserError(f"{out}: holds {kind}. Choose another folder.")
 
 
 def _holds_run(folder: Path) -> bool:

@@ -248,6 +248,7 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd, solution):
         ("train run.yaml aopsd.prompts=klingon", r"no such prompt.*`aopsd\.prompts` must be one of"),
         ("train run.yaml logger.log_dir=run.yaml/x", r"run\.yaml: not a folder that can be written"),
         ("train run.yaml --resume nowhere", r"nowhere: no run in it"),
+        ("train run.yaml logger.log_dir=suite", r"suite: holds a suite of `aopsd compare`\. Choose another folder"),
         (
             "preview run.yaml --problem p33",
             r"problems\.jsonl: no problem with id 'p33' among its 8\. Did you mean `p3`",
@@ -261,8 +262,10 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd, solution):
         ("demo aopsd.evaluation.data_path=null", r"the demo compares before and after"),
     ],
 )
-def test_bad_arguments(aopsd, line, pattern):
+def test_bad_arguments(aopsd, tmp_path, line, pattern):
     write_rows("plain.jsonl", {"id": "p0", "problem": "?", "answer": "1"})
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite/suite.json").write_text("{}")
     assert_one_message(aopsd(line), pattern)
 
 

@@ -234,7 +234,7 @@ def test_a_folder_of_another_kind_is_refused(aopsd, files, kind, options):
         Path("out", file).touch()
     before = sorted(Path("out").rglob("*"))
     code, _, err = aopsd(f"compare suite.yaml --seeds 1 --out out {options}")
-    assert code == 2 and f"--out out: holds {kind}. Choose another --out." in err
+    assert code == 2 and f"out: holds {kind}. Choose another folder." in err
     assert sorted(Path("out").rglob("*")) == before
 
 

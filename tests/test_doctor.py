@@ -251,6 +251,8 @@ def test_caches_follow_their_variables():
 def test_a_model_that_is_not_there_and_a_tokenizer_without_template(tmp_path):
     check, content = model_files.check_model(str(tmp_path))
     assert check.severity == "error" and content is None
+    (tmp_path / "config.json").write_text("[]")
+    assert model_files.check_model(str(tmp_path))[0].found.endswith("config.json: a list, no JSON object")
     embedded = REPO / "nemo_aopsd/embedded/model"
     for file in embedded.iterdir():
         if "chat_template" not in file.name and file.suffix == ".json":

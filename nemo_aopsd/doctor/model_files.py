@@ -39,10 +39,14 @@ def read_config(name: str) -> dict[str, Any]:
     """`config.json` of a model directory or hub id. Raises ModelFilesError where it cannot be had or read."""
     file = "config.json"
     path = Path(name) / file if Path(name).is_dir() else _cached(name, file) or _from_hub(name, file)
+    remedy = "A model directory has a config.json; download it again"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelFilesError(f"{path}: {error}", "A model directory has a config.json; download it again") from error
+        raise ModelFilesError(f"{path}: {error}", remedy) from error
+    if not isinstance(content, dict):
+        raise ModelFilesError(f"{path}: a {type(content).__name__}, no JSON object", remedy)
+    return content
 
 
 def _cached(name: str, file: str) -> Path | None:
