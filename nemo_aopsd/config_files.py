@@ -33,6 +33,7 @@ from nemo_aopsd.config_schema import (
     type_error,
 )
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import decode_text
 
 # What our loop reads from NeMo RL's blocks and a short config may leave out.
 NEMO_RL_DEFAULTS = {
@@ -125,14 +126,7 @@ def read_file(path: Path) -> Layer:
     if not path.is_file():
         found = "is a folder" if path.is_dir() else f"no such config file (looked from {Path.cwd()})"
         raise UserError(f"{path}: {found}. Expected a YAML file. Check the path.")
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = content[: error.start].split(b"\n")
-        raise UserError(
-            f"{path}:{len(before)}: byte {len(before[-1])} of the line is not UTF-8. Save the file as UTF-8."
-        ) from error
+    text = decode_text(path.read_bytes(), str(path), "Save the file as UTF-8.")
     try:
         return _parse(text, path)
     except UserError:

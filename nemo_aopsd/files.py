@@ -111,6 +111,15 @@ def read_journal(path: Path, *keys: str) -> list[dict[str, Any]]:
     return [_object(line, keys, f"{path}:{number}", "Delete the line.") for number, line in lines]
 
 
+def decode_text(content: bytes, where: str, remedy: str) -> str:
+    """The text of a file's bytes. Raises UserError that names line and byte, with the remedy, if it is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].split(b"\n")
+        raise UserError(f"{where}:{len(before)}: byte {len(before[-1])} of the line is not UTF-8. {remedy}") from error
+
+
 def read_json(path: Path, *keys: str, remedy: str) -> dict[str, Any]:
     """The JSON object of a file, with all of `keys`. Raises UserError, with the remedy, if it is damaged."""
     return _object(path.read_bytes(), keys, str(path), remedy)

@@ -21,10 +21,15 @@ def check_limits(config: Config, model: Path) -> None:
     settings = model / "config.json"
     if not settings.is_file():
         return
-    content = json.loads(settings.read_bytes())
-    content |= content.get("text_config") or {}  # of a model that also sees
+    content = with_text_model(json.loads(settings.read_bytes()))
     check_words(config, content.get("vocab_size"), str(model))
     check_row(config, content, str(model))
+
+
+def with_text_model(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json in which the settings of the text model, of a model that also sees, stand above the others."""
+    text = content.get("text_config")
+    return {**content, **(text if isinstance(text, dict) else {})}
 
 
 def check_words(config: Config, words: int | None, model: str) -> None:

@@ -29,9 +29,9 @@ def find_graph_faults(raw: Any, answer: str | None) -> list[Fault]:
 
     A last warning, undecided_answer, is for a checkpoint whose value is too large to be compared with the answer.
     """
-    faults = find_faults(raw, answer)
-    if not answer or any(fault.is_error and fault.kind != "states_answer" for fault in faults):
-        return faults
+    faults = find_faults(raw, None)
+    if not answer or any(fault.is_error for fault in faults):
+        return find_faults(raw, answer)
     verdicts = list(_verdicts(build_graph(raw), answer))
     leaks = [answer_leak(node, statement) for node, statement, verdict in verdicts if verdict]
     undecided = [
@@ -39,7 +39,7 @@ def find_graph_faults(raw: Any, answer: str | None) -> list[Fault]:
         for node, statement, verdict in verdicts
         if verdict is None
     ]
-    return [*leaks, *(fault for fault in faults if not fault.is_error), *undecided]
+    return [*leaks, *faults, *undecided]
 
 
 def find_answer_leaks(graph: nx.DiGraph, answer: str) -> Iterator[Fault]:

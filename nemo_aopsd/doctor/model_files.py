@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.hub_cache import find_cached
 
 if TYPE_CHECKING:
     from nemo_aopsd.hf_tokenizer import HFTokenizer
@@ -38,7 +39,7 @@ def is_gguf(name: str) -> bool:
 def read_config(name: str) -> dict[str, Any]:
     """`config.json` of a model directory or hub id. Raises ModelFilesError where it cannot be had or read."""
     file = "config.json"
-    path = Path(name) / file if Path(name).is_dir() else _cached(name, file) or _from_hub(name, file)
+    path = Path(name) / file if Path(name).is_dir() else find_cached(name, file) or _from_hub(name, file)
     remedy = "A model directory has a config.json; download it again"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -47,17 +48,6 @@ def read_config(name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelFilesError(f"{path}: a {type(content).__name__}, no JSON object", remedy)
     return content
-
-
-def _cached(name: str, file: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, file)
-    except HFValidationError:  # no name that the hub could have
-        return None
-    return Path(found) if isinstance(found, str) else None
 
 
 def _from_hub(name: str, file: str) -> Path:
@@ -121,7 +111,7 @@ def _load_tokenizer(name: str) -> HFTokenizer:
     from nemo_aopsd.hf_tokenizer import HFTokenizer
 
     file = "tokenizer_config.json"
-    is_here = Path(name).is_dir() or _cached(name, file) is not None
+    is_here = Path(name).is_dir() or find_cached(name, file) is not None
     if not is_here:
         _from_hub(name, file)  # says why not; the rest is then transformers' to fetch
     return HFTokenizer(AutoTokenizer.from_pretrained(name, local_files_only=is_here), ())

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import decode_text
 
 _FOLDER = Path(__file__).parent
 STATUSES = ("assumption", "anchored", "fitted")
@@ -131,15 +132,8 @@ def _read_text(path: Path, expected: str) -> str:
         raise UserError(f"--constants {path}: a folder. Expected a file of {expected}. Name the file.")
     if not path.is_file():
         raise UserError(f"--constants {path}: no such file (looked from {Path.cwd()}). Check the path.")
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = content[: error.start].split(b"\n")
-        raise UserError(
-            f"--constants {path}:{len(before)}: byte {len(before[-1])} of the line is not UTF-8. "
-            f"Expected a file of {expected}. Save it as UTF-8, or fit again."
-        ) from error
+    remedy = f"Expected a file of {expected}. Save it as UTF-8, or fit again."
+    return decode_text(path.read_bytes(), f"--constants {path}", remedy)
 
 
 @cache

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.model_limits import longest_row
+from nemo_aopsd.hub_cache import find_cached
+from nemo_aopsd.model_limits import longest_row, with_text_model
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -46,22 +47,14 @@ def find_architecture(name: str, overrides: Mapping[str, Any] | None = None) -> 
         raise UnreadableModel(f"{path}: {error}") from error
     if not isinstance(content, dict):
         raise UnreadableModel(f"{path}: a {type(content).__name__}")
-    text = content.get("text_config")  # of a model that also sees
-    return _read({**content, **(text if isinstance(text, dict) else {}), **(overrides or {})}, str(path))
+    return _read(with_text_model(content) | dict(overrides or {}), str(path))
 
 
 def _find_config(name: str) -> Path | None:
     path = Path(name) / "config.json"
     if path.is_file() or Path(name).is_dir():
         return path if path.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:  # no name that the hub could have
-        return None
-    return Path(found) if isinstance(found, str) else None
+    return find_cached(name, "config.json")
 
 
 def _read(content: dict[str, Any], where: str) -> Architecture:
