@@ -23,7 +23,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from nemo_aopsd.config import AOPSDConfig, Config, ContextConfig, CurriculumConfig
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.hf_tokenizer import HFTokenizer

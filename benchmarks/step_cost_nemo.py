@@ -42,7 +42,7 @@ from nemo_aopsd import embedded
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config
 from nemo_aopsd.context import student_messages, teacher_messages
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.errors import UserError

@@ -20,7 +20,7 @@ import nemo_aopsd
 from nemo_aopsd.config import ObjectiveConfig
 from nemo_aopsd.config_files import load_config
 from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.types import TopK

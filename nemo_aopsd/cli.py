@@ -34,7 +34,7 @@ from nemo_aopsd import (
 from nemo_aopsd.cli_methods import MethodName, load_chosen
 from nemo_aopsd.config import Config
 from nemo_aopsd.config_files import load_config, to_yaml
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.folder_kinds import keep_apart
 from nemo_aopsd.preflight import check_inputs, summarize
@@ -139,7 +139,7 @@ def report(
 @dag_app.command("check", epilog="Example: aopsd dag check problems.jsonl")
 def dag_check(file: Annotated[Path, typer.Argument(metavar="FILE", help="Problems, one JSON object a line.")]) -> None:
     """List every fault of every graph; exit code 2 if one of them is an error."""
-    from nemo_aopsd.dag_files import check_file, fault_lines
+    from nemo_aopsd.data.check import check_file, fault_lines
 
     rows = wrong = errors = warnings = 0
     for row in check_file(file):
@@ -161,7 +161,7 @@ def dag_show(
     out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes; .png and .pdf work too.")],
 ) -> None:
     """Draw the graph of one problem, also one with faults; other rows may be bad."""
-    from nemo_aopsd.dag_files import fault_lines, find_row
+    from nemo_aopsd.data.check import fault_lines, find_row
     from nemo_aopsd.files import keep_inputs
 
     keep_inputs([out], [("FILE", file)])

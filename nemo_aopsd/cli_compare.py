@@ -113,7 +113,7 @@ def _prepare(suite: Suite, out: Path, console: Console) -> set[str]:
 def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
     from nemo_aopsd.cli import engine_module
-    from nemo_aopsd.data import fingerprint
+    from nemo_aopsd.data.problems import fingerprint
     from nemo_aopsd.preflight import check_inputs
     from nemo_aopsd.suite.folder import load_configs, write_configs
     from nemo_aopsd.suite.spec import check_alike

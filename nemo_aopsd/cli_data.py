@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nemo_aopsd.config import Config
-    from nemo_aopsd.dag_files import Line
+    from nemo_aopsd.data.check import Line
     from nemo_aopsd.judge_eval import Judge
 
 data_app = typer.Typer(help="Make problems files.", no_args_is_help=True)
@@ -108,7 +108,7 @@ def dag_stats(
     out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
 ) -> None:
     """Nodes, depth, width, fan-in and fan-out, transitive edges and answer leaks of the graphs of FILE."""
-    from nemo_aopsd.dag_stats import measure_file, table
+    from nemo_aopsd.data.stats import measure_file, table
     from nemo_aopsd.files import keep_inputs, write_jsonl
 
     keep_inputs([out], [("FILE", file)])
@@ -137,7 +137,7 @@ def dag_browse(
 
 def warn_of_unread(file: Path, broken: Sequence[Line]) -> None:
     """One line on stderr, if there are any."""
-    from nemo_aopsd.dag_files import unread_note
+    from nemo_aopsd.data.check import unread_note
 
     if broken:
         typer.echo(f"warning {unread_note(file, broken)}", err=True)
@@ -159,8 +159,8 @@ def data_prepare(
     revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")] = None,
 ) -> None:
     """Problems with solutions and gold answers that parse, each once, none of them in an evaluation set."""
-    from nemo_aopsd.data_prepare import files_of, parse_mapping, prepare
-    from nemo_aopsd.data_source import read_source
+    from nemo_aopsd.data.prepare import files_of, parse_mapping, prepare
+    from nemo_aopsd.data.source import read_source
     from nemo_aopsd.files import keep_inputs
 
     keep_inputs(files_of(out), [("SOURCE", Path(source)), *(("--against", path) for path in against or [])])

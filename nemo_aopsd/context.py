@@ -10,8 +10,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from nemo_aopsd.dag import frontier, serialize
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.dag import frontier, serialize
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill

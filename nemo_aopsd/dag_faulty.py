@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.dag import find_faults
+from nemo_aopsd.data.dag import find_faults
 from nemo_aopsd.errors import UserError
 
 

@@ -25,9 +25,9 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 
 from nemo_aopsd import svg
-from nemo_aopsd.dag import Fault, frontier
 from nemo_aopsd.dag_faulty import without_cycles
 from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out, num_slots
+from nemo_aopsd.data.dag import Fault, frontier
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 

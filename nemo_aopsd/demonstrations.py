@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from nemo_aopsd.config import Config
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.types import Generation, Tokens

@@ -17,7 +17,7 @@ from typing import Any
 
 from nemo_aopsd.config import EvaluationConfig
 from nemo_aopsd.context import student_messages
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_aopsd.config import JudgeConfig
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nemo_aopsd.answer_leaks import find_answer_leaks
 from nemo_aopsd.config import AOPSDConfig, Config
 from nemo_aopsd.context import check_problems, student_messages, teacher_messages
-from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.data.answer_leaks import find_answer_leaks
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge import judge_messages
 from nemo_aopsd.leaks import leak_patterns

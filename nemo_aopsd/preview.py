@@ -13,8 +13,8 @@ from rich.text import Text
 
 from nemo_aopsd.config import CONTINUED, Config, ObjectiveConfig
 from nemo_aopsd.context import assign_donors, disclosed_share
-from nemo_aopsd.dag import frontier
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.dag import frontier
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.step import Rollout, collect
 from nemo_aopsd.types import Tokens

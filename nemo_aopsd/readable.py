@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 
 _LEAST_KEPT = 0.5  # share of the letters and digits of a text that must come back

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge import CUT, judge_messages

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nemo_aopsd import dag
 from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.context import student_messages, teacher_messages
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data import dag
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError

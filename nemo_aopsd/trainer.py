@@ -16,8 +16,8 @@ from nemo_aopsd import checkpoint
 from nemo_aopsd.config import Config
 from nemo_aopsd.context import assign_donors, student_messages
 from nemo_aopsd.curriculum import Curriculum
-from nemo_aopsd.dag import largest_closed_subset, progress
-from nemo_aopsd.data import Problem, fingerprint
+from nemo_aopsd.data.dag import largest_closed_subset, progress
+from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import evaluate

@@ -14,7 +14,7 @@ import networkx as nx
 import torch
 
 from nemo_aopsd.config import AOPSDConfig, Config
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.types import Branch, Generation, TopK
 
 ALPHABET = "\0" + string.printable  # id 0 ends a response

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nemo_aopsd import answer_leaks
-from nemo_aopsd.answer_leaks import find_answer_leaks, find_graph_faults, reader, states_answer, text
-from nemo_aopsd.answer_leaks.reader import read_whole
-from nemo_aopsd.answer_leaks.statement import judge_statement
-from nemo_aopsd.dag import build_graph
+from nemo_aopsd.data import answer_leaks
+from nemo_aopsd.data.answer_leaks import find_answer_leaks, find_graph_faults, reader, states_answer, text
+from nemo_aopsd.data.answer_leaks.reader import read_whole
+from nemo_aopsd.data.answer_leaks.statement import judge_statement
+from nemo_aopsd.data.dag import build_graph
 
 
 @pytest.mark.parametrize("module", [answer_leaks, reader, text])

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_aopsd import cli, dag_files
+from nemo_aopsd import cli
+from nemo_aopsd.data import check as dag_files
 from tests.fakes import make_engine
 
 CONFIG = """\

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from nemo_aopsd import cli_data
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, write_problems
 

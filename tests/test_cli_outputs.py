@@ -9,7 +9,7 @@ import typer
 
 from nemo_aopsd import cli
 from nemo_aopsd.dag_pipeline.results import files_of
-from nemo_aopsd.data_prepare import ids_path
+from nemo_aopsd.data.prepare import ids_path
 from tests.local_models import tiny_model, tiny_tokenizer
 from tests.test_cli import CONFIG, row, write_rows
 
@@ -154,7 +154,7 @@ def test_a_folder_in_place_of_an_output_is_named_as_it_was_given(aopsd):
 
 
 def test_what_prepare_writes_is_listed(aopsd, tmp_path):
-    from nemo_aopsd.data_prepare import files_of as prepared
+    from nemo_aopsd.data.prepare import files_of as prepared
 
     before = set(contents(tmp_path))
     assert aopsd("data prepare problems.jsonl --out kept.jsonl")[0] == 0

@@ -15,8 +15,8 @@ from nemo_aopsd.context import (
     student_messages,
     teacher_messages,
 )
-from nemo_aopsd.dag import build_graph, serialize
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.dag import build_graph, serialize
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 
 DIAMOND = {

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.dag import Fault, build_graph, find_faults, frontier, largest_closed_subset, progress, serialize
+from nemo_aopsd.data.dag import Fault, build_graph, find_faults, frontier, largest_closed_subset, progress, serialize
 from nemo_aopsd.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared/data"

@@ -7,13 +7,13 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from nemo_aopsd.answer_leaks import find_answer_leaks
-from nemo_aopsd.dag import find_faults
-from nemo_aopsd.dag_files import check_file, fault_lines, find_row
 from nemo_aopsd.dag_pipeline.client import Completion
 from nemo_aopsd.dag_pipeline.stages import read_compressed
-from nemo_aopsd.dag_stats import measure_file
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.answer_leaks import find_answer_leaks
+from nemo_aopsd.data.check import check_file, fault_lines, find_row
+from nemo_aopsd.data.dag import find_faults
+from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.data.stats import measure_file
 from nemo_aopsd.errors import UserError
 
 REPO = Path(__file__).parents[1]

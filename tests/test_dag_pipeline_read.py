@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd import data_prepare
-from nemo_aopsd.answer_leaks import find_answer_leaks, states_answer
-from nemo_aopsd.answer_leaks.reader import read_whole
-from nemo_aopsd.dag import Fault, build_graph
 from nemo_aopsd.dag_pipeline import client, endpoint, parse
 from nemo_aopsd.dag_pipeline.parse import read_checkpoints, read_object
+from nemo_aopsd.data import prepare as data_prepare
+from nemo_aopsd.data.answer_leaks import find_answer_leaks, states_answer
+from nemo_aopsd.data.answer_leaks.reader import read_whole
+from nemo_aopsd.data.dag import Fault, build_graph
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 

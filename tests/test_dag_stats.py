@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.answer_leaks import find_graph_faults
 from nemo_aopsd.cli_data import dag_stats
-from nemo_aopsd.dag_stats import measure, measure_file, table
+from nemo_aopsd.data.answer_leaks import find_graph_faults
+from nemo_aopsd.data.stats import measure, measure_file, table
 from nemo_aopsd.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared/data"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared/data"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.data import load_problems
-from nemo_aopsd.data_prepare import answer_parses, normalise, parse_mapping, prepare
-from nemo_aopsd.data_source import read_source
+from nemo_aopsd.data.prepare import answer_parses, normalise, parse_mapping, prepare
+from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
 
 

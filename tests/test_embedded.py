@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import context, dag, judge
+from nemo_aopsd import context, judge
 from nemo_aopsd.config_files import load_config
-from nemo_aopsd.data import load_problems, parse_problem
+from nemo_aopsd.data import dag
+from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.embedded import mixture, traces, world
 from nemo_aopsd.embedded.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.engines import local

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import data_source
+from nemo_aopsd.data import source as data_source
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import benchmarks
 from nemo_aopsd.evaluation.benchmarks import HUB_SETS, load_benchmarks

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler, Sampled, collect
 from nemo_aopsd.evaluation.summary import summarize

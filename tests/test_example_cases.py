@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from nemo_aopsd import cli_data
-from nemo_aopsd.dag import largest_closed_subset
+from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.judge import judge_messages
 from nemo_aopsd.judge_eval import INJECTIONS, inject, load_cases
 from tests.chat_server import ChatServer, Reply

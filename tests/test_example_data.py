@@ -13,8 +13,8 @@ import pytest
 import sympy as sp
 from latex2sympy2_extended import latex2sympy
 
-from nemo_aopsd.dag import find_faults
-from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.data.dag import find_faults
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.grading import extract_answer, is_correct
 from tests import example_algebra, example_counting, example_geometry, example_integers, example_probability
 from tests.example_formulas import literal

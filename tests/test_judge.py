@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config import JudgeConfig
-from nemo_aopsd.dag import build_graph
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.dag import build_graph
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge import Verdict, judge_attempts, judge_messages, parse_verdict, shorten
 from nemo_aopsd.types import Generation

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd.config import JudgeConfig
-from nemo_aopsd.dag import build_graph
 from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.dag import build_graph
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.judge_eval import (
     INJECTIONS,

@@ -13,7 +13,7 @@ import torch
 from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig, TeacherConfig
 from nemo_aopsd.config_files import load_config
 from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.embedded.tokenizer import build_tokenizer
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine

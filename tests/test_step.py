@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_aopsd import dag
 from nemo_aopsd.config import (
     WEIGHTING_CONTROLS,
     AOPSDConfig,
@@ -14,6 +13,7 @@ from nemo_aopsd.config import (
     ProbeConfig,
 )
 from nemo_aopsd.context import disclose
+from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.metrics import step_metrics
 from nemo_aopsd.objectives.pg import PolicyGradient

@@ -17,7 +17,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from nemo_aopsd.config import AOPSDConfig, ContextConfig, JudgeConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings
 from nemo_aopsd.objectives.pg import PolicyGradient

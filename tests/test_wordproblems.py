@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
 from nemo_aopsd.context import student_messages
-from nemo_aopsd.dag_files import check_file
-from nemo_aopsd.data import load_problems, parse_problem
+from nemo_aopsd.data.check import check_file
+from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.grading import is_correct
 from nemo_aopsd.judge import judge_messages, parse_verdict
 from nemo_aopsd.judge_eval import load_cases

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nemo_aopsd.config import Config
 from nemo_aopsd.context import assign_donors, teacher_messages
-from nemo_aopsd.data import Problem, load_problems, read_jsonl
+from nemo_aopsd.data.problems import Problem, load_problems, read_jsonl
 from nemo_aopsd.errors import UserError
 
 SHOWN_CHARACTERS = 4000  # of the response before the event; what is left out is counted

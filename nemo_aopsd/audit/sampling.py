@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.audit.events import Place, Population, find_events, read_events
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, read_json, write_jsonl
 from nemo_aopsd.run_folder import load_run_config

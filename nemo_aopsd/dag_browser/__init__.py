@@ -15,8 +15,8 @@ import networkx as nx
 from jinja2 import Environment
 from markupsafe import Markup
 
-from nemo_aopsd.dag_files import CheckedRow, Line, rows_with_graphs
 from nemo_aopsd.dag_layout import longest_path_layers
+from nemo_aopsd.data.check import CheckedRow, Line, rows_with_graphs
 from nemo_aopsd.files import atomic_write
 
 _NO_LAYERS = {"empty_graph", "empty_id", "duplicate_id", "empty_statement", "dangling_edge", "self_loop", "cycle"}

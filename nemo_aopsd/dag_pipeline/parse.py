@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from nemo_aopsd.dag import Fault
+from nemo_aopsd.data.dag import Fault
 
 _OPENING = re.compile(r'\{(?=\s*["}])')
 _LONE_BACKSLASH = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')

@@ -19,7 +19,7 @@ from nemo_aopsd.dag_pipeline.ledger import BudgetUsedUp, Ledger
 from nemo_aopsd.dag_pipeline.results import Tally, beside, files_of, summarize, write
 from nemo_aopsd.dag_pipeline.roles import Outcome, build_one
 from nemo_aopsd.dag_pipeline.stages import SCHEMAS
-from nemo_aopsd.data import Problem, parse_problem, read_jsonl
+from nemo_aopsd.data.problems import Problem, parse_problem, read_jsonl
 from nemo_aopsd.errors import UserError
 
 _GIVE_UP_AFTER = 3  # problems in a row without an answer from the server

@@ -11,7 +11,7 @@ from typing import Any
 
 from nemo_aopsd.dag_pipeline.ledger import Ledger
 from nemo_aopsd.dag_pipeline.roles import Outcome
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.files import atomic_write, write_jsonl
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from nemo_aopsd.dag import Fault, serialize
 from nemo_aopsd.dag_pipeline import stages
 from nemo_aopsd.dag_pipeline.client import Completion, RequestRefused
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.dag import Fault, serialize
+from nemo_aopsd.data.problems import Problem
 
 MAX_REPAIRS = 2  # a problem, wherever they are spent
 _READINGS = 2  # of a verdict or of plan and sub-problems, if the first is no use

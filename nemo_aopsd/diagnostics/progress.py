@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nemo_aopsd import svg
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.diagnostics.intervals import Estimate, estimate, ratio, share
 from nemo_aopsd.diagnostics.output import Result, Table, drawing, error_bars
 from nemo_aopsd.diagnostics.records_of import ALL_STEPS, Record, Steps, open_run, read_rollouts

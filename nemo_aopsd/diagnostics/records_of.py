@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nemo_aopsd.config import Config
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.report.fields import Kind, check_fields
 from nemo_aopsd.run_folder import load_run_config

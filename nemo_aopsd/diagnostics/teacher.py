@@ -20,8 +20,8 @@ from typing import Any
 
 from nemo_aopsd.config import Config
 from nemo_aopsd.context import assign_donors, check_problems, student_messages, teacher_messages
-from nemo_aopsd.dag import largest_closed_subset
-from nemo_aopsd.data import Problem, fingerprint, load_problems
+from nemo_aopsd.data.dag import largest_closed_subset
+from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.dag import find_faults
+from nemo_aopsd.data.dag import find_faults
 from nemo_aopsd.files import atomic_write
 
 NAMES = "abcdefgh"

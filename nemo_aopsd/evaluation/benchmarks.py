@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.data import Problem, answer_text, load_problems, parse_problem
-from nemo_aopsd.data_source import read_source
+from nemo_aopsd.data.problems import Problem, answer_text, load_problems, parse_problem
+from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
 
 

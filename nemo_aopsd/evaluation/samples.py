@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nemo_aopsd.data import Problem, read_jsonl
+from nemo_aopsd.data.problems import Problem, read_jsonl
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, write_jsonl

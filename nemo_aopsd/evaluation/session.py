@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.config import EvaluationConfig
-from nemo_aopsd.data import Problem
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.evaluate import prepare
 from nemo_aopsd.evaluation.report import markdown

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
-from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.plan.constants import Constants

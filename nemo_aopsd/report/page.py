@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_aopsd import svg
 from nemo_aopsd.dag_picture import draw_svg
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import paired_interval
 from nemo_aopsd.method_of_run import label_run

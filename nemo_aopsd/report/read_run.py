@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nemo_aopsd.config import AOPSDConfig, Config
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.report.fields import (

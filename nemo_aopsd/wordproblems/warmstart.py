@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nemo_aopsd.context import student_messages, teacher_messages
-from nemo_aopsd.dag import largest_closed_subset
-from nemo_aopsd.data import Problem, parse_problem
+from nemo_aopsd.data.dag import largest_closed_subset
+from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.judge import judge_messages
 from nemo_aopsd.wordproblems.problems import problem_record

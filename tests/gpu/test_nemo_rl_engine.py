@@ -23,7 +23,7 @@ import torch
 
 from nemo_aopsd.config import TeacherConfig
 from nemo_aopsd.config_files import to_yaml
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading
 from nemo_aopsd.engines.local.engine import LocalEngine

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from nemo_aopsd.config import TeacherConfig
 from nemo_aopsd.config_files import load_config
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading
 from nemo_aopsd.engines.local.engine import LocalEngine

@@ -26,7 +26,7 @@ from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_om
 from omegaconf import OmegaConf
 
 from nemo_aopsd.context import student_messages
-from nemo_aopsd.data import load_problems, parse_problem
+from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.engines.nemo_rl import environment, judge_client, run_stock
 from nemo_aopsd.engines.nemo_rl.dataset import AOPSDProblems, aopsd_data_processor, to_record
 from nemo_aopsd.engines.nemo_rl.environment import ProgressJudgeEnvironmentImpl, read_settings

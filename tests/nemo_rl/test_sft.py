@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nemo_aopsd.config_files import load_config as load_ours
 from nemo_aopsd.context import student_messages
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.demonstrations import demonstrations
 from nemo_aopsd.engines.nemo_rl.solutions import AOPSDSolutions, SolutionProcessor
 from nemo_aopsd.errors import UserError

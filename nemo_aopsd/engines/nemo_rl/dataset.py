@@ -16,7 +16,7 @@ from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
 from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 
 from nemo_aopsd.context import student_messages
-from nemo_aopsd.data import Problem, load_problems
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engines.nemo_rl import environment  # noqa: F401  registers it
 from nemo_aopsd.errors import UserError
 
@@ -81,7 +81,7 @@ def aopsd_data_processor(
 
 
 def to_record(problem: Problem) -> dict[str, Any]:
-    """What the environment needs of a problem; `nemo_aopsd.data.parse_problem` reads it back."""
+    """What the environment needs of a problem; `nemo_aopsd.data.problems.parse_problem` reads it back."""
     record = {"id": problem.id, "problem": problem.problem, "answer": problem.answer, "where": problem.where}
     if problem.dag is not None:
         nodes = [{"id": node, "statement": statement} for node, statement in problem.dag.nodes.data("statement")]

@@ -16,7 +16,7 @@ from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
 from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 
 from nemo_aopsd.context import student_messages
-from nemo_aopsd.data import load_problems
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.demonstrations import demonstration
 from nemo_aopsd.engines.nemo_rl.dataset import refuse_ignored
 from nemo_aopsd.errors import UserError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data import read_jsonl
+from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 
 _SUFFIXES = (".jsonl", ".parquet")

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nemo_aopsd.answer_leaks import arithmetic
-from nemo_aopsd.answer_leaks.arithmetic import MOST_BITS, NoValueError, Number, Undecided
-from nemo_aopsd.answer_leaks.text import Token, clean, tokens
+from nemo_aopsd.data.answer_leaks import arithmetic
+from nemo_aopsd.data.answer_leaks.arithmetic import MOST_BITS, NoValueError, Number, Undecided
+from nemo_aopsd.data.answer_leaks.text import Token, clean, tokens
 
 _MOST_DIGITS, _MOST_DEPTH, _MOST_STEPS = 1200, 40, 10_000
 _FRACTIONS, _BINOMIALS = {"\\frac", "\\dfrac", "\\tfrac", "\\cfrac"}, {"\\binom", "\\dbinom", "\\tbinom"}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.answer_leaks import find_graph_faults
-from nemo_aopsd.dag import Fault
-from nemo_aopsd.data import answer_text, bad_fields, decode_line, read_lines
+from nemo_aopsd.data.answer_leaks import find_graph_faults
+from nemo_aopsd.data.dag import Fault
+from nemo_aopsd.data.problems import answer_text, bad_fields, decode_line, read_lines
 from nemo_aopsd.errors import UserError
 
 

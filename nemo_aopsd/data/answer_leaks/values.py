@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nemo_aopsd.answer_leaks.arithmetic import Undecided
-from nemo_aopsd.answer_leaks.reader import BINDING, Reader, Value
-from nemo_aopsd.answer_leaks.text import Token, words
+from nemo_aopsd.data.answer_leaks.arithmetic import Undecided
+from nemo_aopsd.data.answer_leaks.reader import BINDING, Reader, Value
+from nemo_aopsd.data.answer_leaks.text import Token, words
 
 _SHORT_UNITS = words("cm mm km m s g kg ft in h L lb of or as by if so at on to is we it")
 _CHANGES_VALUE = words(

@@ -9,8 +9,8 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.dag import Fault, build_graph
-from nemo_aopsd.dag_files import Line, rows_with_graphs
+from nemo_aopsd.data.check import Line, rows_with_graphs
+from nemo_aopsd.data.dag import Fault, build_graph
 
 MEASURES = {
     "nodes": "checkpoints",

@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data import read_jsonl
-from nemo_aopsd.data_source import Row
+from nemo_aopsd.data.problems import read_jsonl
+from nemo_aopsd.data.source import Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, write_jsonl
 from nemo_aopsd.grading import exact, grade

@@ -9,9 +9,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from nemo_aopsd.answer_leaks.arithmetic import Number, Undecided
-from nemo_aopsd.answer_leaks.reader import BINDING, Value, read_whole
-from nemo_aopsd.answer_leaks.text import clean, tokens
+from nemo_aopsd.data.answer_leaks.arithmetic import Number, Undecided
+from nemo_aopsd.data.answer_leaks.reader import BINDING, Value, read_whole
+from nemo_aopsd.data.answer_leaks.text import clean, tokens
 from nemo_aopsd.grading.normalize import normalize
 from nemo_aopsd.grading.structure import read_shape
 

@@ -6,13 +6,13 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
-from nemo_aopsd.answer_leaks.answer import Answer, is_same, read_answer
-from nemo_aopsd.answer_leaks.arithmetic import Undecided
-from nemo_aopsd.answer_leaks.clauses import main_clauses
-from nemo_aopsd.answer_leaks.reader import Reader, Value
-from nemo_aopsd.answer_leaks.text import Token, clean, tokens, words
-from nemo_aopsd.answer_leaks.values import find_values
-from nemo_aopsd.dag import is_no_claim, words_answer
+from nemo_aopsd.data.answer_leaks.answer import Answer, is_same, read_answer
+from nemo_aopsd.data.answer_leaks.arithmetic import Undecided
+from nemo_aopsd.data.answer_leaks.clauses import main_clauses
+from nemo_aopsd.data.answer_leaks.reader import Reader, Value
+from nemo_aopsd.data.answer_leaks.text import Token, clean, tokens, words
+from nemo_aopsd.data.answer_leaks.values import find_values
+from nemo_aopsd.data.dag import is_no_claim, words_answer
 
 _CONCLUSIONS = words(
     r"= : \approx \equiv \in is are be was were becomes become equal equals gives give yields yield giving yielding"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nemo_aopsd.answer_leaks.text import Token, words
+from nemo_aopsd.data.answer_leaks.text import Token, words
 
 _REASONS = words("since because as where when whenever for if provided mod modulo")
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.answer_leaks.statement import judge_statement
-from nemo_aopsd.dag import Fault, answer_leak, build_graph, find_faults
+from nemo_aopsd.data.answer_leaks.statement import judge_statement
+from nemo_aopsd.data.dag import Fault, answer_leak, build_graph, find_faults
 
 
 def find_graph_faults(raw: Any, answer: str | None) -> list[Fault]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd import dag
+from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError
 
 _BARE = ("id", "problem", "answer")

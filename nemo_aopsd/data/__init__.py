@@ -1,0 +1,1 @@
+"""Problems and their reasoning graphs: reading, checking, preparing, measuring."""
