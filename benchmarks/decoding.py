@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from nemo_aopsd.config import TeacherConfig
+from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.types import Branch, Sampling, Tokens

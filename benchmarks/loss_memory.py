@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.local.loss import micro_batch_loss
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.objectives import build_objective

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.types import Sampling

@@ -22,7 +22,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from nemo_aopsd.config import AOPSDConfig, Config, ContextConfig, CurriculumConfig
+from nemo_aopsd.config.schema import AOPSDConfig, Config, ContextConfig, CurriculumConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings

@@ -39,8 +39,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from nemo_aopsd import embedded
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer

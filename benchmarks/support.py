@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import nemo_aopsd
-from nemo_aopsd.config import ObjectiveConfig
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local

@@ -32,8 +32,8 @@ from nemo_aopsd import (
     run_folder,
 )
 from nemo_aopsd.cli_methods import MethodName, load_chosen
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.config.load import load_config, to_yaml
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.folder_kinds import keep_apart
@@ -277,7 +277,7 @@ def _checkpoints(config: Config) -> Path:
 
 
 def _find(problems: list[Problem], problem_id: str, file: str | Path) -> Problem:
-    from nemo_aopsd.config_schema import nearest
+    from nemo_aopsd.config.keys import nearest
 
     for problem in problems:
         if problem.id == problem_id:

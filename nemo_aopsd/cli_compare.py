@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nemo_aopsd.config.methods import find_method
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.methods import find_method
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nemo_aopsd.config import Config
+    from nemo_aopsd.config.schema import Config
     from nemo_aopsd.suite.folder import Run
     from nemo_aopsd.suite.processes import Failure
     from nemo_aopsd.suite.spec import Suite
@@ -175,7 +175,7 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
     from rich import box
     from rich.table import Table
 
-    from nemo_aopsd.method_of_run import describe_run
+    from nemo_aopsd.config.label import describe_run
     from nemo_aopsd.suite.folder import check_unchanged
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -16,7 +16,7 @@ from nemo_aopsd.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nemo_aopsd.config import Config
+    from nemo_aopsd.config.schema import Config
     from nemo_aopsd.data.check import Line
     from nemo_aopsd.judge_eval import Judge
 
@@ -190,7 +190,7 @@ def judge_eval(
 ) -> None:
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
     from nemo_aopsd import judge_eval as evaluation
-    from nemo_aopsd.config_files import load_config
+    from nemo_aopsd.config.load import load_config
     from nemo_aopsd.files import keep_inputs
 
     _check_one_judge(base_url, model, config)

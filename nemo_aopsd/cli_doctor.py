@@ -12,7 +12,7 @@ from nemo_aopsd.cli_methods import MethodName, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
-    from nemo_aopsd.config import Config
+    from nemo_aopsd.config.schema import Config
     from nemo_aopsd.doctor.result import Check
 
 

@@ -18,7 +18,7 @@ from nemo_aopsd.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from nemo_aopsd.config import EvaluationConfig
+    from nemo_aopsd.config.schema import EvaluationConfig
     from nemo_aopsd.engine import Tokenizer
     from nemo_aopsd.evaluation.samples import Sampler
     from nemo_aopsd.evaluation.target import Target

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.methods import KINDS, find_method, list_methods
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.methods import KINDS, find_method, list_methods
 
 MethodName = Annotated[
     str | None, typer.Option("--method", metavar="NAME", help="A method over the file; `aopsd methods` lists them.")

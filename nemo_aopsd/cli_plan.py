@@ -14,7 +14,7 @@ from nemo_aopsd.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nemo_aopsd.config import Config
+    from nemo_aopsd.config.schema import Config
     from nemo_aopsd.plan import Plan
     from nemo_aopsd.plan.measured import Measured
 

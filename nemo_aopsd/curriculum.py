@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from nemo_aopsd.config import CurriculumConfig
+from nemo_aopsd.config.schema import CurriculumConfig
 
 
 class Curriculum:

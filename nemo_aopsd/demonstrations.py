@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.files import derive_seed

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config import EvaluationConfig
+from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer

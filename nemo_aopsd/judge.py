@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_aopsd.config import JudgeConfig
+from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError

@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from nemo_aopsd.config import JudgeConfig
+from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.data.dag import largest_closed_subset

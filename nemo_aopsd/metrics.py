@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
-from nemo_aopsd.config import CONTINUED, AOPSDConfig
+from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
 from nemo_aopsd.context import disclosed_share
 from nemo_aopsd.step import Rollout, StepResult
 

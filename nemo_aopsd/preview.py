@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config import CONTINUED, Config, ObjectiveConfig
+from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig
 from nemo_aopsd.context import assign_donors, disclosed_share
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.config import ProbeConfig
+from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
 from nemo_aopsd.types import Branch, Tokens
 from nemo_aopsd.weighting import continuation_weight, control_weights

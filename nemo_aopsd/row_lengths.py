@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
+from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer

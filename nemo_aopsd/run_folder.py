@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_files import flatten, load_config
+from nemo_aopsd.config.load import flatten, load_config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
+from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from nemo_aopsd import checkpoint
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.context import assign_donors, student_messages
 from nemo_aopsd.curriculum import Curriculum
 from nemo_aopsd.data.dag import largest_closed_subset, progress

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.config import ProbeConfig
+from nemo_aopsd.config.schema import ProbeConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.run_folder import lock
 
 REPO = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import networkx as nx
 import torch
 
-from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.types import Branch, Generation, TopK
 

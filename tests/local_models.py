@@ -15,7 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from nemo_aopsd.config import TeacherConfig
+from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.types import Branch, Tokens
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd import cli
-from nemo_aopsd.methods import find_method
+from nemo_aopsd.config.methods import find_method
 from nemo_aopsd.suite.folder import load_configs, write_configs
 from nemo_aopsd.suite.spec import check_alike, load_suite
 

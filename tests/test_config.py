@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config import AOPSDConfig
-from nemo_aopsd.config_files import flatten, load_config, to_yaml
+from nemo_aopsd.config.load import flatten, load_config, to_yaml
+from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.errors import UserError
 
 REPO = Path(__file__).parents[1]

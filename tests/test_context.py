@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nemo_aopsd.config import CONTEXTS
+from nemo_aopsd.config.schema import CONTEXTS
 from nemo_aopsd.context import (
     assign_donors,
     check_problems,

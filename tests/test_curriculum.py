@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.config import CurriculumConfig
+from nemo_aopsd.config.schema import CurriculumConfig
 from nemo_aopsd.curriculum import Curriculum, bridge_batches, tercile_batches
 
 

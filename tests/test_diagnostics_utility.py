@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd import cli
 from nemo_aopsd.cli_diagnose import diagnose_app
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, EvaluationConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.diagnostics import teacher
 from nemo_aopsd.diagnostics.teacher import evaluate_teacher, plan_teacher
 from nemo_aopsd.diagnostics.utility import diagnose_utility

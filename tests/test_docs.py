@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nemo_aopsd.config import AOPSDConfig
-from nemo_aopsd.config_files import NEMO_RL_DEFAULTS, flatten
+from nemo_aopsd.config.load import NEMO_RL_DEFAULTS, flatten
+from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 
 REPO = Path(__file__).parents[1]

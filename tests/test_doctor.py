@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.doctor import (
     Surroundings,
     diagnose,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.doctor import fit, memory
 from nemo_aopsd.doctor.model_size import read_size
 from nemo_aopsd.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd import context, judge
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.embedded import mixture, traces, world

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd import evaluate as module
-from nemo_aopsd.config import EvaluationConfig
+from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import evaluate, paired_interval, summarize

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd import checkpoint, cli
-from nemo_aopsd.config import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
+from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import target as target_module

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.config import JudgeConfig
+from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config import JudgeConfig
+from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem

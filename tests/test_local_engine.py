@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
+from nemo_aopsd.config.schema import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine

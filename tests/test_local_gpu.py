@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from nemo_aopsd.config import ObjectiveConfig, TeacherConfig
+from nemo_aopsd.config.schema import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.hf_tokenizer import HFTokenizer

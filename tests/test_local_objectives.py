@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_aopsd.config import CHOICES, AOPSDConfig, ObjectiveConfig, TeacherConfig
+from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import read_settings

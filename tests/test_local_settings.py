@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig
+from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.loading import load_tokenizer
 from nemo_aopsd.engines.local.network import Network

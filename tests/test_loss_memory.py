@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.loss_memory import COMPARED, GOAL, SAMPLED, LiveBytes, make_network, measure
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.local.network import MAX_LOGITS
 
 V = 151_936

@@ -9,12 +9,19 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
-from nemo_aopsd.config_files import load_config
-from nemo_aopsd.config_schema import config_schema, flatten
+from nemo_aopsd.config.keys import config_schema, flatten
+from nemo_aopsd.config.label import NOT_OF_THE_METHOD, _known_methods, describe_run, label_run, settings_read
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.methods import FOLDER, KINDS, find_method, list_methods, method_files
+from nemo_aopsd.config.schema import (
+    AOPSDConfig,
+    ContextConfig,
+    CurriculumConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+    TeacherConfig,
+)
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method_of_run import NOT_OF_THE_METHOD, _known_methods, describe_run, label_run, settings_read
-from nemo_aopsd.methods import FOLDER, KINDS, find_method, list_methods, method_files
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.step import train_step
 from tests.fakes import make_config, make_engine, make_problem
@@ -84,7 +91,7 @@ def test_a_run_in_words():
 
 
 def test_no_name_where_no_methods_are_installed(monkeypatch):
-    monkeypatch.setattr("nemo_aopsd.method_of_run._known_methods", lambda: [])
+    monkeypatch.setattr("nemo_aopsd.config.schema.label._known_methods", lambda: [])
     assert label_run(AOPSDConfig()) is None
     assert describe_run(AOPSDConfig()) == "pg, dag_frontier, continuation, competence"
 
@@ -104,8 +111,8 @@ def test_a_broken_file_among_the_methods_names_no_run_and_stops_none(content, tm
         shutil.copytree(FOLDER / kind, tmp_path / kind)
     file = tmp_path / "methods/mine.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    monkeypatch.setattr("nemo_aopsd.method_of_run.method_files", lambda: method_files(tmp_path))
-    monkeypatch.setattr("nemo_aopsd.method_of_run._known_methods", _known_methods.__wrapped__)
+    monkeypatch.setattr("nemo_aopsd.config.schema.label.method_files", lambda: method_files(tmp_path))
+    monkeypatch.setattr("nemo_aopsd.config.schema.label._known_methods", _known_methods.__wrapped__)
     assert str(label_run(AOPSDConfig())) == "aopsd"
     assert len(_known_methods.__wrapped__()) == len(METHODS)
     with pytest.raises(UserError, match=r"mine\.yaml"):

@@ -10,9 +10,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.methods import FOLDER, find_method, list_methods
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.methods import FOLDER, find_method, list_methods
 from nemo_aopsd.preflight import check_inputs
 
 METHODS = {method.name: method for method in list_methods()}

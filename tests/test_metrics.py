@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_aopsd.config import AOPSDConfig
+from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.judge import Verdict
 from nemo_aopsd.metrics import step_metrics
 from nemo_aopsd.probes import Probe, probe_weights

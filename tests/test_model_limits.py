@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_aopsd.config import AOPSDConfig, ObjectiveConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.model_limits import check_limits, check_row, check_words, longest_row
 

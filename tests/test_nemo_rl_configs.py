@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.nemo_rl.config_tree import Tree
 from nemo_aopsd.engines.nemo_rl.settings import Settings, read_settings

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.objectives.pg import PolicyGradient
 
 

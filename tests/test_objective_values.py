@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.objectives.base import clipped_surrogate
 from nemo_aopsd.types import TrainRow

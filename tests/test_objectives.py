@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_aopsd.config import CHOICES, ObjectiveConfig
+from nemo_aopsd.config.schema import CHOICES, ObjectiveConfig
 from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.objectives.dash import coefficients
 from nemo_aopsd.objectives.divergences import (

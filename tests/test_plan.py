@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import plan_step_cost
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.doctor import memory
 from nemo_aopsd.doctor.fit import FULL
 from nemo_aopsd.errors import UserError

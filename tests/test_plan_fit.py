@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
 from nemo_aopsd.cli_plan import _gpu_of
-from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.plan import make_plan
 from nemo_aopsd.plan.compare import compare

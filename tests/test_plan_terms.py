@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.doctor.memory import read_layout
 from nemo_aopsd.doctor.model_size import Layer, ModelSize
 from nemo_aopsd.plan import before_training, make_plan

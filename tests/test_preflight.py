@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.preflight import check_inputs, summarize
 from tests.fakes import make_config

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.preview import gap_style, gap_text, show
 from nemo_aopsd.step import collect
 from nemo_aopsd.types import Generation

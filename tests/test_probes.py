@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from nemo_aopsd.config import ProbeConfig
+from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.probes import run_probes, triggered
 from tests.fakes import ALPHABET, END, BigramModel, CharTokenizer
 

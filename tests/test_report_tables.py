@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.config.load import load_config, to_yaml
+from nemo_aopsd.config.methods import find_method
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.summary import summarize
-from nemo_aopsd.methods import find_method
 from nemo_aopsd.report.page import tables
 from nemo_aopsd.report.paper_sources import read_source
 from nemo_aopsd.report.paper_tables import paper_tables

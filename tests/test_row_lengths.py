@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig, ProbeConfig
+from nemo_aopsd.config.schema import (
+    AOPSDConfig,
+    ContextConfig,
+    CurriculumConfig,
+    JudgeConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+)
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.row_lengths import check_lengths
 from tests.fakes import CharTokenizer, make_config, make_problem

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from nemo_aopsd import run_folder
-from nemo_aopsd.config_files import load_config, to_yaml
+from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 
 CONFIG = """\

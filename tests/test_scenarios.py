@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig, TeacherConfig
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig, TeacherConfig
 from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.embedded.tokenizer import build_tokenizer

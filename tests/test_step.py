@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_aopsd.config import (
+from nemo_aopsd.config.schema import (
     WEIGHTING_CONTROLS,
     AOPSDConfig,
     ContextConfig,

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, GenerationConfig
 
 from benchmarks import step_cost_nemo as bench
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, CurriculumConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig
 from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
 from nemo_aopsd.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_aopsd.config import CHOICES, AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
 from nemo_aopsd.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.metrics import step_metrics
 from nemo_aopsd.objectives import build_objective

@@ -16,7 +16,14 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from nemo_aopsd.config import AOPSDConfig, ContextConfig, JudgeConfig, ObjectiveConfig, ProbeConfig, TeacherConfig
+from nemo_aopsd.config.schema import (
+    AOPSDConfig,
+    ContextConfig,
+    JudgeConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+    TeacherConfig,
+)
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings

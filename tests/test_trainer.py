@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from nemo_aopsd.config import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table

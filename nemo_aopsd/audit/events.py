@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.context import assign_donors, teacher_messages
 from nemo_aopsd.data.problems import Problem, load_problems, read_jsonl
 from nemo_aopsd.errors import UserError

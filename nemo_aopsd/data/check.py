@@ -144,7 +144,7 @@ def _not_found(path: str | Path, problem_id: str, ids: list[str], broken: list[L
     for line in broken:
         if _names(line.text, problem_id):
             return f"{line.where}: {line.why} The line seems to hold problem {problem_id!r}."
-    from nemo_aopsd.config_schema import nearest  # loads OmegaConf
+    from nemo_aopsd.config.keys import nearest  # loads OmegaConf
 
     message = f"{path}: no problem with id {problem_id!r} among its {len(ids)}."
     hint = nearest(problem_id, ids) or (f" The first one is `{ids[0]}`." if ids else "")

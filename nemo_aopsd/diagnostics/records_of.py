@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.report.fields import Kind, check_fields

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.context import assign_donors, check_problems, student_messages, teacher_messages
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems

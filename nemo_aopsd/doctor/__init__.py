@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_checks import select
+from nemo_aopsd.config.checks import select
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.doctor import fit, inputs, machine, memory, model_files, places, probe, versions, workers
 from nemo_aopsd.doctor.memory import Item
 from nemo_aopsd.doctor.model_size import ModelSize, read_size

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_checks import select
+from nemo_aopsd.config.checks import select
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.doctor.model_size import Layer, ModelSize
 
 TRAIN, SAMPLE = "training", "sampling"

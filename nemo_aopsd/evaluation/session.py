@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config import EvaluationConfig
+from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.evaluate import prepare

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_aopsd import checkpoint, run_folder
-from nemo_aopsd.config import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 

@@ -9,7 +9,7 @@ from nemo_aopsd.types import Signal, TopK, TrainRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_aopsd.config import ObjectiveConfig
+    from nemo_aopsd.config.schema import ObjectiveConfig
 
 
 class Objective(Protocol):

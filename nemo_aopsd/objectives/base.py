@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.types import Signal, TopK, TrainRow
 
 _MOST_LOG_RATIO = 20.0  # nats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.objectives.base import token_mean
 from nemo_aopsd.objectives.divergences import top_k_forward_kl
 from nemo_aopsd.objectives.pg import PolicyGradient

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.doctor.memory import Item
 from nemo_aopsd.doctor.result import Check
 from nemo_aopsd.plan import workload

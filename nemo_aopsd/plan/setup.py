@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_checks import select
+from nemo_aopsd.config.checks import select
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.doctor import fit, memory
 from nemo_aopsd.doctor.memory import Layout
 from nemo_aopsd.doctor.model_size import ModelSize

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nemo_aopsd.config import CONTINUED, AOPSDConfig, Config
+from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.objectives import build_objective

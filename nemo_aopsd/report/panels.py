@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_aopsd.config import CONTINUED
+from nemo_aopsd.config.schema import CONTINUED
 from nemo_aopsd.report import figures
 from nemo_aopsd.report.figures import Series
 from nemo_aopsd.report.measures import duration, percent

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.label import Label, label_run
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
-from nemo_aopsd.method_of_run import Label, label_run
 from nemo_aopsd.report.fields import COMPETENCE, METRICS, check_evaluation, check_fields
 from nemo_aopsd.run_folder import load_run_config
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_aopsd.config import AOPSDConfig, Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal

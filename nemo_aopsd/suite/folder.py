@@ -23,8 +23,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_files import flatten, load_config, to_yaml
+from nemo_aopsd.config.load import flatten, load_config, to_yaml
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.run_folder import path_override

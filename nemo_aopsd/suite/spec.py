@@ -22,9 +22,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_files import flatten, read_file
-from nemo_aopsd.config_schema import Origins, locate, nearest
+from nemo_aopsd.config.keys import Origins, locate, nearest
+from nemo_aopsd.config.load import flatten, read_file
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 
 BASE = "base"

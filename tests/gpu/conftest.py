@@ -45,7 +45,7 @@ def overrides(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def config(overrides):
-    from nemo_aopsd.config_files import load_config
+    from nemo_aopsd.config.load import load_config
 
     return load_config(CONFIG, overrides)
 

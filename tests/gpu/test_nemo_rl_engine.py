@@ -21,8 +21,8 @@ from unittest import mock
 import pytest
 import torch
 
-from nemo_aopsd.config import TeacherConfig
-from nemo_aopsd.config_files import to_yaml
+from nemo_aopsd.config.load import to_yaml
+from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading

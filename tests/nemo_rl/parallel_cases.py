@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
 from nemo_aopsd.types import TopK, TrainRow

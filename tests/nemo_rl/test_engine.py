@@ -11,8 +11,8 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM
 
-from nemo_aopsd.config import TeacherConfig
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading

@@ -17,7 +17,7 @@ from nemo_rl.algorithms.loss.wrapper import (
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.distributed.model_utils import from_parallel_logits_to_logprobs
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.batches import response_spans, scoring_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.loss import OWN_METRICS, AOPSDLossFn
 from nemo_aopsd.errors import UserError

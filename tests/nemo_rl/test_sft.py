@@ -18,7 +18,7 @@ from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_om
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nemo_aopsd.config_files import load_config as load_ours
+from nemo_aopsd.config.load import load_config as load_ours
 from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.demonstrations import demonstrations

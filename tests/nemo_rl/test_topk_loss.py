@@ -8,7 +8,7 @@ import torch
 import torch.multiprocessing as mp
 from nemo_rl.algorithms.loss.wrapper import SequencePackingLossWrapper
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, top_k_spans
 from nemo_aopsd.engines.nemo_rl.top_k import GatherWithRest, top_k_and_norm
 from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn, prepare

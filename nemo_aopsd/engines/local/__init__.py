@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.model_limits import check_row, check_words
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from nemo_aopsd.config_schema import first_line
+from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config import Config, TeacherConfig
+from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.model_limits import check_limits
 

@@ -23,7 +23,7 @@ from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm import VllmGeneration
 from nemo_rl.models.policy.lm_policy import Policy
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError

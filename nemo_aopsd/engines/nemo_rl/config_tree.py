@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nemo_aopsd.config_checks import select
+from nemo_aopsd.config.checks import select
 
 MEGATRON, DTENSOR, VLLM = "policy.megatron_cfg", "policy.dtensor_cfg", "policy.generation.vllm_cfg"
 # Tokens that a rank's share of a batch must be a multiple of (models/megatron/data.py); for a recipe not listed 16.

@@ -14,7 +14,7 @@ from nemo_rl.algorithms.utils import get_tokenizer
 from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig, GenerationConfig
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn

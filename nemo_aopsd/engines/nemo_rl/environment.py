@@ -24,7 +24,7 @@ from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config_schema import first_line
+from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.engines.nemo_rl.judge_client import JudgeClient, JudgeSettings

@@ -16,7 +16,7 @@ from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig, ClippedP
 from nemo_rl.algorithms.utils import masked_mean
 from torch import Tensor
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.objectives.pg import weighted_advantage
 

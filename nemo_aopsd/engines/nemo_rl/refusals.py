@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from nemo_aopsd.config import CONTINUED
+from nemo_aopsd.config.schema import CONTINUED
 from nemo_aopsd.engines.nemo_rl.config_tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
 from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be, shown
 from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.architecture import find_architecture
 from nemo_aopsd.engines.nemo_rl.config_tree import VLLM, Tree
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults

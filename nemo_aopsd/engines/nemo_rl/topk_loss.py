@@ -18,7 +18,7 @@ from nemo_rl.algorithms.loss.utils import prepare_loss_input
 from nemo_rl.distributed import model_utils
 from torch import Tensor
 
-from nemo_aopsd.config import ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.stand_ins import in_place_of_nemo_rls
 from nemo_aopsd.engines.nemo_rl.top_k import GatherWithRest
 from nemo_aopsd.objectives import build_objective

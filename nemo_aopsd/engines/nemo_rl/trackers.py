@@ -5,7 +5,7 @@ from __future__ import annotations
 from nemo_rl.utils.logger import Logger, TensorboardLogger
 from torch.utils.tensorboard import SummaryWriter
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.refusals import TRACKERS
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.config import Config
+from nemo_aopsd.config.schema import Config
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.vllm_only.model import VLLMModel

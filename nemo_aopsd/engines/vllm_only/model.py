@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from nemo_aopsd.config_schema import first_line
+from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.engines.vllm_only.worker import Failure, Request, Response, Task, work
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.hf_tokenizer import HFTokenizer

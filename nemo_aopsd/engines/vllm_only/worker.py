@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
-from nemo_aopsd.config_schema import first_line
+from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.types import Sampling, Tokens
 
 _PATIENCE = 5.0  # seconds between looks at whether the parent lives

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nemo_aopsd.config import CHOICES, CONTINUED
-from nemo_aopsd.config_schema import flatten
+from nemo_aopsd.config.keys import flatten
+from nemo_aopsd.config.schema import CHOICES, CONTINUED
 
 REQUIRED_KEYS = (
     "policy.model_name",

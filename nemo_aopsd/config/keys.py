@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config import AOPSDConfig
+from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.errors import UserError
 
 # Top-level blocks of NeMo RL's recipes; ours is `aopsd`.

@@ -17,9 +17,8 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config import Config
-from nemo_aopsd.config_checks import BLOCKS, LOCAL_KEYS, REQUIRED_KEYS, find_faults, find_non_blocks, select
-from nemo_aopsd.config_schema import (
+from nemo_aopsd.config.checks import BLOCKS, LOCAL_KEYS, REQUIRED_KEYS, find_faults, find_non_blocks, select
+from nemo_aopsd.config.keys import (
     NEMO_RL_BLOCKS,
     Layer,
     Origins,
@@ -32,6 +31,7 @@ from nemo_aopsd.config_schema import (
     nearest,
     type_error,
 )
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import decode_text
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config import CHOICES, CONTINUED, AOPSDConfig
-from nemo_aopsd.config_schema import config_schema, flatten
+from nemo_aopsd.config.keys import config_schema, flatten
+from nemo_aopsd.config.methods import Method, method_files, read_method
+from nemo_aopsd.config.schema import CHOICES, CONTINUED, AOPSDConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.methods import Method, method_files, read_method
 
 # Where, how long and on what a run trains; a block stands for all in it. `label_run` tells `max_num_steps` 0 apart.
 NOT_OF_THE_METHOD = (

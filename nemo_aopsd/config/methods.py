@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.config_files import method_settings
-from nemo_aopsd.config_schema import nearest
+from nemo_aopsd.config.keys import nearest
+from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.errors import UserError
 
 FOLDER = Path(__file__).parents[1] / "examples/configs"

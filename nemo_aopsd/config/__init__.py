@@ -1,0 +1,1 @@
+"""Configs: the schema, loading with file and line, methods by name."""
