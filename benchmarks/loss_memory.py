@@ -23,7 +23,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.local.loss import micro_batch_loss
 from nemo_aopsd.engines.local.network import Network
-from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK, TrainRow
 
 GOAL = 1.3

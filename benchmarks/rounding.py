@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.types import Sampling
 from tests.gpu.fp8 import round_products
 from tests.gpu.test_nemo_rl_engine import differences, local_engine

@@ -27,8 +27,8 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.hf_tokenizer import HFTokenizer
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.step import StepResult, train_step
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import StepResult, train_step
 
 GOAL = 1.125  # the paper's 27 over 24 minutes
 PROBLEM = "A farmer has 17 fields of 23 rows with 31 plants each. Every fifth plant fails. How many are left? " * 2

@@ -41,13 +41,13 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from nemo_aopsd import embedded
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.step import StepResult, train_step
+from nemo_aopsd.method.context import student_messages, teacher_messages
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import StepResult, train_step
 
 GOAL = 1.05  # the paper measured 1.125
 CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_qwen3_4b_megatron.yaml"

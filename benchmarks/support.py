@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM
 import nemo_aopsd
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
-from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.method.context import assign_donors, student_messages, teacher_messages
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK
 
 EMBEDDED = Path(nemo_aopsd.__file__).parent / "embedded"

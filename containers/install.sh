@@ -77,7 +77,7 @@ smoke() {
     local python list
     list="$(interpreters)"
     while read -r python; do
-        (cd / && "${python}" -c 'import nemo_aopsd.types, nemo_aopsd.step') || fail "${python} cannot import nemo_aopsd."
+        (cd / && "${python}" -c 'import nemo_aopsd.types, nemo_aopsd.method.step') || fail "${python} cannot import nemo_aopsd."
         echo "ok: ${python}"
     done <<<"${list}"
     worker nemo_aopsd.engines.nemo_rl.vllm_worker.ProbingVllmWorker "${VLLM}"

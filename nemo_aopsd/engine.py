@@ -14,7 +14,7 @@ from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK, TrainRo
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_aopsd.objectives import Objective
+    from nemo_aopsd.method.objectives import Objective
 
 Message = dict[str, str]  # {"role": ..., "content": ...}
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.config.schema import EvaluationConfig
-from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, summarize
 from nemo_aopsd.files import atomic_write, read_json
-from nemo_aopsd.leaks import leak_patterns
+from nemo_aopsd.method.context import student_messages
+from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.stats import paired_bootstrap_interval
 from nemo_aopsd.types import Sampling, Tokens
 

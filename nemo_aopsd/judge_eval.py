@@ -30,7 +30,7 @@ from nemo_aopsd.data.problems import Problem, load_problems, read_jsonl
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed, write_jsonl
-from nemo_aopsd.judge import judge_attempts, judge_messages, parse_verdict
+from nemo_aopsd.method.judge import judge_attempts, judge_messages, parse_verdict
 from nemo_aopsd.show import track
 from nemo_aopsd.stats import wilson_interval
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from statistics import mean
 
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
-from nemo_aopsd.context import disclosed_share
-from nemo_aopsd.step import Rollout, StepResult
+from nemo_aopsd.method.context import disclosed_share
+from nemo_aopsd.method.step import Rollout, StepResult
 
 GAP_THRESHOLDS = (1.0, 2.0)  # nats; those of the paper's Figure 1b
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig
-from nemo_aopsd.context import assign_donors, disclosed_share
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
-from nemo_aopsd.step import Rollout, collect
+from nemo_aopsd.method.context import assign_donors, disclosed_share
+from nemo_aopsd.method.step import Rollout, collect
 from nemo_aopsd.types import Tokens
 
 _TINTS = {  # sign of the gap: backgrounds from weak to strong; text stays black on each

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.context import disclosed_share
 from nemo_aopsd.engine import Tokenizer
-from nemo_aopsd.step import Rollout
+from nemo_aopsd.method.context import disclosed_share
+from nemo_aopsd.method.step import Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
-from nemo_aopsd.context import assign_donors, student_messages, teacher_messages
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.judge import CUT, judge_messages
+from nemo_aopsd.method.context import assign_donors, student_messages, teacher_messages
+from nemo_aopsd.method.judge import CUT, judge_messages
 
 _KEY = "policy.max_total_sequence_length"
 

@@ -14,20 +14,20 @@ from rich.console import Console
 
 from nemo_aopsd import checkpoint
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.context import assign_donors, student_messages
-from nemo_aopsd.curriculum import Curriculum
 from nemo_aopsd.data.dag import largest_closed_subset, progress
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluate import evaluate
 from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
-from nemo_aopsd.leaks import leak_patterns, mentions_context
+from nemo_aopsd.method.context import assign_donors, student_messages
+from nemo_aopsd.method.curriculum import Curriculum
+from nemo_aopsd.method.leaks import leak_patterns, mentions_context
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import StepResult, judge_rollouts, train_step
 from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.records import rollout_record
 from nemo_aopsd.show import evaluation_line, step_line, track
-from nemo_aopsd.step import StepResult, judge_rollouts, train_step
 
 
 def train(

@@ -7,7 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config.schema import CONTEXTS
-from nemo_aopsd.context import (
+from nemo_aopsd.data.dag import build_graph, serialize
+from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.context import (
     assign_donors,
     check_problems,
     disclose,
@@ -15,9 +18,6 @@ from nemo_aopsd.context import (
     student_messages,
     teacher_messages,
 )
-from nemo_aopsd.data.dag import build_graph, serialize
-from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.errors import UserError
 
 DIAMOND = {
     "nodes": [{"id": node, "statement": f"fact {node}"} for node in "abcd"],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config.schema import CurriculumConfig
-from nemo_aopsd.curriculum import Curriculum, bridge_batches, tercile_batches
+from nemo_aopsd.method.curriculum import Curriculum, bridge_batches, tercile_batches
 
 
 def make(competence: dict[str, list[float]], batch_size: int = 4, **settings) -> Curriculum:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import context, judge
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import load_problems, parse_problem
@@ -16,7 +15,8 @@ from nemo_aopsd.embedded import mixture, traces, world
 from nemo_aopsd.embedded.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.engines import local
 from nemo_aopsd.grading import grade
-from nemo_aopsd.leaks import leak_patterns, mentions_context
+from nemo_aopsd.method import context, judge
+from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.types import Sampling
 
 REPO = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.judge import Verdict, judge_attempts, judge_messages, parse_verdict, shorten
+from nemo_aopsd.method.judge import Verdict, judge_attempts, judge_messages, parse_verdict, shorten
 from nemo_aopsd.types import Generation
 from tests.fakes import CharTokenizer
 

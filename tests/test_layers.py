@@ -69,7 +69,7 @@ def test_imports_go_downward_only():
         ".".join(path.relative_to(REPO).with_suffix("").parts).removesuffix(".__init__"): path
         for path in PACKAGE.rglob("*.py")
     }
-    assert {"nemo_aopsd.cli", "nemo_aopsd.step", "nemo_aopsd.engines.local"} <= set(files)
+    assert {"nemo_aopsd.cli", "nemo_aopsd.method.step", "nemo_aopsd.engines.local"} <= set(files)
     found = [
         breach
         for module, path in files.items()
@@ -81,17 +81,17 @@ def test_imports_go_downward_only():
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("nemo_aopsd.step", "from nemo_aopsd.engines import local"),
-        ("nemo_aopsd.step", "def f():\n    import nemo_aopsd.engines.local.engine"),
-        ("nemo_aopsd.step", "from .engines import local"),
-        ("nemo_aopsd.objectives.pg", "from ..engines.local import build"),
-        ("nemo_aopsd.step", "import ray"),
+        ("nemo_aopsd.method.step", "from nemo_aopsd.engines import local"),
+        ("nemo_aopsd.method.step", "def f():\n    import nemo_aopsd.engines.local.engine"),
+        ("nemo_aopsd.method.step", "from .engines import local"),
+        ("nemo_aopsd.method.objectives.pg", "from ..engines.local import build"),
+        ("nemo_aopsd.method.step", "import ray"),
         ("nemo_aopsd.cli", "from vllm import LLM"),
         ("nemo_aopsd.engines.local.engine", "from megatron.core import parallel_state"),
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.nemo_rl import policy"),
         ("nemo_aopsd.engines.nemo_rl.policy", "from nemo_aopsd.engines.local import build"),
-        ("nemo_aopsd.step", "from nemo_aopsd import cli"),
-        ("nemo_aopsd.step", "from nemo_aopsd.cli_data import mount"),
+        ("nemo_aopsd.method.step", "from nemo_aopsd import cli"),
+        ("nemo_aopsd.method.step", "from nemo_aopsd.cli_data import mount"),
         ("nemo_aopsd.cli_data", "from nemo_aopsd.engines import local"),
         ("nemo_aopsd.cli_evaluate", "from nemo_aopsd.engines import vllm_only"),
         ("nemo_aopsd.engines.vllm_only.worker", "import ray"),
@@ -109,7 +109,7 @@ def test_the_rules_catch_a_breach(module, line):
         ("nemo_aopsd.engines.nemo_rl.policy", "import ray, nemo_rl.models"),
         ("nemo_aopsd.engines.vllm_only.worker", "from vllm import LLM"),
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.local.kv import Cache"),
-        ("nemo_aopsd.step", "from nemo_aopsd.engine import Engine"),
+        ("nemo_aopsd.method.step", "from nemo_aopsd.engine import Engine"),
     ],
 )
 def test_the_rules_allow_what_they_should(module, line):

@@ -7,7 +7,7 @@ import pytest
 
 from nemo_aopsd import prompts
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.leaks import leak_patterns, mentions_context
+from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 PATTERNS = leak_patterns("default")

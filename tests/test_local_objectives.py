@@ -14,7 +14,7 @@ from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TrainRow
 from tests.fakes import make_config
 from tests.local_models import END, tiny_model

@@ -22,8 +22,8 @@ from nemo_aopsd.config.schema import (
     TeacherConfig,
 )
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.step import train_step
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import train_step
 from tests.fakes import make_config, make_engine, make_problem
 
 METHODS = {method.name: method for method in list_methods()}

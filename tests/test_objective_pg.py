@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.objectives.pg import PolicyGradient
+from nemo_aopsd.method.objectives.pg import PolicyGradient
 
 
 def columns(batch: int, width: int, seed: int = 0) -> dict[str, torch.Tensor]:

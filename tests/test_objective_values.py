@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.objectives.base import clipped_surrogate
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.objectives.base import clipped_surrogate
 from nemo_aopsd.types import TrainRow
 
 values = partial(torch.tensor, dtype=torch.float64)

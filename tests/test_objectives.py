@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import CHOICES, ObjectiveConfig
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.objectives.dash import coefficients
-from nemo_aopsd.objectives.divergences import (
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.objectives.dash import coefficients
+from nemo_aopsd.method.objectives.divergences import (
     forward_kl,
     forward_kl_on_top_k,
     jensen_shannon,
     reverse_kl,
     top_k_forward_kl,
 )
-from nemo_aopsd.objectives.minillm import mean_of_the_rest
+from nemo_aopsd.method.objectives.minillm import mean_of_the_rest
 from nemo_aopsd.types import Signal, TopK, TrainRow
 
 NAMES = CHOICES["objective.name"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import ProbeConfig
-from nemo_aopsd.probes import run_probes, triggered
+from nemo_aopsd.method.probes import run_probes, triggered
 from tests.fakes import ALPHABET, END, BigramModel, CharTokenizer
 
 encode = CharTokenizer().encode

@@ -12,13 +12,13 @@ from nemo_aopsd.config.schema import (
     ObjectiveConfig,
     ProbeConfig,
 )
-from nemo_aopsd.context import disclose
 from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.context import disclose
+from nemo_aopsd.method.objectives.pg import PolicyGradient
+from nemo_aopsd.method.step import train_step
 from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.objectives.pg import PolicyGradient
 from nemo_aopsd.records import rollout_record
-from nemo_aopsd.step import train_step
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_engine, make_problem, random_table
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
-from nemo_aopsd.demonstrations import demonstrations, takes_solutions
+from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import train_step
 from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.objectives import build_objective
 from nemo_aopsd.records import rollout_record
-from nemo_aopsd.step import train_step
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, make_config, make_engine, make_problem
 

@@ -27,8 +27,8 @@ from nemo_aopsd.config.schema import (
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings
-from nemo_aopsd.objectives.pg import PolicyGradient
-from nemo_aopsd.step import train_step
+from nemo_aopsd.method.objectives.pg import PolicyGradient
+from nemo_aopsd.method.step import train_step
 from nemo_aopsd.types import Generation
 from tests.fakes import ALPHABET, END, CharTokenizer, make_config
 from tests.local_models import tiny_settings

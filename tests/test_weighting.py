@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config.schema import ProbeConfig
-from nemo_aopsd.weighting import band_pass, continuation_weight, control_weights, gap_weights
+from nemo_aopsd.method.weighting import band_pass, continuation_weight, control_weights, gap_weights
 
 # Computed with a pocket calculator from eq:continuation-weight.
 TABLE = {

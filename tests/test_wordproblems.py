@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.check import check_file
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.grading import is_correct
-from nemo_aopsd.judge import judge_messages, parse_verdict
 from nemo_aopsd.judge_eval import load_cases
+from nemo_aopsd.method.context import student_messages
+from nemo_aopsd.method.judge import judge_messages, parse_verdict
 from nemo_aopsd.wordproblems import holdings, parts, problems, stock
 from nemo_aopsd.wordproblems.problems import BUCKETS, LARGEST, SCALE, STEPS, problem_record, sample_split, sample_story
 from nemo_aopsd.wordproblems.story import Story, compute, is_sound

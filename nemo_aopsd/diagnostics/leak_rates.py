@@ -20,7 +20,7 @@ from nemo_aopsd.diagnostics.patterns import Compiled
 from nemo_aopsd.diagnostics.records_of import open_run, read_rollouts
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_json
-from nemo_aopsd.leaks import leak_patterns
+from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.report.fields import check_fields
 
 NUM_GROUPS = 24  # of steps, in the figure

@@ -12,7 +12,7 @@ import yaml
 
 from nemo_aopsd import prompts
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.leaks import leak_patterns
+from nemo_aopsd.method.leaks import leak_patterns
 
 KINDS = ("correction", "reference")
 _FORM = (

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.context import assign_donors, check_problems, student_messages, teacher_messages
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.files import atomic_write, derive_seed, read_json
-from nemo_aopsd.leaks import leak_patterns
-from nemo_aopsd.step import judge_rollouts
+from nemo_aopsd.method.context import assign_donors, check_problems, student_messages, teacher_messages
+from nemo_aopsd.method.leaks import leak_patterns
+from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.types import Sampling, Tokens
 
 BLOCK_SIZE = 256  # rows a call; a part of the meaning of a seed, so not a setting

@@ -23,7 +23,7 @@ from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, write_jsonl
 from nemo_aopsd.grading import grade
-from nemo_aopsd.leaks import mentions_context
+from nemo_aopsd.method.leaks import mentions_context
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 Line = dict[str, Any]

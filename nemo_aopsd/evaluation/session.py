@@ -22,7 +22,7 @@ from nemo_aopsd.evaluation.report import markdown
 from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
 from nemo_aopsd.files import append_jsonl, atomic_write, derive_seed
-from nemo_aopsd.leaks import leak_patterns
+from nemo_aopsd.method.leaks import leak_patterns
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.plan.constants import Constants
 
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nemo_aopsd import svg
+from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.report.measures import GapMass, bin_means, competence_counts, percent
-from nemo_aopsd.weighting import band_pass
 
 PALETTE = (svg.BLUE, svg.ORANGE, svg.TEAL, svg.PURPLE, svg.GOLD, svg.GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.files import derive_seed
-from nemo_aopsd.judge import judge_messages
+from nemo_aopsd.method.context import student_messages, teacher_messages
+from nemo_aopsd.method.judge import judge_messages
 from nemo_aopsd.wordproblems.problems import problem_record
 from nemo_aopsd.wordproblems.story import Story
 from nemo_aopsd.wordproblems.wording import Attempt, attempt, established, verdict

@@ -30,8 +30,8 @@ from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, read_journal
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.step import _train_row, collect
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import _train_row, collect
 from nemo_aopsd.trainer import train
 from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
@@ -303,7 +303,7 @@ def test_training_moves_the_student_and_not_the_teacher(engine, config, problems
 
 
 def problem_prompt(engine, config, problem):
-    from nemo_aopsd.context import student_messages
+    from nemo_aopsd.method.context import student_messages
 
     messages = student_messages(problem, config.aopsd.prompts)
     return engine.tokenizer.render(messages, config.aopsd.thinking.student)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.step import _train_row, collect
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import _train_row, collect
 from tests.gpu.test_nemo_rl_engine import ROOM, columns, differences, local_engine, problems, tolerance  # noqa: F401
 
 

@@ -21,7 +21,7 @@ from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.batches import response_spans, scoring_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.loss import OWN_METRICS, AOPSDLossFn
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives.pg import PolicyGradient
+from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.types import TrainRow
 
 OBJECTIVE = ObjectiveConfig(advantage_clip=1.0)

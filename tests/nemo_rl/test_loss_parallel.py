@@ -22,7 +22,7 @@ from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
 from nemo_aopsd.engines.nemo_rl.batches import response_spans, top_k_spans, training_batch
 from nemo_aopsd.engines.nemo_rl.loss import OWN_METRICS, AOPSDLossFn
-from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK
 from tests.nemo_rl.parallel_cases import (
     ALL_ROWS,

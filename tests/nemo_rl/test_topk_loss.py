@@ -13,7 +13,7 @@ from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, top_k_spans
 from nemo_aopsd.engines.nemo_rl.top_k import GatherWithRest, top_k_and_norm
 from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn, prepare
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives import build_objective
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK, TrainRow
 from tests.nemo_rl import test_loss
 from tests.nemo_rl.test_loss import PAD, VOCABULARY, group, table, train  # noqa: F401  group is a fixture

@@ -30,7 +30,7 @@ from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.engines.nemo_rl.judge_client import JudgeClient, JudgeSettings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade_async
-from nemo_aopsd.judge import Verdict, judge_messages, parse_verdict, shorten
+from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict, shorten
 
 ENV_NAME = "aopsd_progress"
 ACTOR = f"{__name__}.ProgressJudgeEnvironment"

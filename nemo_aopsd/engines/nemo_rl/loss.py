@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.objectives.pg import weighted_advantage
+from nemo_aopsd.method.objectives.pg import weighted_advantage
 
 # Added to the parent's metrics. NeMo RL sums every metric over micro-batches and ranks, and treats names that hold
 # `_min` or `_max` apart: each of these is a sum divided by the valid tokens of the whole batch.
@@ -31,7 +31,7 @@ class AOPSDLossFn(ClippedPGLossFn):
     The advantage must follow the student: one made at collection time is stale from the second mini-batch on.
     Ratio clips come from `objective` and replace those of `loss_config`; everything else of the block (importance
     sampling correction, on-policy ratio, sequence-level loss, ...) works through the parent. The object holds plain
-    values only, since Ray pickles it for each call. Compare `nemo_aopsd.objectives.pg.PolicyGradient`.
+    values only, since Ray pickles it for each call. Compare `nemo_aopsd.method.objectives.pg.PolicyGradient`.
     """
 
     def __init__(self, loss_config: ClippedPGLossConfig, objective: ObjectiveConfig):

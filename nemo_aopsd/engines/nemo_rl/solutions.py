@@ -15,12 +15,12 @@ from nemo_rl.data.datasets.raw_dataset import RawDataset
 from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
 from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 
-from nemo_aopsd.context import student_messages
 from nemo_aopsd.data.problems import load_problems
-from nemo_aopsd.demonstrations import demonstration
 from nemo_aopsd.engines.nemo_rl.dataset import refuse_ignored
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.hf_tokenizer import HFTokenizer
+from nemo_aopsd.method.context import student_messages
+from nemo_aopsd.method.demonstrations import demonstration
 
 PROCESSOR_NAME = "aopsd_solution_processor"
 _OWN_KEYS = ("data_path", "prompts", "split_validation_size", "seed")

@@ -21,8 +21,8 @@ from torch import Tensor
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.stand_ins import in_place_of_nemo_rls
 from nemo_aopsd.engines.nemo_rl.top_k import GatherWithRest
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.objectives.divergences import forward_kl_on_top_k
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.objectives.divergences import forward_kl_on_top_k
 
 
 class TopKLossFn(LossFunction):

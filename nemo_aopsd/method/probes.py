@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
+from nemo_aopsd.method.weighting import continuation_weight, control_weights
 from nemo_aopsd.types import Branch, Tokens
-from nemo_aopsd.weighting import continuation_weight, control_weights
 
 if TYPE_CHECKING:
     from torch import Tensor

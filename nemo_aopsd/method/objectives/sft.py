@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nemo_aopsd.objectives.base import BaseObjective
+from nemo_aopsd.method.objectives.base import BaseObjective
 
 
 class SupervisedFineTuning(BaseObjective):

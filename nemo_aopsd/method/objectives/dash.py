@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nemo_aopsd.objectives.fkl import ForwardKL
+from nemo_aopsd.method.objectives.fkl import ForwardKL
 
 
 class Dash(ForwardKL):

@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
-from nemo_aopsd.context import student_messages, teacher_messages
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.grading import is_correct
-from nemo_aopsd.judge import Verdict, judge_attempts
-from nemo_aopsd.objectives import build_objective
-from nemo_aopsd.probes import Probe, probe_weights, reweigh, run_probes
+from nemo_aopsd.method.context import student_messages, teacher_messages
+from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
+from nemo_aopsd.method.judge import Verdict, judge_attempts
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.probes import Probe, probe_weights, reweigh, run_probes
+from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.types import Generation, Signal, Tokens, TopK, TrainRow
-from nemo_aopsd.weighting import gap_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_aopsd.objectives import Objective
+    from nemo_aopsd.method.objectives import Objective
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nemo_aopsd.objectives.base import BaseObjective, clipped_surrogate, token_mean
+from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean
 from nemo_aopsd.types import TrainRow
 
 

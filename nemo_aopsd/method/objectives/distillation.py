@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nemo_aopsd.objectives.base import BaseObjective, token_mean
+from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.types import Signal
 
 _ROUNDING = 1e-5  # nats; a KL of equal distributions in float32 is 0 but for this

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nemo_aopsd.objectives.base import BaseObjective, clipped_surrogate, token_mean
-from nemo_aopsd.objectives.divergences import reverse_kl
+from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean
+from nemo_aopsd.method.objectives.divergences import reverse_kl
 from nemo_aopsd.types import Signal, TrainRow
 
 

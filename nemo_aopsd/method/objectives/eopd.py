@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.objectives.base import token_mean
-from nemo_aopsd.objectives.divergences import top_k_forward_kl
-from nemo_aopsd.objectives.pg import PolicyGradient
+from nemo_aopsd.method.objectives.base import token_mean
+from nemo_aopsd.method.objectives.divergences import top_k_forward_kl
+from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.types import Signal, TopK
 
 

@@ -49,17 +49,17 @@ class Objective(Protocol):
 
 def build_objective(config: ObjectiveConfig) -> Objective:
     """The objective that the config names."""
-    from nemo_aopsd.objectives.dash import Dash
-    from nemo_aopsd.objectives.eopd import EntropyAware
-    from nemo_aopsd.objectives.fkl import ForwardKL
-    from nemo_aopsd.objectives.gkd import GeneralizedDistillation
-    from nemo_aopsd.objectives.grpo import GroupRelative
-    from nemo_aopsd.objectives.jsd import JensenShannon
-    from nemo_aopsd.objectives.minillm import MiniLLM
-    from nemo_aopsd.objectives.pg import PolicyGradient
-    from nemo_aopsd.objectives.rkl import ReverseKL
-    from nemo_aopsd.objectives.sft import SupervisedFineTuning
-    from nemo_aopsd.objectives.topk_fkl import TopKForwardKL
+    from nemo_aopsd.method.objectives.dash import Dash
+    from nemo_aopsd.method.objectives.eopd import EntropyAware
+    from nemo_aopsd.method.objectives.fkl import ForwardKL
+    from nemo_aopsd.method.objectives.gkd import GeneralizedDistillation
+    from nemo_aopsd.method.objectives.grpo import GroupRelative
+    from nemo_aopsd.method.objectives.jsd import JensenShannon
+    from nemo_aopsd.method.objectives.minillm import MiniLLM
+    from nemo_aopsd.method.objectives.pg import PolicyGradient
+    from nemo_aopsd.method.objectives.rkl import ReverseKL
+    from nemo_aopsd.method.objectives.sft import SupervisedFineTuning
+    from nemo_aopsd.method.objectives.topk_fkl import TopKForwardKL
 
     return {
         "pg": PolicyGradient,

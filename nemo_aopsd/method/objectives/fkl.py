@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.objectives.distillation import Distillation
-from nemo_aopsd.objectives.divergences import forward_kl, top_k_forward_kl
+from nemo_aopsd.method.objectives.distillation import Distillation
+from nemo_aopsd.method.objectives.divergences import forward_kl, top_k_forward_kl
 from nemo_aopsd.types import Signal, TopK
 
 

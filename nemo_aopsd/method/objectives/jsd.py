@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nemo_aopsd.objectives.distillation import Distillation
-from nemo_aopsd.objectives.divergences import jensen_shannon
+from nemo_aopsd.method.objectives.distillation import Distillation
+from nemo_aopsd.method.objectives.divergences import jensen_shannon
 
 
 class JensenShannon(Distillation):
