@@ -26,9 +26,9 @@ from nemo_aopsd.config.schema import AOPSDConfig, Config, ContextConfig, Curricu
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import StepResult, train_step
+from nemo_aopsd.models.tokenizer import HFTokenizer
 
 GOAL = 1.125  # the paper's 27 over 24 minutes
 PROBLEM = "A farmer has 17 fields of 23 rows with 31 plants each. Every fifth plant fails. How many are left? " * 2

@@ -234,7 +234,7 @@ def _train(
 ) -> None:
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
-    from nemo_aopsd.readable import check_readable
+    from nemo_aopsd.models.readable import check_readable
     from nemo_aopsd.row_lengths import check_lengths
     from nemo_aopsd.trainer import train as train_problems
 

@@ -187,7 +187,7 @@ def test_ctrl_c_says_how_to_go_on(aopsd, monkeypatch):
 
 
 def local_tokenizer():
-    from nemo_aopsd.hf_tokenizer import HFTokenizer
+    from nemo_aopsd.models.tokenizer import HFTokenizer
 
     return HFTokenizer(tiny_tokenizer(), [1])
 

@@ -14,8 +14,8 @@ from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.settings import OptimizerSettings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.local_models import END, plain_logprobs, tiny_model, tiny_settings, tiny_tokenizer
 

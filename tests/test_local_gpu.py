@@ -10,8 +10,8 @@ import torch
 from nemo_aopsd.config.schema import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.model import LocalModel
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.local_models import (
     END,

@@ -19,7 +19,7 @@ from nemo_aopsd.engines.local.loading import load_tokenizer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Sampling
 from tests.local_models import END, TEMPLATE, VOCABULARY, plain_greedy, tiny_model, tiny_tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.model_limits import check_limits, check_row, check_words, longest_row
+from nemo_aopsd.models.limits import check_limits, check_row, check_words, longest_row
 
 
 def config(**objective):

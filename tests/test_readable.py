@@ -7,8 +7,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from nemo_aopsd.data.problems import load_problems
-from nemo_aopsd.hf_tokenizer import HFTokenizer
-from nemo_aopsd.readable import check_readable
+from nemo_aopsd.models.readable import check_readable
+from nemo_aopsd.models.tokenizer import HFTokenizer
 
 EMBEDDED = Path(__file__).parents[1] / "nemo_aopsd/embedded"
 EXAMPLES = Path(__file__).parents[1] / "examples/data/problems.jsonl"

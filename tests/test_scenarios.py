@@ -17,10 +17,10 @@ from nemo_aopsd.embedded.tokenizer import build_tokenizer
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.context import assign_donors, student_messages, teacher_messages
 from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.method.step import train_step
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Branch, Generation, Sampling, TrainRow
 from tests.fakes import make_config, make_engine, make_problem
 from tests.local_models import END, plain_greedy, plain_logprobs, tiny_model, tiny_settings, tiny_tokenizer

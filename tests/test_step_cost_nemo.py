@@ -15,8 +15,8 @@ from benchmarks import step_cost_nemo as bench
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.context import student_messages, teacher_messages
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from tests.fakes import FakeEngine, make_problem, random_table
 from tests.fakes import make_config as fake_config
 

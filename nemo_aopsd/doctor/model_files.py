@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hub_cache import find_cached
+from nemo_aopsd.models.hub_cache import find_cached
 
 if TYPE_CHECKING:
-    from nemo_aopsd.hf_tokenizer import HFTokenizer
+    from nemo_aopsd.models.tokenizer import HFTokenizer
 
 _FETCH = "Check the name; or fetch it where there is a network, hf download {name}, and set HF_HOME to the same cache"
 _CHECK_PATH = "Check the path, or name a model of the hub: owner/name"
@@ -108,7 +108,7 @@ def check_tokenizer(name: str, thinking: tuple[bool | None, ...]) -> Check:
 def _load_tokenizer(name: str) -> HFTokenizer:
     from transformers import AutoTokenizer
 
-    from nemo_aopsd.hf_tokenizer import HFTokenizer
+    from nemo_aopsd.models.tokenizer import HFTokenizer
 
     file = "tokenizer_config.json"
     is_here = Path(name).is_dir() or find_cached(name, file) is not None

@@ -30,8 +30,8 @@ from nemo_aopsd.engines.nemo_rl import environment, judge_client, run_stock
 from nemo_aopsd.engines.nemo_rl.dataset import AOPSDProblems, aopsd_data_processor, to_record
 from nemo_aopsd.engines.nemo_rl.environment import ProgressJudgeEnvironmentImpl, read_settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.context import student_messages
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from tests.chat_server import ChatServer, Reply
 
 pytestmark = pytest.mark.nemo

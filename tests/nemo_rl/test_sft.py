@@ -22,9 +22,9 @@ from nemo_aopsd.config.load import load_config as load_ours
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines.nemo_rl.solutions import AOPSDSolutions, SolutionProcessor
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.demonstrations import demonstrations
+from nemo_aopsd.models.tokenizer import HFTokenizer
 
 pytestmark = pytest.mark.nemo
 

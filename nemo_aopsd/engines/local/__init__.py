@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.local.settings import read_settings
-from nemo_aopsd.model_limits import check_row, check_words
+from nemo_aopsd.models.limits import check_row, check_words
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.local.engine import LocalEngine
     from nemo_aopsd.engines.local.model import LocalModel
-    from nemo_aopsd.hf_tokenizer import HFTokenizer
+    from nemo_aopsd.models.tokenizer import HFTokenizer
 
 
 def check(config: Config) -> None:

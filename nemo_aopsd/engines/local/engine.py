@@ -20,8 +20,8 @@ from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.objectives import Objective
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import TrainRow
 
 

@@ -15,7 +15,7 @@ from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer
 
 
 def load_tokenizer(settings: Settings) -> Any:

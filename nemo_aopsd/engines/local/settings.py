@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.model_limits import check_limits
+from nemo_aopsd.models.limits import check_limits
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 

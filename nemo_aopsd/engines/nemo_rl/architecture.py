@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.hub_cache import find_cached
-from nemo_aopsd.model_limits import longest_row, with_text_model
+from nemo_aopsd.models.hub_cache import find_cached
+from nemo_aopsd.models.limits import longest_row, with_text_model
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 

@@ -24,8 +24,8 @@ from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.objectives import Objective
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import TrainRow
 
 _MEANS = ("lr", "wd", "global_valid_seqs", "global_valid_toks")  # the same in every micro-batch; the rest are shares

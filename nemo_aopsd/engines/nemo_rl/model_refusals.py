@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from nemo_aopsd.engines.nemo_rl.architecture import Architecture, UnreadableModel, find_architecture
 from nemo_aopsd.engines.nemo_rl.config_tree import MEGATRON, VLLM, Tree, is_size
 from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be
-from nemo_aopsd.model_limits import ROW
+from nemo_aopsd.models.limits import ROW
 
 _FIRST, _LAST = (f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last"))
 _PIPELINE = f"{MEGATRON}.pipeline_model_parallel_size"

@@ -12,7 +12,7 @@ from nemo_aopsd.engines.nemo_rl.architecture import find_architecture
 from nemo_aopsd.engines.nemo_rl.config_tree import VLLM, Tree
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.model_limits import check_words
+from nemo_aopsd.models.limits import check_words
 
 
 @dataclass(frozen=True)

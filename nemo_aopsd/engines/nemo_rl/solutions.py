@@ -18,9 +18,9 @@ from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines.nemo_rl.dataset import refuse_ignored
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.demonstrations import demonstration
+from nemo_aopsd.models.tokenizer import HFTokenizer
 
 PROCESSOR_NAME = "aopsd_solution_processor"
 _OWN_KEYS = ("data_path", "prompts", "split_validation_size", "seed")

@@ -13,7 +13,7 @@ from nemo_aopsd.config.schema import Config
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.vllm_only.model import VLLMModel
-    from nemo_aopsd.hf_tokenizer import HFTokenizer
+    from nemo_aopsd.models.tokenizer import HFTokenizer
 
 
 def open_model(config: Config, memory_share: float) -> tuple[VLLMModel, HFTokenizer]:

@@ -18,7 +18,7 @@ from typing import Any
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.engines.vllm_only.worker import Failure, Request, Response, Task, work
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.hf_tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 _STEP = 2048  # tokens by which the longest row of the processes grows, so that they seldom start anew
