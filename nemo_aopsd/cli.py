@@ -199,7 +199,7 @@ def demo(
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *(overrides or [])])
         again = shlex.join(["aopsd", "train", str(DEMO_CONFIG), *(overrides or [])])
         _train(config, *_check(config), resume=False, typed=typed, again=again)
-    from nemo_aopsd.evaluate import paired_interval
+    from nemo_aopsd.evaluation.epochs import paired_interval
     from nemo_aopsd.report import write_report
 
     page = write_report(run)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nemo_aopsd.config.schema import Config
     from nemo_aopsd.data.check import Line
-    from nemo_aopsd.judge_eval import Judge
+    from nemo_aopsd.evaluation.judge_eval import Judge
 
 data_app = typer.Typer(help="Make problems files.", no_args_is_help=True)
 judge_app = typer.Typer(help="Measure the progress judge.", no_args_is_help=True)
@@ -189,8 +189,8 @@ def judge_eval(
     concurrency: Concurrency = 32,
 ) -> None:
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
-    from nemo_aopsd import judge_eval as evaluation
     from nemo_aopsd.config.load import load_config
+    from nemo_aopsd.evaluation import judge_eval as evaluation
     from nemo_aopsd.files import keep_inputs
 
     _check_one_judge(base_url, model, config)
@@ -229,7 +229,7 @@ def _check_one_judge(base_url: str | None, model: str | None, config: Path | Non
 def _local_judge(config: Config) -> Judge:
     """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
     from nemo_aopsd.cli import engine_module
-    from nemo_aopsd.judge_eval import local_judge
+    from nemo_aopsd.evaluation.judge_eval import local_judge
 
     engine = engine_module(config).build(config)
     aopsd = config.aopsd

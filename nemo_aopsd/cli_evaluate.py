@@ -191,7 +191,7 @@ def _session(
     gpu_memory: float,
     seed: int,
 ) -> Any:
-    from nemo_aopsd.evaluate import sampling_of
+    from nemo_aopsd.evaluation.epochs import sampling_of
     from nemo_aopsd.evaluation.session import Session
 
     sampling, made_with = sampling_of(config), {"weights": target.weights}

@@ -18,7 +18,7 @@ from nemo_aopsd.data.dag import largest_closed_subset, progress
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluate import evaluate
+from nemo_aopsd.evaluation.epochs import evaluate
 from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
 from nemo_aopsd.method.context import assign_donors, student_messages
 from nemo_aopsd.method.curriculum import Curriculum

@@ -194,7 +194,7 @@ def _competence(rng, epoch, problems) -> dict[str, Any]:
 
 
 def _write_evaluation(rng, folder, epoch, num_problems, num_samples) -> None:
-    from nemo_aopsd.evaluate import summarize
+    from nemo_aopsd.evaluation.epochs import summarize
 
     skill = random.Random(7)
     lines = []

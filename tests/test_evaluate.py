@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd import evaluate as module
 from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluate import evaluate, paired_interval, summarize
+from nemo_aopsd.evaluation import epochs as module
+from nemo_aopsd.evaluation.epochs import evaluate, paired_interval, summarize
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.types import Generation
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd import cli_data
 from nemo_aopsd.data.dag import largest_closed_subset
-from nemo_aopsd.judge_eval import INJECTIONS, inject, load_cases
+from nemo_aopsd.evaluation.judge_eval import INJECTIONS, inject, load_cases
 from nemo_aopsd.method.judge import judge_messages
 from tests.chat_server import ChatServer, Reply
 from tests.test_example_data import DATA as PROBLEMS

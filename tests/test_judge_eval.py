@@ -8,7 +8,7 @@ from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.judge_eval import (
+from nemo_aopsd.evaluation.judge_eval import (
     INJECTIONS,
     Case,
     evaluate,
@@ -191,7 +191,7 @@ def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
 
 
 def test_server_that_is_down_is_a_user_error(monkeypatch):
-    from nemo_aopsd import judge_eval
+    from nemo_aopsd.evaluation import judge_eval
 
     real = judge_eval.ChatClient
     monkeypatch.setattr(judge_eval, "ChatClient", lambda *args, **options: real(*args, **options | {"max_retries": 0}))

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from nemo_aopsd.cli import app
 from nemo_aopsd.data.check import check_file
 from nemo_aopsd.data.problems import load_problems, parse_problem
+from nemo_aopsd.evaluation.judge_eval import load_cases
 from nemo_aopsd.grading import is_correct
-from nemo_aopsd.judge_eval import load_cases
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.judge import judge_messages, parse_verdict
 from nemo_aopsd.wordproblems import holdings, parts, problems, stock

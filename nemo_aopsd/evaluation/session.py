@@ -17,7 +17,7 @@ from typing import Any
 from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
-from nemo_aopsd.evaluate import prepare
+from nemo_aopsd.evaluation.epochs import prepare
 from nemo_aopsd.evaluation.report import markdown
 from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize

@@ -13,7 +13,7 @@ from nemo_aopsd.config.label import label_run
 from nemo_aopsd.dag_picture import draw_svg
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluate import paired_interval
+from nemo_aopsd.evaluation.epochs import paired_interval
 from nemo_aopsd.report.measures import duration, percent
 from nemo_aopsd.report.panels import Panel, no_evaluation
 from nemo_aopsd.report.paper_sources import read_source
