@@ -29,15 +29,15 @@ from nemo_aopsd import (
     cli_methods,
     cli_plan,
     cli_wordproblems,
-    run_folder,
 )
 from nemo_aopsd.cli_methods import MethodName, load_chosen
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.folder_kinds import keep_apart
-from nemo_aopsd.preflight import check_inputs, summarize
+from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run.folder_kinds import keep_apart
+from nemo_aopsd.run.preflight import check_inputs, summarize
 
 DEMO_CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_tiny_cpu.yaml"
 
@@ -116,7 +116,7 @@ def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None,
     chosen = _find(problems, problem, settings.data["train"]["data_path"])
     from rich.console import Console
 
-    from nemo_aopsd.preview import show
+    from nemo_aopsd.run.preview import show
 
     show(chosen, problems, engine_module(settings).build(settings), settings, Console())
 
@@ -235,8 +235,8 @@ def _train(
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
     from nemo_aopsd.models.readable import check_readable
-    from nemo_aopsd.row_lengths import check_lengths
-    from nemo_aopsd.trainer import train as train_problems
+    from nemo_aopsd.run.row_lengths import check_lengths
+    from nemo_aopsd.run.trainer import train as train_problems
 
     engine = engine_module(config).build(config)
     warnings = check_lengths(config, problems, held_out, engine.tokenizer)

@@ -47,8 +47,8 @@ def compare(
     """
     from rich.console import Console
 
-    from nemo_aopsd import run_folder
-    from nemo_aopsd.folder_kinds import keep_apart
+    from nemo_aopsd.run import folder as run_folder
+    from nemo_aopsd.run.folder_kinds import keep_apart
     from nemo_aopsd.suite.folder import Run
     from nemo_aopsd.suite.spec import load_suite
 
@@ -114,7 +114,7 @@ def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
     from nemo_aopsd.cli import engine_module
     from nemo_aopsd.data.problems import fingerprint
-    from nemo_aopsd.preflight import check_inputs
+    from nemo_aopsd.run.preflight import check_inputs
     from nemo_aopsd.suite.folder import load_configs, write_configs
     from nemo_aopsd.suite.spec import check_alike
 

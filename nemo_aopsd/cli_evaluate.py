@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nemo_aopsd.config.schema import EvaluationConfig
     from nemo_aopsd.engine import Tokenizer
     from nemo_aopsd.evaluation.samples import Sampler
-    from nemo_aopsd.evaluation.target import Target
+    from nemo_aopsd.run.target import Target
     from nemo_aopsd.types import Sampling
 
 _EVALUATE_EXAMPLE = "aopsd evaluate models/Qwen3-4B --data aime25 --data mine.jsonl --samples 8 --engine vllm"
@@ -72,10 +72,10 @@ def evaluate(
     Sampling defaults are those of `aopsd.evaluation`: 8 samples at temperature 0.6, top-p 0.95, top-k 20, at most
     12,288 tokens; for a run or a checkpoint, those of its own config.
     """
-    from nemo_aopsd import run_folder
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
     from nemo_aopsd.evaluation.report import asked_line, summary_lines
-    from nemo_aopsd.evaluation.target import find_target, with_prompts
+    from nemo_aopsd.run import folder as run_folder
+    from nemo_aopsd.run.target import find_target, with_prompts
 
     if engine not in ("local", "vllm"):
         raise UserError(f"--engine {engine}: expected local or vllm.")
@@ -142,8 +142,8 @@ def export(
     config: Annotated[Path | None, typer.Option(metavar="YAML", help="Config of a checkpoint outside its run.")] = None,
 ) -> None:
     """Write the student of a checkpoint as a Hugging Face model directory, its tokenizer included."""
-    from nemo_aopsd.evaluation.target import find_target, options_of
     from nemo_aopsd.files import atomic_directory, keep_inputs
+    from nemo_aopsd.run.target import find_target, options_of
 
     keep_inputs([out], [("TARGET", target), ("--config", config)])
     found = find_target(target, config)
@@ -168,7 +168,7 @@ def _place(
 ) -> Path:
     """The folder of the results. Raises UserError if it holds something else or would be written over an input."""
     from nemo_aopsd.files import keep_inputs
-    from nemo_aopsd.folder_kinds import keep_apart
+    from nemo_aopsd.run.folder_kinds import keep_apart
 
     out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{config.num_samples}"
     keep_inputs(_files_of(out, benchmarks), read)
@@ -232,7 +232,7 @@ def _engine(
 def _restore(target: Target) -> tuple[Any, Target]:
     """The run's engine and what it was restored from: a newer target if training has replaced this one."""
     from nemo_aopsd.cli import engine_module
-    from nemo_aopsd.evaluation.target import load
+    from nemo_aopsd.run.target import load
 
     engine = engine_module(target.config).build(target.config)
     return engine, load(target, engine)

@@ -2,8 +2,8 @@ import shutil
 
 import pytest
 
-from nemo_aopsd import checkpoint
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import checkpoint
 from tests.fakes import make_engine
 
 

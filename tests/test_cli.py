@@ -184,7 +184,7 @@ def test_dag_check_lists_faults_and_counts_them(aopsd):
 
 
 def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
-    from nemo_aopsd import trainer
+    from nemo_aopsd.run import trainer
 
     step, calls = trainer.train_step, []
 

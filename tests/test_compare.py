@@ -175,7 +175,7 @@ def not_zombie(process):
 
 
 def test_two_at_once_in_one_folder_are_refused(aopsd, place):
-    from nemo_aopsd.run_folder import lock
+    from nemo_aopsd.run.folder import lock
 
     with lock(place / "out"):
         code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")

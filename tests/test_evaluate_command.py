@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import checkpoint, cli
+from nemo_aopsd import cli
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation import target as target_module
-from nemo_aopsd.evaluation.target import find_target, options_of, with_prompts
+from nemo_aopsd.run import checkpoint
+from nemo_aopsd.run import target as target_module
+from nemo_aopsd.run.target import find_target, options_of, with_prompts
 from tests.local_models import tiny_model, tiny_tokenizer
 from tests.test_evaluate import Guesser
 

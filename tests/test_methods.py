@@ -13,7 +13,7 @@ from nemo_aopsd.cli import app
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.methods import FOLDER, find_method, list_methods
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.preflight import check_inputs
+from nemo_aopsd.run.preflight import check_inputs
 
 METHODS = {method.name: method for method in list_methods()}
 TINY, LARGE = FOLDER / "aopsd_tiny_cpu.yaml", FOLDER / "aopsd_qwen3_8b.yaml"
@@ -178,7 +178,7 @@ SMALL = (
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "base"])
 def test_every_config_takes_a_step_on_the_embedded_model(name, tmp_path):
     from nemo_aopsd.engines import local
-    from nemo_aopsd.trainer import train
+    from nemo_aopsd.run.trainer import train
 
     config = load(name, *SMALL, f"logger.log_dir={tmp_path}")
     problems, _ = check_inputs(config)

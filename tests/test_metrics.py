@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import AOPSDConfig
+from nemo_aopsd.console import step_line
 from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.method.probes import Probe, probe_weights
 from nemo_aopsd.method.step import Rollout, StepResult
-from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.records import rollout_record
-from nemo_aopsd.show import step_line
+from nemo_aopsd.run.metrics import step_metrics
+from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.types import Generation
 from tests.fakes import CharTokenizer, make_problem
 

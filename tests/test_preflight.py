@@ -6,7 +6,7 @@ import pytest
 
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.preflight import check_inputs, summarize
+from nemo_aopsd.run.preflight import check_inputs, summarize
 from tests.fakes import make_config
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nemo_aopsd.cli import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.method.step import collect
-from nemo_aopsd.preview import gap_style, gap_text, show
+from nemo_aopsd.run.preview import gap_style, gap_text, show
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_problem, random_table
 

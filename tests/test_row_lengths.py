@@ -17,7 +17,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
 )
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.row_lengths import check_lengths
+from nemo_aopsd.run.row_lengths import check_lengths
 from tests.fakes import CharTokenizer, make_config, make_problem
 
 KEY = "policy.max_total_sequence_length"

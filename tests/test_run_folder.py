@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from nemo_aopsd import run_folder
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import folder as run_folder
 
 CONFIG = """\
 policy: {{model_name: m, max_total_sequence_length: 640, generation: {{max_new_tokens: 16}}}}

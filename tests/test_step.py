@@ -17,8 +17,8 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import disclose
 from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.method.step import train_step
-from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.records import rollout_record
+from nemo_aopsd.run.metrics import step_metrics
+from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_engine, make_problem, random_table
 

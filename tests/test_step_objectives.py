@@ -10,8 +10,8 @@ from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ContextConfig, Curric
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
-from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.records import rollout_record
+from nemo_aopsd.run.metrics import step_metrics
+from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, make_config, make_engine, make_problem
 

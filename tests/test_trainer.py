@@ -7,7 +7,7 @@ from rich.console import Console
 
 from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.trainer import train
+from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
 
 PROBLEMS = [make_problem(index) for index in range(10)]

@@ -13,7 +13,7 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.report.fields import Kind, check_fields
-from nemo_aopsd.run_folder import load_run_config
+from nemo_aopsd.run.folder import load_run_config
 
 Record = dict[str, Any]
 IDENTITY: dict[str, Kind] = {"problem_id": str, "epoch": int, "step": int}

@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from nemo_aopsd.config.schema import JudgeConfig
+from nemo_aopsd.console import track
 from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.data.dag import largest_closed_subset
@@ -31,7 +32,6 @@ from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed, write_jsonl
 from nemo_aopsd.method.judge import judge_attempts, judge_messages, parse_verdict
-from nemo_aopsd.show import track
 from nemo_aopsd.stats import wilson_interval
 
 _BATCH_SIZE = 32  # attempts and injected attempts of a local judge between two moves of its bar

@@ -13,7 +13,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.plan import workload
 from nemo_aopsd.plan.workload import Workload
-from nemo_aopsd.run_folder import load_run_config
+from nemo_aopsd.run.folder import load_run_config
 
 # The engine changes turns when a stage needs it, so the refit is within the rollout's seconds.
 WITHIN = {"refit": "rollout"}

@@ -16,7 +16,7 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.report.fields import COMPETENCE, METRICS, check_evaluation, check_fields
-from nemo_aopsd.run_folder import load_run_config
+from nemo_aopsd.run.folder import load_run_config
 
 Record = dict[str, Any]
 

@@ -25,7 +25,7 @@ from nemo_aopsd.report.fields import (
     check_numbers,
 )
 from nemo_aopsd.report.measures import GapMass
-from nemo_aopsd.run_folder import load_run_config
+from nemo_aopsd.run.folder import load_run_config
 
 Record = dict[str, Any]
 

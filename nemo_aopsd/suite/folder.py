@@ -27,7 +27,7 @@ from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_json
-from nemo_aopsd.run_folder import path_override
+from nemo_aopsd.run.folder import path_override
 from nemo_aopsd.suite.spec import Suite
 
 # Of a run, not of its member.

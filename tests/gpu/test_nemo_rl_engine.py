@@ -32,7 +32,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, read_journal
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import _train_row, collect
-from nemo_aopsd.trainer import train
+from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
 from tests.gpu.fp8 import round_products

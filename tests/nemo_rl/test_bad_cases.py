@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
-from nemo_aopsd.trainer import train
+from nemo_aopsd.run.trainer import train
 from tests.nemo_rl import fake_cluster
 from tests.nemo_rl.test_engine import REPO, config, engine, one_process, problems, turns
 

@@ -22,7 +22,7 @@ from nemo_aopsd.engines.nemo_rl.cluster import Role, cluster_errors
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.method.step import collect
-from nemo_aopsd.trainer import train
+from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch
 from tests.nemo_rl import fake_cluster
 

@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
-from nemo_aopsd.trainer import train
+from nemo_aopsd.run.trainer import train
 from tests.nemo_rl.test_engine import config, engine, one_process, problems, turns  # noqa: F401  fixtures
 
 

@@ -7,11 +7,12 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_aopsd import checkpoint, run_folder
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import checkpoint
+from nemo_aopsd.run import folder as run_folder
 
 _MARGIN = 1 << 20  # bytes read from either end of a file of weights
 _NO_LIMIT = 1 << 20  # tokens, for a model that names no longest sequence

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from nemo_aopsd import checkpoint
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.console import evaluation_line, step_line, track
 from nemo_aopsd.data.dag import largest_closed_subset, progress
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
@@ -25,9 +25,9 @@ from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import StepResult, judge_rollouts, train_step
-from nemo_aopsd.metrics import step_metrics
-from nemo_aopsd.records import rollout_record
-from nemo_aopsd.show import evaluation_line, step_line, track
+from nemo_aopsd.run import checkpoint
+from nemo_aopsd.run.metrics import step_metrics
+from nemo_aopsd.run.records import rollout_record
 
 
 def train(

@@ -1,0 +1,1 @@
+"""A run: epochs, checkpoints, its folder, and all checks before it starts."""
