@@ -83,7 +83,7 @@ def judge(
 ) -> None:
     """Label by a language model. Killed or stopped, start it again: what was answered is kept."""
     from nemo_aopsd.audit.judge import judge as label_all
-    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
+    from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
     endpoint = parse_endpoint(base_url, read_key(api_key_env))

@@ -72,7 +72,7 @@ def dag_build(
 
     Exit code 1 if every problem was rejected.
     """
-    from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
+    from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
     from nemo_aopsd.dag_pipeline.pipeline import Settings, build
     from nemo_aopsd.dag_pipeline.progress import watching
     from nemo_aopsd.dag_pipeline.results import beside, files_of, summary_lines
@@ -204,7 +204,7 @@ def judge_eval(
     if settings:
         judge = _local_judge(settings)
     else:
-        from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
+        from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 
         endpoint = parse_endpoint(base_url, read_key(api_key_env))
         judge = evaluation.remote_judge(endpoint, model, concurrency=concurrency)

@@ -7,7 +7,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from nemo_aopsd.dag_pipeline.client import Completion
+from nemo_aopsd.chat.client import Completion
 from nemo_aopsd.dag_pipeline.stages import read_compressed
 from nemo_aopsd.data.answer_leaks import find_answer_leaks
 from nemo_aopsd.data.check import check_file, fault_lines, find_row

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from nemo_aopsd.dag_pipeline.client import Completion
-from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
+from nemo_aopsd.chat.client import Completion
+from nemo_aopsd.chat.endpoint import parse_endpoint
 from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
 from nemo_aopsd.dag_pipeline.stages import read_verdict
 from nemo_aopsd.data.problems import load_problems

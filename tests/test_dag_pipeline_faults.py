@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
-from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint, read_key
+from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
 from nemo_aopsd.dag_pipeline.results import summary_lines
 from nemo_aopsd.errors import UserError

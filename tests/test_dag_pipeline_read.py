@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.dag_pipeline import client, endpoint, parse
+from nemo_aopsd.chat import client, endpoint
+from nemo_aopsd.dag_pipeline import parse
 from nemo_aopsd.dag_pipeline.parse import read_checkpoints, read_object
 from nemo_aopsd.data import prepare as data_prepare
 from nemo_aopsd.data.answer_leaks import find_answer_leaks, states_answer

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from nemo_aopsd.chat.endpoint import parse_endpoint
 from nemo_aopsd.config.schema import JudgeConfig
-from nemo_aopsd.dag_pipeline.endpoint import parse_endpoint
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError

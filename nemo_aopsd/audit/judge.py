@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.audit.labels import LABELS, LabelBook, labels_path, load_events
-from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
-from nemo_aopsd.dag_pipeline.endpoint import Endpoint
+from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.dag_pipeline.parse import read_object
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.errors import UserError

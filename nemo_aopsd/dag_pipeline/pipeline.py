@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.dag_pipeline.client import ChatClient, Completion, Request, ServerUnavailable
-from nemo_aopsd.dag_pipeline.endpoint import Endpoint
+from nemo_aopsd.chat.client import ChatClient, Completion, Request, ServerUnavailable
+from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.dag_pipeline.journal import Journal
 from nemo_aopsd.dag_pipeline.ledger import BudgetUsedUp, Ledger
 from nemo_aopsd.dag_pipeline.results import Tally, beside, files_of, summarize, write

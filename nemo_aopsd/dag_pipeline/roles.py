@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
+from nemo_aopsd.chat.client import Completion, RequestRefused
 from nemo_aopsd.dag_pipeline import stages
-from nemo_aopsd.dag_pipeline.client import Completion, RequestRefused
 from nemo_aopsd.data.dag import Fault, serialize
 from nemo_aopsd.data.problems import Problem
 

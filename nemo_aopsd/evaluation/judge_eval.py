@@ -22,10 +22,10 @@ from typing import Any
 
 from rich.console import Console
 
+from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.console import track
-from nemo_aopsd.dag_pipeline.client import ChatClient, Request, RequestRefused, ServerUnavailable
-from nemo_aopsd.dag_pipeline.endpoint import Endpoint
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems, read_jsonl
 from nemo_aopsd.engine import LanguageModel, Tokenizer

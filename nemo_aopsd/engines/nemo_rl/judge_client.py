@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import ray
 
-from nemo_aopsd.dag_pipeline.endpoint import Endpoint, parse_endpoint, read_key
+from nemo_aopsd.chat.endpoint import Endpoint, parse_endpoint, read_key
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 

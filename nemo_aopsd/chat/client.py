@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_aopsd.dag_pipeline.endpoint import Endpoint
+from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.errors import UserError
 
 _BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion

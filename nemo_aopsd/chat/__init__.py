@@ -1,0 +1,1 @@
+"""One client for servers that speak the OpenAI chat protocol."""
