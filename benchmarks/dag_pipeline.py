@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from nemo_aopsd.chat.endpoint import parse_endpoint
-from nemo_aopsd.dag_pipeline.pipeline import Settings, build
+from nemo_aopsd.graphs.pipeline.pipeline import Settings, build
 from tests.chat_server import ChatServer
 from tests.recorded import answer_well, write_problems
 

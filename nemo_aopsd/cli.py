@@ -168,8 +168,8 @@ def dag_show(
     row, raw, broken = find_row(file, problem)
     if raw is None:
         raise UserError(f"{row.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
-    from nemo_aopsd.dag_faulty import drawable
-    from nemo_aopsd.dag_picture import draw
+    from nemo_aopsd.graphs.faulty import drawable
+    from nemo_aopsd.graphs.picture import draw
 
     draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem, faults=row.faults)
     for line in fault_lines(row):

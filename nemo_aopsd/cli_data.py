@@ -73,10 +73,10 @@ def dag_build(
     Exit code 1 if every problem was rejected.
     """
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
-    from nemo_aopsd.dag_pipeline.pipeline import Settings, build
-    from nemo_aopsd.dag_pipeline.progress import watching
-    from nemo_aopsd.dag_pipeline.results import beside, files_of, summary_lines
     from nemo_aopsd.files import keep_inputs
+    from nemo_aopsd.graphs.pipeline.pipeline import Settings, build
+    from nemo_aopsd.graphs.pipeline.progress import watching
+    from nemo_aopsd.graphs.pipeline.results import beside, files_of, summary_lines
 
     keep_inputs(files_of(out), [("PROBLEMS", problems)])
     settings = Settings(
@@ -126,8 +126,8 @@ def dag_browse(
     out: Annotated[Path, typer.Option(metavar="PAGE.html", help="One self-contained page.")],
 ) -> None:
     """Write a page to search and read the graphs of FILE; it needs no network and no server."""
-    from nemo_aopsd.dag_browser import write_browser
     from nemo_aopsd.files import keep_inputs
+    from nemo_aopsd.graphs.browser import write_browser
 
     keep_inputs([out], [("FILE", file)])
     count, broken = write_browser(file, out)

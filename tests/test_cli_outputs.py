@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from nemo_aopsd import cli
-from nemo_aopsd.dag_pipeline.results import files_of
 from nemo_aopsd.data.prepare import ids_path
+from nemo_aopsd.graphs.pipeline.results import files_of
 from tests.local_models import tiny_model, tiny_tokenizer
 from tests.test_cli import CONFIG, row, write_rows
 

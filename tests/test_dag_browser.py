@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.dag_browser import write_browser
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.browser import write_browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</script><script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\"> \u2028 & <!--"

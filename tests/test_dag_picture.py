@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from matplotlib.patches import FancyArrowPatch
 from PIL import Image
 
-from nemo_aopsd import dag_picture
-from nemo_aopsd.dag_faulty import back_edges, drawable, without_cycles
-from nemo_aopsd.dag_layout import GAP_X, lay_out
 from nemo_aopsd.data.check import find_row
 from nemo_aopsd.data.dag import find_faults
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs import picture as dag_picture
+from nemo_aopsd.graphs.faulty import back_edges, drawable, without_cycles
+from nemo_aopsd.graphs.layout import GAP_X, lay_out
 
 SHARED = Path(__file__).parents[2] / "shared/data/dag_examples.jsonl"
 

@@ -7,10 +7,10 @@ import pytest
 
 from nemo_aopsd.chat.client import Completion
 from nemo_aopsd.chat.endpoint import parse_endpoint
-from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
-from nemo_aopsd.dag_pipeline.stages import read_verdict
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.pipeline.pipeline import Settings, beside, build
+from nemo_aopsd.graphs.pipeline.stages import read_verdict
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, checkpoints, compressed, dense, good, identify, problem, write_problems
 

@@ -15,9 +15,9 @@ import pytest
 
 from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
-from nemo_aopsd.dag_pipeline.pipeline import Settings, beside, build
-from nemo_aopsd.dag_pipeline.results import summary_lines
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.pipeline.pipeline import Settings, beside, build
+from nemo_aopsd.graphs.pipeline.results import summary_lines
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, identify, write_problems
 
@@ -529,7 +529,7 @@ def test_tokens_below_zero_in_an_old_journal_take_nothing_off_the_count(tmp_path
 
 
 def test_two_builds_cannot_share_a_journal(tmp_path):
-    from nemo_aopsd.dag_pipeline.journal import Journal
+    from nemo_aopsd.graphs.pipeline.journal import Journal
 
     with ChatServer(answer_well) as server, Journal(tmp_path / "dags.journal.jsonl"):  # noqa: SIM117
         with pytest.raises(UserError, match="another process"):
@@ -693,7 +693,7 @@ def test_dummy_key_does_not_eat_mathematics():
 
 
 def test_disk_that_takes_half_a_line_leaves_the_journal_whole(tmp_path, monkeypatch):
-    from nemo_aopsd.dag_pipeline import journal as module
+    from nemo_aopsd.graphs.pipeline import journal as module
 
     real, calls = os.write, []
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.chat import client, endpoint
-from nemo_aopsd.dag_pipeline import parse
-from nemo_aopsd.dag_pipeline.parse import read_checkpoints, read_object
 from nemo_aopsd.data import prepare as data_prepare
 from nemo_aopsd.data.answer_leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.answer_leaks.reader import read_whole
 from nemo_aopsd.data.dag import Fault, build_graph
+from nemo_aopsd.graphs.pipeline import parse
+from nemo_aopsd.graphs.pipeline.parse import read_checkpoints, read_object
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.audit.labels import LABELS
 
 _COLORS = dict(zip(LABELS, (svg.TEAL, svg.GREY, svg.ORANGE), strict=True))

@@ -12,9 +12,9 @@ from typing import Any
 from nemo_aopsd.audit.labels import LABELS, LabelBook, labels_path, load_events
 from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.chat.endpoint import Endpoint
-from nemo_aopsd.dag_pipeline.parse import read_object
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.pipeline.parse import read_object
 from nemo_aopsd.prompts import fill, read
 
 _PROMPTS = str(Path(__file__).parent / "prompts")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.diagnostics.intervals import Estimate, estimate, ratio
 from nemo_aopsd.diagnostics.output import Result, Table, drawing, error_bars

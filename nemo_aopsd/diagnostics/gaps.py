@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.diagnostics.output import Result, Table, drawing, percent
 from nemo_aopsd.diagnostics.records_of import ALL_STEPS, Record, Steps, gaps_of, open_run, read_rollouts

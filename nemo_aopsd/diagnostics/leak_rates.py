@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.diagnostics.intervals import Estimate, share
 from nemo_aopsd.diagnostics.output import Result, Table, drawing, error_bars

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.diagnostics.intervals import METHOD, Estimate
 from nemo_aopsd.files import atomic_write
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.diagnostics.intervals import Estimate, estimate, ratio, share
 from nemo_aopsd.diagnostics.output import Result, Table, drawing, error_bars

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 
 _PANEL, _HEIGHT, _COLUMNS = 2.5, 2.7, 3  # inches, inches, panels in a row
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.report.measures import GapMass, bin_means, competence_counts, percent
 

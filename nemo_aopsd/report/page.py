@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.config.label import label_run
-from nemo_aopsd.dag_picture import draw_svg
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import paired_interval
+from nemo_aopsd.graphs.picture import draw_svg
 from nemo_aopsd.report.measures import duration, percent
 from nemo_aopsd.report.panels import Panel, no_evaluation
 from nemo_aopsd.report.paper_sources import read_source

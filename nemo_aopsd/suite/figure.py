@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from nemo_aopsd import svg
+from nemo_aopsd import figures as svg
 from nemo_aopsd.suite.results import Row
 
 _ROW, _MARGIN, _WIDTH = 0.3, 1.1, 4.2  # inches: height of a member, of title and axis, width of a panel

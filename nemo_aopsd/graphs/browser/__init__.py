@@ -15,9 +15,9 @@ import networkx as nx
 from jinja2 import Environment
 from markupsafe import Markup
 
-from nemo_aopsd.dag_layout import longest_path_layers
 from nemo_aopsd.data.check import CheckedRow, Line, rows_with_graphs
 from nemo_aopsd.files import atomic_write
+from nemo_aopsd.graphs.layout import longest_path_layers
 
 _NO_LAYERS = {"empty_graph", "empty_id", "duplicate_id", "empty_statement", "dangling_edge", "self_loop", "cycle"}
 _TEMPLATE = Path(__file__).parent / "page.html"

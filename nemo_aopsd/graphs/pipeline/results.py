@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.dag_pipeline.ledger import Ledger
-from nemo_aopsd.dag_pipeline.roles import Outcome
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.files import atomic_write, write_jsonl
+from nemo_aopsd.graphs.pipeline.ledger import Ledger
+from nemo_aopsd.graphs.pipeline.roles import Outcome
 
 
 @dataclass(slots=True)

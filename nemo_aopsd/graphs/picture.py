@@ -24,12 +24,12 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 from matplotlib.text import Text
 
-from nemo_aopsd import svg
-from nemo_aopsd.dag_faulty import without_cycles
-from nemo_aopsd.dag_layout import GAP_Y, Slot, lay_out, num_slots
+from nemo_aopsd import figures as svg
 from nemo_aopsd.data.dag import Fault, frontier
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
+from nemo_aopsd.graphs.faulty import without_cycles
+from nemo_aopsd.graphs.layout import GAP_Y, Slot, lay_out, num_slots
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _BOX_INK = "#11151a"  # apart from svg.INK: boxes are light in either theme

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nemo_aopsd.chat.client import ChatClient, Completion, Request
-from nemo_aopsd.dag_pipeline.journal import Journal, request_key
+from nemo_aopsd.graphs.pipeline.journal import Journal, request_key
 
 _BYTES_A_TOKEN = 2  # fewer than in any usual text, so that the estimate of a prompt is too high and not too low
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from nemo_aopsd.chat.client import Completion, RequestRefused
-from nemo_aopsd.dag_pipeline import stages
 from nemo_aopsd.data.dag import Fault, serialize
 from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.graphs.pipeline import stages
 
 MAX_REPAIRS = 2  # a problem, wherever they are spent
 _READINGS = 2  # of a verdict or of plan and sub-problems, if the first is no use

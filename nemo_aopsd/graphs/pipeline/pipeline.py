@@ -14,13 +14,13 @@ from typing import Any
 
 from nemo_aopsd.chat.client import ChatClient, Completion, Request, ServerUnavailable
 from nemo_aopsd.chat.endpoint import Endpoint
-from nemo_aopsd.dag_pipeline.journal import Journal
-from nemo_aopsd.dag_pipeline.ledger import BudgetUsedUp, Ledger
-from nemo_aopsd.dag_pipeline.results import Tally, beside, files_of, summarize, write
-from nemo_aopsd.dag_pipeline.roles import Outcome, build_one
-from nemo_aopsd.dag_pipeline.stages import SCHEMAS
 from nemo_aopsd.data.problems import Problem, parse_problem, read_jsonl
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.pipeline.journal import Journal
+from nemo_aopsd.graphs.pipeline.ledger import BudgetUsedUp, Ledger
+from nemo_aopsd.graphs.pipeline.results import Tally, beside, files_of, summarize, write
+from nemo_aopsd.graphs.pipeline.roles import Outcome, build_one
+from nemo_aopsd.graphs.pipeline.stages import SCHEMAS
 
 _GIVE_UP_AFTER = 3  # problems in a row without an answer from the server
 _RETRY_TEMPERATURE = 1.0  # of a second reading, which would otherwise only repeat the first

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from nemo_aopsd.dag_pipeline.ledger import Ledger
-from nemo_aopsd.dag_pipeline.pipeline import Watch
-from nemo_aopsd.dag_pipeline.results import Tally
+from nemo_aopsd.graphs.pipeline.ledger import Ledger
+from nemo_aopsd.graphs.pipeline.pipeline import Watch
+from nemo_aopsd.graphs.pipeline.results import Tally
 
 _EVERY = 30.0  # seconds between lines where there is no terminal
 

@@ -1,0 +1,1 @@
+"""Reasoning graphs: built from solutions, drawn, browsed."""
