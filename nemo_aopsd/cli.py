@@ -131,7 +131,7 @@ def report(
 ) -> None:
     """Write RUN/report.html from the files of a run, finished or not."""
     run_folder.load_run_config(run)
-    from nemo_aopsd.report import write_report
+    from nemo_aopsd.analysis.report import write_report
 
     typer.echo(write_report(run, others or []))
 
@@ -199,8 +199,8 @@ def demo(
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *(overrides or [])])
         again = shlex.join(["aopsd", "train", str(DEMO_CONFIG), *(overrides or [])])
         _train(config, *_check(config), resume=False, typed=typed, again=again)
+    from nemo_aopsd.analysis.report import write_report
     from nemo_aopsd.evaluation.epochs import paired_interval
-    from nemo_aopsd.report import write_report
 
     page = write_report(run)
     before, after = _first_and_last_evaluation(run)

@@ -41,7 +41,7 @@ def sample(
     ] = "0.5,1,2,3,4",
 ) -> None:
     """Draw probe events of RUN into RUN/audit/events.jsonl, which says nothing of their NLL, gap or weight."""
-    from nemo_aopsd.audit import sampling
+    from nemo_aopsd.analysis.audit import sampling
 
     record = sampling.sample(run, count=count, seed=seed, by_bin=by_bin, edges=_numbers(edges))
     for line in sampling.summary_lines(record):
@@ -56,8 +56,8 @@ def label(
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free one.")] = 0,
 ) -> None:
     """Serve a page on this machine to label by hand: keys 1, 2, 3, u for undo. Stop it with Ctrl-C, go on any time."""
-    from nemo_aopsd.audit.labels import LabelBook, labels_path, load_events
-    from nemo_aopsd.audit.web import LabelServer
+    from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, load_events
+    from nemo_aopsd.analysis.audit.web import LabelServer
 
     path, events = labels_path(run, name), load_events(run)
     with LabelBook(path, {"kind": "hand"}) as book, LabelServer(events, book, name, port) as server:
@@ -82,7 +82,7 @@ def judge(
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one answer.")] = 2048,
 ) -> None:
     """Label by a language model. Killed or stopped, start it again: what was answered is kept."""
-    from nemo_aopsd.audit.judge import judge as label_all
+    from nemo_aopsd.analysis.audit.judge import judge as label_all
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
@@ -98,7 +98,7 @@ def judge(
 @audit_app.command(epilog="Example: aopsd audit report runs/mine")
 def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
-    from nemo_aopsd.audit.report import summary_lines, write_report
+    from nemo_aopsd.analysis.audit.report import summary_lines, write_report
 
     for line in summary_lines(write_report(run)):
         typer.echo(line)

@@ -18,10 +18,10 @@ from nemo_aopsd.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nemo_aopsd.analysis.suite.folder import Run
+    from nemo_aopsd.analysis.suite.processes import Failure
+    from nemo_aopsd.analysis.suite.spec import Suite
     from nemo_aopsd.config.schema import Config
-    from nemo_aopsd.suite.folder import Run
-    from nemo_aopsd.suite.processes import Failure
-    from nemo_aopsd.suite.spec import Suite
 
 _EXAMPLE = "aopsd compare examples/suites/embedded.yaml --seeds 5 --jobs 8"
 
@@ -47,10 +47,10 @@ def compare(
     """
     from rich.console import Console
 
+    from nemo_aopsd.analysis.suite.folder import Run
+    from nemo_aopsd.analysis.suite.spec import load_suite
     from nemo_aopsd.run import folder as run_folder
     from nemo_aopsd.run.folder_kinds import keep_apart
-    from nemo_aopsd.suite.folder import Run
-    from nemo_aopsd.suite.spec import load_suite
 
     read = load_suite(suite, find_method)
     out = out or Path("runs/compare") / suite.stem
@@ -80,8 +80,8 @@ def compare(
 
 
 def _keep_inputs(suite: Suite, out: Path) -> None:
+    from nemo_aopsd.analysis.suite.folder import Run
     from nemo_aopsd.files import keep_inputs
-    from nemo_aopsd.suite.folder import Run
 
     names = ("shared.yaml", "suite.json", "results.md", "results.csv", "results.svg")
     written = [out / name for name in names] + [Run(member.name, 0, out).config_file for member in suite.members]
@@ -98,7 +98,7 @@ def _choose(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
 
 def _prepare(suite: Suite, out: Path, console: Console) -> set[str]:
     """Write and check the members' configs; returns the members that take no step."""
-    from nemo_aopsd.suite.folder import check_unchanged, preparing, remember, write_configs
+    from nemo_aopsd.analysis.suite.folder import check_unchanged, preparing, remember, write_configs
 
     with tempfile.TemporaryDirectory() as scratch:  # what is refused must not be left behind
         configs, problems = _check(suite, Path(scratch))
@@ -112,11 +112,11 @@ def _prepare(suite: Suite, out: Path, console: Console) -> set[str]:
 
 def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
+    from nemo_aopsd.analysis.suite.folder import load_configs, write_configs
+    from nemo_aopsd.analysis.suite.spec import check_alike
     from nemo_aopsd.cli import engine_module
     from nemo_aopsd.data.problems import fingerprint
     from nemo_aopsd.run.preflight import check_inputs
-    from nemo_aopsd.suite.folder import load_configs, write_configs
-    from nemo_aopsd.suite.spec import check_alike
 
     write_configs(suite, out)
     configs = load_configs(suite, out)
@@ -132,8 +132,8 @@ def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
 
 
 def _work(chosen: Sequence[Run], runs: Sequence[Run], bases: set[str], jobs: int, console: Console) -> list[Failure]:
-    from nemo_aopsd.suite.processes import Pool
-    from nemo_aopsd.suite.progress import watching
+    from nemo_aopsd.analysis.suite.processes import Pool
+    from nemo_aopsd.analysis.suite.progress import watching
 
     base_of = {run.seed: run for run in runs if run.member in bases}
     todo = [run for run in chosen if not run.is_finished]
@@ -153,10 +153,10 @@ def _threads(jobs: int) -> int:
 
 
 def _report(suite: Suite, runs: Sequence[Run], seeds: int, failures: Sequence[Failure]) -> None:
+    from nemo_aopsd.analysis.suite.figure import suite_figure
+    from nemo_aopsd.analysis.suite.results import measure, rows_of
+    from nemo_aopsd.analysis.suite.table import csv_text, markdown
     from nemo_aopsd.files import atomic_write
-    from nemo_aopsd.suite.figure import suite_figure
-    from nemo_aopsd.suite.results import measure, rows_of
-    from nemo_aopsd.suite.table import csv_text, markdown
 
     out = runs[0].out
     finished = [run for run in runs if run.is_finished]
@@ -175,8 +175,8 @@ def _show_plan(suite: Suite, runs: Sequence[Run], chosen: Sequence[Run], jobs: i
     from rich import box
     from rich.table import Table
 
+    from nemo_aopsd.analysis.suite.folder import check_unchanged
     from nemo_aopsd.config.label import describe_run
-    from nemo_aopsd.suite.folder import check_unchanged
 
     with tempfile.TemporaryDirectory() as scratch:
         configs, problems = _check(suite, Path(scratch))

@@ -11,7 +11,7 @@ import typer
 from nemo_aopsd.cli_numbers import finite
 
 if TYPE_CHECKING:
-    from nemo_aopsd.diagnostics.output import Result
+    from nemo_aopsd.analysis.diagnostics.output import Result
 
 diagnose_app = typer.Typer(
     help="The paper's diagnostics from the files of a run; figures and tables go to RUN/diagnostics.",
@@ -39,8 +39,8 @@ def gaps(
     last_step: LastStep = None,
 ) -> None:
     """Share of tokens against share of |gap|, by threshold and sign (Figure 1b)."""
-    from nemo_aopsd.diagnostics.gaps import THRESHOLDS, diagnose_gaps
-    from nemo_aopsd.diagnostics.records_of import Steps
+    from nemo_aopsd.analysis.diagnostics.gaps import THRESHOLDS, diagnose_gaps
+    from nemo_aopsd.analysis.diagnostics.records_of import Steps
 
     _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
 
@@ -62,8 +62,8 @@ def continuations(
     last_step: LastStep = None,
 ) -> None:
     """Correction cues and references to the private context in the teacher's continuations, by k (Table 1)."""
-    from nemo_aopsd.diagnostics.continuations import diagnose_continuations, load_decoder
-    from nemo_aopsd.diagnostics.records_of import Steps, open_run
+    from nemo_aopsd.analysis.diagnostics.continuations import diagnose_continuations, load_decoder
+    from nemo_aopsd.analysis.diagnostics.records_of import Steps, open_run
 
     result = diagnose_continuations(
         run,
@@ -85,8 +85,8 @@ def progress(
     last_step: LastStep = None,
 ) -> None:
     """Progress r against the final answer, and how often the judge's verdict could not be read."""
-    from nemo_aopsd.diagnostics.progress import diagnose_progress
-    from nemo_aopsd.diagnostics.records_of import Steps
+    from nemo_aopsd.analysis.diagnostics.progress import diagnose_progress
+    from nemo_aopsd.analysis.diagnostics.records_of import Steps
 
     _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
 
@@ -94,7 +94,7 @@ def progress(
 @diagnose_app.command(epilog="Example: aopsd diagnose leaks runs/demo")
 def leaks(run: RunPath) -> None:
     """Outputs to the bare question that mention the private context, by checkpoint."""
-    from nemo_aopsd.diagnostics.leak_rates import diagnose_leaks
+    from nemo_aopsd.analysis.diagnostics.leak_rates import diagnose_leaks
 
     _write(run, diagnose_leaks(run))
 
@@ -115,9 +115,9 @@ def teacher(
     """Let the teacher answer alone and with its context, for `utility`. Needs the run's model; can be interrupted."""
     from dataclasses import replace
 
+    from nemo_aopsd.analysis.diagnostics.records_of import open_run
+    from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
     from nemo_aopsd.cli import engine_module
-    from nemo_aopsd.diagnostics.records_of import open_run
-    from nemo_aopsd.diagnostics.teacher import evaluate_teacher, plan_teacher
 
     config = open_run(run)
     if max_new_tokens:
@@ -142,7 +142,7 @@ def utility(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: diagnostics of the first run.")] = None,
 ) -> None:
     """Conditional pass@k of the teacher against the transfer to its student, by run (Figure 1a)."""
-    from nemo_aopsd.diagnostics.utility import diagnose_utility
+    from nemo_aopsd.analysis.diagnostics.utility import diagnose_utility
 
     _write_into(out or runs[0] / "diagnostics", diagnose_utility(runs, k, teacher))
 
@@ -156,7 +156,7 @@ def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = 
 
 
 def _write_into(folder: Path, result: Result) -> None:
-    from nemo_aopsd.diagnostics.output import markdown, write
+    from nemo_aopsd.analysis.diagnostics.output import markdown, write
 
     page, *others = write(folder, result)
     typer.echo(markdown(result))

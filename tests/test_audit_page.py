@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.audit import labels
-from nemo_aopsd.audit.labels import LabelBook, labels_path, read_labels
-from nemo_aopsd.audit.web import LabelServer
+from nemo_aopsd.analysis.audit import labels
+from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, read_labels
+from nemo_aopsd.analysis.audit.web import LabelServer
 from nemo_aopsd.errors import UserError
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -345,7 +345,7 @@ def demo(aopsd, monkeypatch):
             (folder / "eval/epoch_009.settings.json").write_text("{}")
 
         monkeypatch.setattr(cli, "_train", train)
-        monkeypatch.setattr("nemo_aopsd.report.write_report", lambda run: run / "report.html")
+        monkeypatch.setattr("nemo_aopsd.analysis.report.write_report", lambda run: run / "report.html")
         code, out, err = aopsd(line)
         return code, (out or err).splitlines()[-1]
 

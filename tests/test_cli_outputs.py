@@ -121,8 +121,8 @@ def test_the_file_on_the_way_to_an_output_is_an_output(aopsd):
 
 
 def test_patterns_where_a_diagnosis_goes(tmp_path):
+    from nemo_aopsd.analysis.diagnostics.output import Result
     from nemo_aopsd.cli_diagnose import _write
-    from nemo_aopsd.diagnostics.output import Result
     from nemo_aopsd.errors import UserError
 
     result = Result(name="gaps", title="", settings={}, samples={}, tables=[], figure="<svg/>")

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from nemo_aopsd.analysis.diagnostics.gaps import diagnose_gaps
+from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio, share
+from nemo_aopsd.analysis.diagnostics.leak_rates import diagnose_leaks
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, markdown, write
+from nemo_aopsd.analysis.diagnostics.progress import Judged, agreement, diagnose_progress
+from nemo_aopsd.analysis.diagnostics.records_of import Steps
 from nemo_aopsd.cli_diagnose import diagnose_app
-from nemo_aopsd.diagnostics.gaps import diagnose_gaps
-from nemo_aopsd.diagnostics.intervals import Estimate, estimate, ratio, share
-from nemo_aopsd.diagnostics.leak_rates import diagnose_leaks
-from nemo_aopsd.diagnostics.output import Result, Table, markdown, write
-from nemo_aopsd.diagnostics.progress import Judged, agreement, diagnose_progress
-from nemo_aopsd.diagnostics.records_of import Steps
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.stats import wilson_interval
 from tests.diagnosed import rollout, write_config, write_lines, write_problems, write_rollouts, write_samples

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nemo_aopsd.analysis.report import figures, measures, page, panels, write_report
+from nemo_aopsd.analysis.report.read_run import read_run
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.report import figures, measures, page, panels, write_report
-from nemo_aopsd.report.read_run import read_run
 from tests.fake_run import PROBLEM, write_run
 
 

@@ -6,15 +6,15 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from nemo_aopsd.analysis.report.page import tables
+from nemo_aopsd.analysis.report.paper_sources import read_source
+from nemo_aopsd.analysis.report.paper_tables import paper_tables
+from nemo_aopsd.analysis.report.side_by_side import side_by_side
 from nemo_aopsd.cli import app
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.methods import find_method
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.summary import summarize
-from nemo_aopsd.report.page import tables
-from nemo_aopsd.report.paper_sources import read_source
-from nemo_aopsd.report.paper_tables import paper_tables
-from nemo_aopsd.report.side_by_side import side_by_side
 from tests.fake_run import write_run
 
 PAPER_SETS = ("hmmt_feb25", "aime24", "aime25", "brumo25")
@@ -123,8 +123,8 @@ def test_table_1_from_the_diagnostic(bare):
 
 def test_table_1_reads_what_the_diagnostic_writes(bare):
     """The two agree on names: the real command's file, with words for tokens."""
-    from nemo_aopsd.diagnostics.continuations import diagnose_continuations
-    from nemo_aopsd.diagnostics.output import write
+    from nemo_aopsd.analysis.diagnostics.continuations import diagnose_continuations
+    from nemo_aopsd.analysis.diagnostics.output import write
     from tests.fake_run import WORDS
 
     for file in (bare / "rollouts").iterdir():  # anchors whose text is that of their token
@@ -292,7 +292,7 @@ def test_a_run_without_a_step_is_the_base(bare, tmp_path):
 
 
 def test_without_the_list_of_methods_no_run_gets_a_name(bare, monkeypatch):
-    monkeypatch.setattr("nemo_aopsd.report.paper_sources.label_run", lambda aopsd: None)
+    monkeypatch.setattr("nemo_aopsd.analysis.report.paper_sources.label_run", lambda aopsd: None)
     assert table(2, bare).rows[-1][0].text == "unknown: no examples/configs here to compare with"
     assert row(table(2, bare), "AOPSD")[1].detail == "no run"
 

@@ -1,0 +1,1 @@
+"""What runs show: report, diagnostics, audit, suites of methods."""

@@ -1,0 +1,139 @@
+"""Labels by a language model at an OpenAI-compatible server. It reads what a person would: nothing of the NLL."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.analysis.audit.labels import LABELS, LabelBook, labels_path, load_events
+from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.endpoint import Endpoint
+from nemo_aopsd.data.dag import Fault
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.pipeline.parse import read_object
+from nemo_aopsd.prompts import fill, read
+
+_PROMPTS = str(Path(__file__).parent / "prompts")
+_SCHEMA = {
+    "type": "object",
+    "properties": {"reason": {"type": "string"}, "label": {"type": "string", "enum": list(LABELS)}},
+    "required": ["reason", "label"],
+    "additionalProperties": False,
+}
+_TEMPERATURES = (0.0, 1.0)  # greedy, then once more by sampling if the answer names no label
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Counts of one call: labelled now, labelled before, answered without a label."""
+
+    labelled: int
+    before: int
+    unread: int
+
+
+def judge(
+    run: Path,
+    endpoint: Endpoint,
+    model: str,
+    *,
+    name: str,
+    concurrency: int = 32,
+    max_tokens: int = 2048,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Judged:
+    """Label every event that has no label by `name` yet; each is on disk as soon as it is answered.
+
+    Raises UserError if the server gives no answer; the same call goes on from there.
+    """
+    origin = {"kind": "model", "model": model, "wording": _wording()}
+    path, events = labels_path(run, name), load_events(run)
+    with LabelBook(path, origin) as book:
+        before = len(book.labels)
+        todo = [event for event in events if event["id"] not in book.labels]
+        unread = asyncio.run(_judge_all(todo, book, endpoint, model, concurrency, max_tokens, watch))
+        return Judged(len(book.labels) - before, before, unread)
+
+
+def messages(event: Record) -> list[dict[str, str]]:
+    """The question about one event."""
+    gaps = {name: event[name] for name in ("problem", "teacher_read", "before", "token")}
+    text = fill(
+        _PROMPTS,
+        "label",
+        **gaps,
+        omitted=str(event["before_omitted"]),
+        continuation=event["anchor"] + event["suffix"],
+        labels="\n".join(f"- {name}: {meaning}" for name, meaning in LABELS.items()),
+    )
+    return [{"role": "user", "content": text}]
+
+
+def read_label(text: str) -> str | None:
+    """The label that an answer names, or None.
+
+    >>> read_label('{"reason": "names the DAG", "label": "Leakage"}'), read_label("useful, I think")
+    ('leakage', None)
+    """
+    found = read_object(text, "label")
+    label = None if isinstance(found, Fault) else str(found["label"]).strip().lower()
+    return label if label in LABELS else None
+
+
+async def _judge_all(
+    events: list[Record],
+    book: LabelBook,
+    endpoint: Endpoint,
+    model: str,
+    concurrency: int,
+    max_tokens: int,
+    watch: Callable[[int, int], None],
+) -> int:
+    waiting, done, unread = iter(events), 0, 0
+
+    async def work(client: ChatClient) -> None:  # so that only as many questions as are under way are in memory
+        nonlocal done, unread
+        for event in waiting:
+            label, text = await _ask(client, model, event, max_tokens)
+            if label is None:
+                unread += 1
+                book.add_unread(event["id"], text=endpoint.redact_answer(text))
+            else:
+                book.add(event["id"], label, text=endpoint.redact_answer(text))
+            done += 1
+            watch(done, len(events))
+
+    async with ChatClient(endpoint, concurrency=concurrency, timeout=600.0, max_retries=6) as client:
+        try:
+            await asyncio.gather(*(work(client) for _ in range(concurrency)))
+        except ServerUnavailable as error:
+            raise UserError(
+                f"{endpoint.url} gave no answer, retries included: {error}. {done} of {len(events)} events were "
+                "answered and kept; the same command goes on from there."
+            ) from None
+    return unread
+
+
+async def _ask(client: ChatClient, model: str, event: Record, max_tokens: int) -> tuple[str | None, str]:
+    text = ""
+    for temperature in _TEMPERATURES:
+        try:
+            completion = await client.complete(Request(model, messages(event), max_tokens, temperature, _SCHEMA))
+        except RequestRefused as error:  # too long for the model, say
+            return None, f"(refused: {error})"
+        text = completion.text
+        if label := read_label(text):
+            return label, text
+    return None, text
+
+
+def _wording() -> str:
+    """A digest of everything that is asked but for the event."""
+    asked = read(_PROMPTS, "label") + repr(LABELS) + repr(_TEMPERATURES)
+    return hashlib.sha256(asked.encode()).hexdigest()[:16]

@@ -1,0 +1,131 @@
+"""Labels and where they are kept: one append-only file a labeller, a line on disk before the next event is shown."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.analysis.audit.events import SEEN_FIELDS
+from nemo_aopsd.analysis.audit.sampling import read_drawn
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import append_jsonl, read_journal
+
+LABELS = {
+    "useful": "It helps: a correction, a check or a next step that somebody who has only the problem and the text "
+    "so far could find and give reasons for.",
+    "redundant": "It adds nothing: it goes on as the text would have anyway, repeats what is there, or is mere filler, "
+    "form or style.",
+    "leakage": "It draws on what only the teacher read: it names that material, or states something that the problem "
+    "and the text so far give no ground for.",
+}
+
+Record = dict[str, Any]
+
+
+def load_events(run: Path) -> list[Record]:
+    """What labellers see, in the order of the sample. Raises UserError if nothing is drawn or the file is damaged."""
+    if not (run / "audit" / "sample.json").is_file():
+        raise UserError(f"{run}: no sample to label. Draw one first: aopsd audit sample {run} --count 300 --seed 0")
+    return read_drawn(run / "audit", "events.jsonl", SEEN_FIELDS)
+
+
+def labels_path(run: Path, name: str) -> Path:
+    """The file of a labeller. Raises UserError on a name that is no plain file name."""
+    if not re.fullmatch(r"[\w@][\w.@-]{0,63}", name):
+        raise UserError(
+            f"--name {name!r}: expected 1 to 64 letters, digits, or `.`, `-`, `_`, `@`. Choose another name."
+        )
+    return run / "audit" / "labels" / f"{name}.jsonl"
+
+
+def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:
+    """`(origin, labels by event, unread answers)` of a file that may be written right now."""
+    origin: Record = {}
+    labels: dict[str, str] = {}
+    unread = set()
+    for number, line in enumerate(read_journal(path, "event", "label", "origin"), start=1):
+        event, label = line["event"], line["label"]
+        if label is not None and label not in LABELS:
+            raise UserError(f"{path}:{number}: label {label!r} is none of {', '.join(LABELS)}. Mend the line.")
+        if origin and line["origin"] != origin:
+            raise UserError(f"{path}:{number}: labelled by {line['origin']}, the lines before by {origin}. Part them.")
+        origin = line["origin"]
+        labels.pop(event, None)  # so that the order is that of the last labels
+        unread.discard(event)
+        if label is not None:
+            labels[event] = label
+        elif line.get("unread"):
+            unread.add(event)
+    return origin, labels, len(unread)
+
+
+class LabelBook:
+    """One labeller's labels, open for more; one process at a time. Use as a context manager.
+
+    `origin` says who or what labels; a file of another origin is refused. A last line that a kill cut short is cut off:
+    it was never acknowledged.
+    """
+
+    def __init__(self, path: Path, origin: Record):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.origin = path, origin
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._lock()
+            content = path.read_bytes()
+            os.ftruncate(self._file, content.rfind(b"\n") + 1)
+            found, self.labels, _ = read_labels(path)
+            if found and found != origin:
+                raise UserError(
+                    f"{path}: labels by {json.dumps(found)}, not {json.dumps(origin)}. Choose another --name."
+                )
+        except UserError:
+            os.close(self._file)
+            raise
+
+    def __enter__(self) -> LabelBook:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._file)
+
+    def add(self, event: str, label: str, **details: Any) -> None:
+        """Journal a label; on disk when this returns. Raises ValueError on one that does not exist."""
+        if label not in LABELS:
+            raise ValueError(f"no label {label!r}")
+        self._append(event, label, details)
+        self.labels.pop(event, None)  # so that it is the newest
+        self.labels[event] = label
+
+    def add_unread(self, event: str, **details: Any) -> None:
+        """Journal an answer that names no label; the event stays open."""
+        self._append(event, None, {"unread": True, **details})
+
+    def undo(self) -> str | None:
+        """Take the newest label back; its event, or None if there is no label."""
+        if not self.labels:
+            return None
+        event = next(reversed(self.labels))
+        self._append(event, None, {})
+        del self.labels[event]
+        return event
+
+    def _append(self, event: str, label: str | None, details: Record) -> None:
+        size = os.fstat(self._file).st_size
+        try:
+            append_jsonl(self.path, {"event": event, "label": label, "origin": self.origin, **details})
+        except OSError:
+            os.ftruncate(self._file, size)  # half a line would spoil the next one
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{self.path}: another process is labelling under this name. End it, or choose another --name."
+            ) from None

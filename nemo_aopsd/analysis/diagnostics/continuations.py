@@ -1,0 +1,232 @@
+"""What do the teacher's continuations say? Correction cues and references to the private context, by k (Table 1).
+
+The paper selects non-overlapping events with |g| >= 2, keeps the student's token and lets the teacher write on. A run's
+probes do that where the gap is positive; where it is negative they start with the teacher's own token (sec:selective).
+Both kinds are told apart here. A phrase counts at k if it ends within the first k tokens, the anchor included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nemo_aopsd import figures as svg
+from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
+from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end, load_patterns
+from nemo_aopsd.analysis.diagnostics.records_of import ALL_STEPS, Record, Steps, open_run, read_rollouts
+from nemo_aopsd.analysis.report.fields import check_fields
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.types import Tokens
+
+PROBE = {"position": int, "gap": int | float, "anchor": int, "anchor_text": str, "suffix": list}
+GROUPS = {
+    "gap > 0: the student's token kept, as in the paper": lambda event: event.positive,
+    "gap < 0: from the teacher's own token": lambda event: not event.positive,
+    "All events": lambda event: True,
+}
+HEADS = {"correction": "correction cues", "reference": "references to the private context"}
+
+Decode = Callable[[Tokens], str]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One continuation. `first` has, by kind, the smallest k at which it counts, None if it never does."""
+
+    problem: str
+    positive: bool
+    tokens: Tokens  # anchor and suffix
+    first: dict[str, int | None]
+
+
+def diagnose_continuations(
+    run: Path,
+    *,
+    decode: Decode | None = None,
+    patterns: Sequence[Path] = (),
+    threshold: float | None = None,
+    steps: Steps = ALL_STEPS,
+) -> Result:
+    """Table 1 of a run's probes. `decode`: ids to text; the run's own tokenizer if left out.
+
+    Raises UserError if the run has no probe, or `threshold` is below the one that it probed at.
+    """
+    config = open_run(run)
+    probes = config.aopsd.probes
+    if config.aopsd.weighting != "continuation":
+        raise UserError(
+            f"{run}: no continuations: the run has aopsd.weighting={config.aopsd.weighting}. Choose a run with "
+            "aopsd.weighting=continuation."
+        )
+    threshold = probes.threshold if threshold is None else threshold
+    if threshold < probes.threshold:
+        raise UserError(
+            f"--threshold {threshold:g}: the run probed only where |gap| >= {probes.threshold:g}, its "
+            "aopsd.probes.threshold. Choose that or more."
+        )
+    known = load_patterns(config.aopsd.prompts, patterns)
+    decode = decode or load_decoder(config)
+    counts = {"rollouts": 0, "probes": 0}
+    events = list(_events(run, steps, threshold, probes.length, known, decode, counts))
+    if not events:
+        raise UserError(
+            f"{run}: {counts['rollouts']} rollouts with {counts['probes']} probes, none with |gap| >= {threshold:g}. "
+            "Choose a lower threshold or other steps."
+        )
+    tables = {title: _rows([e for e in events if chosen(e)], probes.length, decode) for title, chosen in GROUPS.items()}
+    return Result(
+        name="continuations",
+        title="Correction cues and references to the private context in the teacher's continuations",
+        settings={
+            "run": str(run),
+            "context": config.aopsd.context.kind,
+            "|gap| at least": threshold,
+            "steps": str(steps),
+            "patterns": "; ".join(known.files),
+        },
+        samples={
+            "rollouts": counts["rollouts"],
+            "probes of the run": counts["probes"],
+            "non-overlapping events": len(events),
+            "of these gap > 0": sum(event.positive for event in events),
+            "problems with an event": len({event.problem for event in events}),
+        },
+        tables=[Table(title, rows) for title, rows in tables.items()],
+        figure=_figure(tables["All events"]),
+        notes=_notes(probes.length, probes.max_per_rollout),
+    )
+
+
+def load_decoder(config: Config, path: str | None = None) -> Decode:
+    """Ids to text with the tokenizer at `path`, or the one of the config. Raises UserError if there is none."""
+    from transformers import AutoTokenizer
+
+    name = str(path or (config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"])
+    file = Path(name)
+    gguf = {"gguf_file": file.name} if file.suffix == ".gguf" else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(file.parent) if gguf else name, **gguf)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(f"{name}: no usable tokenizer: {first} Name a folder with one: --tokenizer DIR.") from error
+    return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def first_k(text: str, ends: Sequence[int], end: int | None) -> int | None:
+    """The smallest k whose tokens reach `end`; `ends[k - 1]` is the length of the text of the first k tokens.
+
+    >>> first_k("an error", [2, 8], 8), first_k("an error", [2, 8], 2), first_k("an error", [2, 8], None)
+    (2, 1, None)
+    """
+    return None if end is None else next((k for k, reach in enumerate(ends, start=1) if reach >= end), len(ends))
+
+
+def _events(
+    run: Path, steps: Steps, threshold: float, length: int, known: Patterns, decode: Decode, counts: dict[str, int]
+) -> Iterator[Event]:
+    for where, record in read_rollouts(run, {"probes": list}, steps):
+        counts["rollouts"] += 1
+        free = 0  # the first position after the last event's window
+        for probe in _sorted_probes(record, where):
+            counts["probes"] += 1
+            if abs(probe["gap"]) < threshold or probe["position"] < free:
+                continue
+            free = probe["position"] + length
+            yield _event(record["problem_id"], probe, known, decode, where)
+
+
+def _sorted_probes(record: Record, where: str) -> list[Record]:
+    for probe in record["probes"]:
+        check_fields(probe, PROBE, f"{where}: a probe")
+    return sorted(record["probes"], key=lambda probe: probe["position"])
+
+
+def _event(problem: str, probe: Record, known: Patterns, decode: Decode, where: str) -> Event:
+    tokens = [probe["anchor"], *probe["suffix"]]
+    _check_tokenizer(probe, decode, where)
+    text = decode(tokens)
+    ends = None
+    first: dict[str, int | None] = {}
+    for kind in KINDS:
+        end = first_end(text, known.by_kind[kind])
+        if end is not None and ends is None:  # few continuations need it
+            ends = [len(decode(tokens[:k]).rstrip("\ufffd")) for k in range(1, len(tokens) + 1)]
+        first[kind] = first_k(text, ends or [], end)
+    return Event(problem, probe["gap"] > 0, tokens, first)
+
+
+def _check_tokenizer(probe: Record, decode: Decode, where: str) -> None:
+    """The run noted the anchor's text; special tokens, which decode to nothing, prove nothing."""
+    found = decode([probe["anchor"]])
+    if found and found.strip() != probe["anchor_text"].strip():
+        raise UserError(
+            f"{where}: token {probe['anchor']} is {probe['anchor_text']!r} in the run, {found!r} with this tokenizer. "
+            "Name the run's own: --tokenizer DIR."
+        )
+
+
+def _rows(events: Sequence[Event], length: int, decode: Decode) -> list[dict]:
+    if not events:
+        return []
+    sums: dict[str, np.ndarray] = {}
+    for event in events:
+        counted = [event.first[kind] is not None and event.first[kind] <= k for kind in KINDS for k in _ks(length)]
+        sums[event.problem] = sums.get(event.problem, 0) + np.array([1, *counted], dtype=float)
+    shares = iter(estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1])))
+    by_kind = {kind: [next(shares) for _ in _ks(length)] for kind in KINDS}
+    return [
+        {"k": k, "events": len(events)}
+        | {key: cell for kind in KINDS for key, cell in _cells(events, kind, k, by_kind[kind][k - 1], decode).items()}
+        for k in _ks(length)
+    ]
+
+
+def _cells(events: Sequence[Event], kind: str, k: int, share: Estimate, decode: Decode) -> dict:
+    new = [event for event in events if event.first[kind] == k]
+    return {
+        HEADS[kind]: sum(event.first[kind] is not None and event.first[kind] <= k for event in events),
+        f"share of events, {kind}": share,
+        f"first at this k, {kind}": decode(new[0].tokens[:k]).strip() if new else "",
+    }
+
+
+def _ks(length: int) -> range:
+    return range(1, length + 1)
+
+
+def _notes(length: int, cap: int | None) -> list[str]:
+    notes = [
+        f"k counts tokens with the anchor; the run's probes have {length} at most (the paper's table goes to 16). "
+        "A continuation that ended earlier counts with what it has.",
+        f"Events of one rollout are {length} tokens apart at least, taken from left to right.",
+        "Patterns find phrases, not meaning: a cue need not correct anything, and a copied result goes unseen.",
+    ]
+    if cap is not None:
+        notes.append(f"The run probed only the {cap} largest gaps of a rollout (aopsd.probes.max_per_rollout).")
+    return notes
+
+
+def _figure(rows: Sequence[dict]) -> str:
+    with drawing(5.7, 3.6) as (figure, axes):
+        for kind, color, marker in (("correction", svg.BLUE, "o"), ("reference", svg.ORANGE, "s")):
+            shares = [row[f"share of events, {kind}"] for row in rows]
+            axes.errorbar(
+                [row["k"] for row in rows],
+                [share.value for share in shares],
+                yerr=error_bars(shares),
+                color=color,
+                marker=marker,
+                capsize=3,
+                elinewidth=1.1,
+                label=HEADS[kind],
+            )
+        axes.set(xlabel="k, tokens with the anchor", ylabel=f"share of {rows[0]['events']} events")
+        axes.set_ylim(bottom=0)
+        axes.set_xticks([row["k"] for row in rows])
+        figure.legend(loc="outside upper left", ncols=2)
+        return svg.to_svg(figure)

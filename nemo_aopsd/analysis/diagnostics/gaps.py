@@ -1,0 +1,136 @@
+"""How concentrated is the gap? Share of tokens against share of the sum of |gap|, by threshold and sign (Figure 1b)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from nemo_aopsd import figures as svg
+from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, percent
+from nemo_aopsd.analysis.diagnostics.records_of import ALL_STEPS, Record, Steps, gaps_of, open_run, read_rollouts
+from nemo_aopsd.errors import UserError
+
+THRESHOLDS = (0.5, 1.0, 2.0, 4.0)  # nats
+PAPER = {1.0: "3.08 % / 51.78 %", 2.0: "1.15 % / 34.07 %"}  # tokens / mass, sec:obs-solver-teacher
+FIELDS = {"response": list, "dropped": bool, "student_logprobs": list | None, "teacher_logprobs": list | None}
+EDGES = np.unique(np.concatenate([np.linspace(0, 10, 201), THRESHOLDS]))  # of the curves, nats
+
+
+@dataclass
+class GapSums:
+    """Tokens and sums of |gap| by problem and threshold, and by bin of |gap| for the curves."""
+
+    thresholds: Sequence[float]
+    by_problem: dict[str, np.ndarray] = field(default_factory=dict)  # [1 + thresholds, 2 signs, (tokens, mass)]
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(len(EDGES)))
+    mass: np.ndarray = field(default_factory=lambda: np.zeros((2, len(EDGES))))  # positive, negative
+    num_rollouts: int = 0
+    num_dropped: int = 0
+
+    def add(self, record: Record, where: str) -> None:
+        """Take one rollout."""
+        self.num_rollouts += 1
+        gaps = gaps_of(record, where)
+        if gaps is None:
+            self.num_dropped += 1
+            return
+        size = np.abs(gaps)
+        signs = np.stack([gaps >= 0, gaps < 0])  # a gap of 0 has no mass; counting it here keeps the token total
+        reached = np.stack([size >= threshold for threshold in (0.0, *self.thresholds)])
+        kept = reached[:, None] & signs  # [1 + thresholds, 2, T]
+        sums = np.stack([kept.sum(axis=2), (kept * size).sum(axis=2)], axis=2)
+        self.by_problem[record["problem_id"]] = self.by_problem.get(record["problem_id"], 0) + sums
+        bins = np.searchsorted(EDGES, size, side="right") - 1
+        self.tokens += np.bincount(bins, minlength=len(EDGES))
+        for side in (0, 1):
+            self.mass[side] += np.bincount(bins, weights=size * signs[side], minlength=len(EDGES))
+
+
+def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: Steps = ALL_STEPS) -> Result:
+    """Figure 1b of a run's rollouts. Raises UserError if no rollout was scored or a threshold is not positive."""
+    thresholds = sorted(set(thresholds))
+    if not thresholds or thresholds[0] <= 0:
+        raise UserError(f"thresholds {thresholds}: each must be above 0 nats. Choose others.")
+    config = open_run(run)
+    sums = GapSums(thresholds)
+    for where, record in read_rollouts(run, FIELDS, steps):
+        sums.add(record, where)
+    num_tokens = int(sums.tokens.sum())
+    if not num_tokens:
+        raise UserError(
+            f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} have no gap: "
+            f"the teacher's prompt did not fit, or objective {config.aopsd.objective.name} reads no sampled tokens). "
+            "Choose other steps, raise policy.max_total_sequence_length, or look at a run of the objective pg."
+        )
+    notes = [
+        "A gap is the teacher's log-prob of the sampled token less the student's, at collection; all tokens of a "
+        "response count, of cut-off ones too.",
+        "`paper` has the published shares (tokens / mass) of Qwen3-4B-Instruct-2507 before training, on other data.",
+    ]
+    if not sums.mass.sum():
+        notes.append("Every gap is 0, so shares of the sum are undefined: teacher and student read the same here.")
+    return Result(
+        name="gaps",
+        title="Share of tokens and share of |gap|",
+        settings={"run": str(run), "context": config.aopsd.context.kind, "steps": str(steps)},
+        samples={
+            "rollouts": sums.num_rollouts,
+            "of these dropped unscored": sums.num_dropped,
+            "problems": len(sums.by_problem),
+            "tokens": num_tokens,
+        },
+        tables=[Table("By threshold and sign", _rows(sums))],
+        figure=_figure(sums, [mark for mark in PAPER if mark in thresholds]),
+        notes=notes,
+    )
+
+
+def _rows(sums: GapSums) -> list[dict]:
+    flat = {problem: values.ravel() for problem, values in sums.by_problem.items()}
+    shape = next(iter(sums.by_problem.values())).shape
+    total = sum(sums.by_problem.values())
+
+    def shares(totals: np.ndarray) -> np.ndarray:
+        cells = totals.reshape(-1, *shape)
+        signed = np.concatenate([cells.sum(axis=2, keepdims=True), cells], axis=2)  # both signs, positive, negative
+        return ratio(signed[:, 1:], signed[:, :1, :1]).reshape(len(totals), -1)
+
+    found = iter(estimate(flat, shares))
+    rows = []
+    for index, threshold in enumerate(sums.thresholds, start=1):
+        for side, sign in enumerate(("any", "positive", "negative")):
+            row = {"|gap| at least": threshold, "sign": sign, "share of tokens": next(found)}
+            row["share of |gap|"] = next(found)
+            row["tokens"] = int(total[index, :, 0].sum() if sign == "any" else total[index, side - 1, 0])
+            row["paper"] = PAPER.get(threshold, "") if sign == "any" else ""
+            rows.append(row)
+    return rows
+
+
+def _figure(sums: GapSums, marks: Sequence[float]) -> str:
+    def above(values: np.ndarray, total: float) -> np.ndarray:
+        return np.cumsum(values[::-1])[::-1] / total
+
+    tokens, mass = sums.tokens.sum(), sums.mass.sum()
+    with drawing(6.4, 4.0) as (figure, axes):
+        axes.plot(EDGES, above(sums.tokens, tokens), color=svg.BLUE, linestyle=(0, (5, 1.5)), label="tokens")
+        said = []
+        if mass:
+            whole = above(sums.mass.sum(axis=0), mass)
+            axes.plot(EDGES, whole, color=svg.ORANGE, label="sum of |gap|")
+            axes.plot(EDGES, above(sums.mass[0], mass), color=svg.TEAL, linewidth=1.1, label="of it, gap > 0")
+            axes.plot(EDGES, above(sums.mass[1], mass), color=svg.PURPLE, linewidth=1.1, label="of it, gap < 0")
+            for mark in marks:
+                at = int(np.searchsorted(EDGES, mark))
+                shares = percent(above(sums.tokens, tokens)[at]), percent(whole[at])
+                said.append(f"≥ {mark:g}: {shares[0]} of tokens, {shares[1]} of the sum")
+        for mark in marks:
+            axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
+        axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
+        axes.set(xlabel="threshold on |gap|, nats", ylabel="share at or above", xlim=(0, 10), ylim=(0, 1.02))
+        figure.legend(loc="outside upper left", ncols=4, columnspacing=1.2)
+        return svg.to_svg(figure)

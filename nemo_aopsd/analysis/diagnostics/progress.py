@@ -1,0 +1,205 @@
+"""Does progress r say something of the final answer? r against correctness, and how often the judge fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from nemo_aopsd import figures as svg
+from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio, share
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
+from nemo_aopsd.analysis.diagnostics.records_of import ALL_STEPS, Record, Steps, open_run, read_rollouts
+from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.grading import grade
+
+FIELDS = {
+    **{"response_text": str, "progress": int | float | None},
+    **{"judge_failed": bool | None, "judge_cut": bool | None},
+}
+# Bins of r; nothing and everything reached are atoms of their own.
+BINS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "r = 0": lambda r: r == 0,
+    "0 < r <= 1/4": lambda r: (r > 0) & (r <= 0.25),
+    "1/4 < r <= 1/2": lambda r: (r > 0.25) & (r <= 0.5),
+    "1/2 < r <= 3/4": lambda r: (r > 0.5) & (r <= 0.75),
+    "3/4 < r < 1": lambda r: (r > 0.75) & (r < 1),
+    "r = 1": lambda r: r == 1,
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One judged rollout; `progress` is None where the verdict could not be read."""
+
+    problem: str
+    epoch: int
+    progress: float | None
+    correct: bool
+    cut: bool
+
+
+@dataclass
+class _Tally:
+    judged: list[Judged] = field(default_factory=list)
+    num_rollouts: int = 0
+    num_ungradable: int = 0
+
+
+def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = ALL_STEPS) -> Result:
+    """r (eq:dag-progress) against the graded answer of every judged rollout. `problems`: instead of the run's file.
+
+    Raises UserError if the run judged nothing, or a rollout's problem is not in the file.
+    """
+    config = open_run(run)
+    file = problems or Path(config.data["train"]["data_path"])
+    answers = {problem.id: problem.answer for problem in load_problems(file)}
+    tally = _Tally()
+    for where, record in read_rollouts(run, FIELDS, steps):
+        _add(tally, record, where, answers, file)
+    if not tally.judged:
+        raise UserError(
+            f"{run}: none of {tally.num_rollouts} rollouts was judged (context {config.aopsd.context.kind}, curriculum "
+            f"{config.aopsd.curriculum.name}). Choose a run with context dag_frontier or curriculum competence."
+        )
+    read = [one for one in tally.judged if one.progress is not None]
+    bins = _bin_rows(tally.judged, read)
+    return Result(
+        name="progress",
+        title="Progress r against the final answer",
+        settings={"run": str(run), "problems": str(file), "judge": config.aopsd.judge.model, "steps": str(steps)},
+        samples={
+            "rollouts": tally.num_rollouts,
+            "judged": len(tally.judged),
+            "readable verdicts": len(read),
+            "of these correct": sum(one.correct for one in read),
+            "problems": len({one.problem for one in tally.judged}),
+            "answers that could not be graded": tally.num_ungradable,
+        },
+        tables=[
+            Table("Agreement", agreement(read)),
+            Table("Correct by bin of r", bins),
+            Table("The judge", _judge_rows(tally.judged)),
+        ],
+        figure=_figure(bins),
+        notes=[
+            "AUC: the chance that a correct response has a higher r than a wrong one, ties one half. Both numbers mix "
+            "problems of different difficulty, so they are no proof that r ranks the attempts at one problem.",
+            "r counts checkpoints of one reference route: a right answer by another route has a low r.",
+            "An answer that could not be graded counts as not correct.",
+        ],
+    )
+
+
+def agreement(read: Sequence[Judged]) -> list[dict]:
+    """Point-biserial correlation and AUC of r for correctness; undefined where r or correctness does not vary."""
+    if not read:
+        return [{"measure": measure, "value": Estimate(None, is_share=False)} for measure in _MEASURES]
+    levels, sums = _by_level(read)
+    found = estimate(sums, lambda totals: _agreement(totals, levels), is_share=False)
+    return [{"measure": measure, "value": value} for measure, value in zip(_MEASURES, found, strict=True)]
+
+
+_MEASURES = ("point-biserial correlation", "AUC")
+
+
+def _add(tally: _Tally, record: Record, where: str, answers: dict[str, str], file: Path) -> None:
+    tally.num_rollouts += 1
+    failed = record["judge_failed"]
+    if failed is None:
+        return
+    if record["problem_id"] not in answers:
+        raise UserError(f"{where}: problem {record['problem_id']!r} is not in {file}. Name its file: --problems FILE.")
+    if (record["progress"] is None) != failed:
+        raise UserError(f"{where}: `progress` {record['progress']} with `judge_failed` {failed}. Restore the file.")
+    graded = grade(record["response_text"], answers[record["problem_id"]])
+    tally.num_ungradable += graded.reason not in ("correct", "wrong", "no_answer")
+    progress = None if failed else float(record["progress"])
+    tally.judged.append(
+        Judged(record["problem_id"], record["epoch"], progress, graded.correct, bool(record["judge_cut"]))
+    )
+
+
+def _by_level(read: Sequence[Judged]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The values of r, ascending, [L]; and by problem how many responses had each, [wrong L, then correct L]."""
+    levels = np.unique([one.progress for one in read])
+    sums: dict[str, np.ndarray] = {}
+    for one in read:
+        counts = sums.setdefault(one.problem, np.zeros(2 * len(levels)))
+        counts[np.searchsorted(levels, one.progress) + one.correct * len(levels)] += 1
+    return levels, sums
+
+
+def _agreement(totals: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Both measures, [R, 2], of counts [R, 2 L]."""
+    wrong, correct = totals[:, : len(levels)], totals[:, len(levels) :]
+    num_wrong, num_correct = wrong.sum(axis=1), correct.sum(axis=1)
+    below = np.cumsum(wrong, axis=1) - wrong
+    auc = ratio((correct * (below + wrong / 2)).sum(axis=1), num_wrong * num_correct)
+    count = num_wrong + num_correct
+    mean = ratio((wrong + correct) @ levels, count)
+    squares = (wrong + correct) @ levels**2 - count * mean**2
+    spread = np.sqrt(np.where(squares > 1e-12 * count, squares, 0) * num_wrong * ratio(num_correct, count))
+    return np.stack([ratio(correct @ levels - num_correct * mean, spread), auc], axis=1)
+
+
+def _bin_rows(judged: Sequence[Judged], read: Sequence[Judged]) -> list[dict]:
+    progress = np.array([one.progress for one in read], dtype=float)
+    members = {name: [read[i] for i in np.flatnonzero(within(progress))] for name, within in BINS.items()}
+    members["unreadable verdict"] = [one for one in judged if one.progress is None]
+    return [_bin_row(name, inside) for name, inside in members.items()]
+
+
+def _bin_row(name: str, inside: Sequence[Judged]) -> dict:
+    known = [one.progress for one in inside if one.progress is not None]
+    correct = _count(inside, lambda one: one.correct)
+    return {
+        "bin": name,
+        "responses": len(inside),
+        "problems": len({one.problem for one in inside}),
+        "mean r": float(np.mean(known)) if known else None,
+        "correct": sum(one.correct for one in inside),
+        "share correct": share(correct, _count(inside)) if inside else Estimate(None),
+    }
+
+
+def _judge_rows(judged: Sequence[Judged]) -> list[dict]:
+    epochs = sorted({one.epoch for one in judged})
+    groups = {f"epoch {epoch + 1}": [one for one in judged if one.epoch == epoch] for epoch in epochs}
+    return [
+        {
+            "rollouts of": name,
+            "judged": len(group),
+            "unreadable": sum(one.progress is None for one in group),
+            "share unreadable": share(_count(group, lambda one: one.progress is None), _count(group)),
+            "attempt shown cut": sum(one.cut for one in group),
+        }
+        for name, group in {**groups, "all": judged}.items()
+    ]
+
+
+def _count(group: Sequence[Judged], chosen: Callable[[Judged], bool] = lambda one: True) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for one in group:
+        counts[one.problem] = counts.get(one.problem, 0) + chosen(one)
+    return counts
+
+
+def _figure(rows: Sequence[dict]) -> str:
+    shown = [row for row in rows if row["responses"]]
+    with drawing(6.4, 3.6) as (figure, axes):
+        shares = [row["share correct"] for row in shown]
+        colors = [svg.GREY if row["mean r"] is None else svg.BLUE for row in shown]
+        places = range(len(shown))
+        axes.bar(places, [one.value for one in shares], color=colors, width=0.7)
+        axes.errorbar(
+            places, [one.value for one in shares], yerr=error_bars(shares), fmt="none", ecolor=svg.INK, capsize=3
+        )
+        axes.set_xticks(places, [f"{row['bin'].replace(' verdict', '')}\nn = {row['responses']}" for row in shown])
+        axes.tick_params(axis="x", labelsize=8.5)
+        axes.grid(False, axis="x")
+        axes.set(ylabel="share with the right answer", ylim=(0, 1.02))
+        return svg.to_svg(figure)

@@ -1,0 +1,48 @@
+"""`report.html`: one run on one page. Self-contained, without scripts; every figure is redone from the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from nemo_aopsd.analysis.report import page, panels
+from nemo_aopsd.analysis.report.paper_sources import name_of
+from nemo_aopsd.analysis.report.read_run import read_run
+from nemo_aopsd.analysis.report.step_panels import step_panels
+from nemo_aopsd.files import atomic_write
+
+
+def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
+    """Write `run/report.html` and return its path. A run that was cut short gets what it has.
+
+    `others`: more runs, and evaluations of untrained models, for the tables that compare.
+    Raises UserError if a folder holds nothing to report, or a file in it is broken.
+    """
+    data = read_run(run)
+    graph, rollout = page.graph_panel(data)
+    environment = Environment(
+        loader=PackageLoader("nemo_aopsd.analysis.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = environment.get_template("report.html.jinja").render(
+        name=name_of(run),
+        tiles=page.headline(data),
+        facts=page.facts(data),
+        outcome=panels.outcome_panels(data),
+        method=panels.method_panels(data),
+        steps=step_panels(data),
+        graph=graph,
+        rollout=rollout,
+        examples=page.examples(data),
+        no_examples=panels.no_probes(data),
+        tables=page.tables(run, others),
+        commands=page.commands(data, others),
+    )
+    path = run / "report.html"
+    atomic_write(path, html)
+    return path

@@ -1,0 +1,215 @@
+"""The figures: numbers in, inline SVG out. Which run has which figure, and its caption, is `panels.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from nemo_aopsd import figures as svg
+from nemo_aopsd.analysis.report.measures import GapMass, bin_means, competence_counts, percent
+from nemo_aopsd.method.weighting import band_pass
+
+PALETTE = (svg.BLUE, svg.ORANGE, svg.TEAL, svg.PURPLE, svg.GOLD, svg.GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+WIDE, SMALL = 5.7, 4.4  # inches; on the page one half and one third of the column
+_PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g} %")
+STAGES = ("rollout", "judge", "teacher", "student", "probes", "update")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line over steps; NaN where the step has no value. `dots` draws points only."""
+
+    label: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    dots: bool = False
+
+
+def pass_at_k(evaluations: Sequence[Mapping], ks: Sequence[int]) -> str:
+    """pass@k by epoch with 95 % error bars."""
+    with svg.style():
+        figure, axes = _figure(WIDE, 3.5)
+        for index, k in enumerate(ks):
+            # Samplings may differ between evaluations, so a k can be absent from some.
+            shown = [evaluation for evaluation in evaluations if str(k) in evaluation["pass_at_k"]]
+            rates = np.array([evaluation["pass_at_k"][str(k)] for evaluation in shown])
+            bounds = [evaluation["pass_at_k_interval"][str(k)] for evaluation in shown]
+            errors = np.array([[bound["low"] for bound in bounds], [bound["high"] for bound in bounds]])
+            offset = (index - (len(ks) - 1) / 2) * 0.05
+            axes.errorbar(
+                np.array([evaluation["epoch"] for evaluation in shown]) + offset,
+                rates,
+                yerr=np.abs(errors - rates),
+                label=f"pass@{k}",
+                color=PALETTE[index % len(PALETTE)],
+                marker=MARKERS[index % len(MARKERS)],
+                capsize=3,
+                elinewidth=1.1,
+            )
+        axes.set(xlabel="epochs trained", ylim=(0, 1.02))
+        axes.set_xticks([evaluation["epoch"] for evaluation in evaluations])
+        axes.yaxis.set_major_formatter(_PERCENT)
+        figure.legend(loc="outside upper left", ncols=len(ks), columnspacing=1.4, handletextpad=0.5)
+        return _finish(figure, "pass-at-k", "pass@k by epoch")
+
+
+def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:
+    """One histogram an epoch, on shared axes. `histories`: (epoch, competences)."""
+    with svg.style():
+        figure = Figure(figsize=(WIDE, 0.7 + 0.95 * len(histories)), layout="constrained")
+        all_axes = figure.subplots(len(histories), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        edges = np.linspace(0, 1, 11)
+        for axes, (epoch, values) in zip(all_axes, histories, strict=True):
+            axes.bar(edges[:-1], competence_counts(values), width=0.096, align="edge", color=svg.BLUE)
+            mean = float(np.mean(values))
+            axes.axvline(mean, color=svg.ORANGE, linewidth=1.6)
+            axes.set_title(f"after {epoch} epoch{'' if epoch == 1 else 's'}: mean {mean:.2f}")
+            axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        all_axes[-1].set(xlabel="competence", xlim=(0, 1))
+        figure.supylabel("problems", fontsize=10.5)
+        return _finish(figure, "competence", "Histogram of competence by epoch")
+
+
+def gap_mass(gaps: GapMass, marks: Sequence[float]) -> str:
+    """Share of tokens and of gap mass with |gap| at or above a threshold, over thresholds."""
+    with svg.style():
+        figure, axes = _figure(WIDE, 3.5)
+        tokens, mass = gaps.shares()
+        for label, shares, color, line in (
+            ("share of the sum of |gap|", mass, svg.ORANGE, "-"),
+            ("share of tokens", tokens, svg.BLUE, (0, (5, 1.5))),
+        ):
+            at_marks = [float(shares[np.flatnonzero(gaps.edges == mark)[0]]) for mark in marks]
+            axes.plot(gaps.edges, shares, color=color, linestyle=line, label=label)
+            axes.plot(marks, at_marks, "o", color=color)
+        said = []
+        for mark in marks:
+            axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
+            token_share, mass_share = gaps.at(mark)
+            said.append(f"≥ {mark:g}: {percent(token_share)} of tokens, {percent(mass_share)} of the sum")
+        axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
+        axes.set(xlabel="threshold on |gap|, nats", ylim=(0, 1.02), xlim=(0, _reach(gaps.edges, mass)))
+        axes.yaxis.set_major_formatter(_PERCENT)
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
+        return _finish(figure, "gap-mass", "Share of tokens and of gap mass over the gap threshold")
+
+
+def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[float, float]) -> str:
+    """L_t by sign of the gap, with the weight that each value gets."""
+    with svg.style():
+        figure = Figure(figsize=(WIDE, 4.3), layout="constrained")
+        top = max([*positive, *negative, 2 * max(betas)])
+        edges = np.linspace(0, min(top, 10.0), 31)
+        grid = np.linspace(0, edges[-1], 200)
+        for axes, values, beta, sign, color in zip(
+            figure.subplots(2, 1, sharex=True), (positive, negative), betas, "><", (svg.BLUE, svg.TEAL), strict=True
+        ):
+            counts, _, _ = axes.hist(np.minimum(values, edges[-1]), bins=edges, color=color, alpha=0.75)
+            axes.set_ylim(0, 1.05 * max(1, counts.max()))
+            axes.set_title(f"gap {sign} 0: n = {len(values)}, β = {beta:g}")
+            axes.set_ylabel("probes")
+            axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+            twin = axes.twinx()
+            twin.plot(grid, [band_pass(float(nll), beta) for nll in grid], color=svg.ORANGE)
+            twin.plot([beta], [1.0], marker="v", color=svg.ORANGE)
+            twin.set_ylim(0, 1.12)
+            twin.set_yticks([0, 0.5, 1])
+            twin.set_ylabel("weight w(L)", color=svg.ORANGE)
+            twin.grid(False)
+        axes.set(xlabel="L, nats a token", xlim=(0, edges[-1]))
+        return _finish(
+            figure, "nll", "Histogram of the continuation surprisal by sign of the gap, with the weight curve"
+        )
+
+
+def by_step(
+    name: str, label: str, lines: Sequence[Series], *, unit: str = "", share: bool = False, wide: bool = False
+) -> str:
+    """One or a few lines over steps. `share` shows values in percent, from 0."""
+    with svg.style():
+        figure, axes = _figure(WIDE, 3.5) if wide else _figure(SMALL, 2.45)
+        for index, line in enumerate(lines):
+            color, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+            if line.dots:
+                axes.plot(line.steps, line.values, "D", color=color, label=line.label, zorder=4)
+            else:
+                _plot_line(axes, line, color, marker)
+        axes.set(xlabel="step", ylabel=unit)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.margins(y=0.12)
+        first, last = min(line.steps[0] for line in lines), max(line.steps[-1] for line in lines)
+        pad = max(0.5, 0.03 * (last - first))
+        axes.set_xlim(first - pad, last + pad)
+        if share:
+            _percent_axis(axes, [value for line in lines for value in line.values])
+        if len(lines) > 1:
+            figure.legend(loc="outside upper left", ncols=len(lines), columnspacing=1.2, handletextpad=0.5)
+        return _finish(figure, name, label)
+
+
+def stage_times(rows: Sequence[Mapping[str, float]]) -> str:
+    """Stacked seconds by step, one bar a step or the mean of a few."""
+    with svg.style():
+        figure, axes = _figure(WIDE, 3.1)
+        seconds = [[row.get(f"time/{stage}") or 0.0 for stage in STAGES] for row in rows]
+        means, size = bin_means(seconds, max_bins=40)
+        places = rows[0]["step"] + size * np.arange(len(means)) + (size - 1) / 2
+        base = np.zeros(len(means))
+        for index, stage in enumerate(STAGES):
+            axes.bar(places, means[:, index], 0.82 * size, base, color=PALETTE[index], label=stage)
+            base += means[:, index]
+        axes.set(xlabel="step", ylabel="seconds")
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.grid(False, axis="x")
+        figure.legend(
+            loc="outside upper left", ncols=len(STAGES), columnspacing=1.0, handlelength=1.0, handletextpad=0.4
+        )
+        return _finish(figure, "stage-times", "Seconds by stage and step")
+
+
+def group_size(num_steps: int) -> int:
+    """About how many steps one point of a line stands for, so that it has at most 60 points."""
+    return 1 if num_steps <= 120 else math.ceil(num_steps / 60)
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _finish(figure: Figure, name: str, label: str) -> str:
+    return svg.to_inline_svg(svg.to_svg(figure), name, label)
+
+
+def _plot_line(axes: Axes, line: Series, color: str, marker: str) -> None:
+    """The values; behind the means of groups of steps where there are many."""
+    size = group_size(len(line.steps))
+    if size == 1:
+        shown = marker if len(line.steps) <= 30 else None
+        axes.plot(line.steps, line.values, marker=shown, markersize=3.5, color=color, label=line.label)
+        return
+    axes.plot(line.steps, line.values, color=color, linewidth=0.6, alpha=0.35)
+    rows = np.column_stack([line.steps, line.values])
+    groups = np.array_split(rows, math.ceil(len(rows) / size))  # of even size, so that no last point stands on few
+    known = [group[~np.isnan(group[:, 1])] for group in groups]
+    means = np.array([group.mean(axis=0) for group in known if len(group)])
+    axes.plot(means[:, 0], means[:, 1], color=color, label=line.label)
+
+
+def _reach(edges: np.ndarray, mass: np.ndarray) -> float:
+    """Where the mass above the threshold has all but gone, at least 3 nats."""
+    return max(3.0, float(edges[np.searchsorted(-mass, -0.005, side="left").clip(max=len(edges) - 1)]))
+
+
+def _percent_axis(axes: Axes, values: Sequence[float]) -> None:
+    top = max((value for value in values if not math.isnan(value)), default=0.0)
+    axes.set_ylim(0, min(1.12 * top, 1.03) if top > 0 else 0.05)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(_PERCENT)

@@ -1,0 +1,202 @@
+"""What OUT holds, and whether a suite may go on in it.
+
+suite.json                     settings of each member and fingerprints of the problems, to notice a change
+NAME/config.yaml               the member's config: `aopsd train` takes it
+NAME/seed_0/                   a run folder
+NAME/seed_0.log                all that its processes said, the last one at the end
+NAME/seed_0.finished.json      there once the run is complete
+results.md, results.csv, results.svg
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nemo_aopsd.analysis.suite.spec import Suite
+from nemo_aopsd.config.load import flatten, load_config, to_yaml
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write, read_json
+from nemo_aopsd.run.folder import path_override
+
+# Of a run, not of its member.
+_PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")
+# What the evaluation of the untrained model depends on, besides the seed and the problems.
+_EVALUATION = ("aopsd.engine", "aopsd.prompts", "aopsd.thinking.student", "aopsd.evaluation.", "policy.")
+_UPDATE_ONLY = ("policy.optimizer.", "policy.train_micro_batch_size", "policy.max_grad_norm")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One member with one seed."""
+
+    member: str
+    seed: int
+    out: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.member}/seed_{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.member / f"seed_{self.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"seed_{self.seed}.log")
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder.with_name("config.yaml")
+
+    @property
+    def finished_file(self) -> Path:
+        return self.folder.with_name(f"seed_{self.seed}.finished.json")
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished_file.is_file()
+
+    @property
+    def is_begun(self) -> bool:
+        return (self.folder / "config.yaml").is_file()
+
+    def arguments(self) -> list[str]:
+        """Of the `aopsd` command; a run that has begun goes on."""
+        words = ["train", str(self.config_file), path_override("logger.log_dir", self.folder)]
+        words.append(f"aopsd.seed={self.seed}")
+        return [*words, "--resume", str(self.folder)] if self.is_begun else words
+
+    def config(self) -> Config:
+        """Read anew from the member's file. Raises UserError."""
+        return load_config(self.config_file, [path_override("logger.log_dir", self.folder), f"aopsd.seed={self.seed}"])
+
+
+def write_configs(suite: Suite, out: Path) -> None:
+    """The config file of each member under `out`."""
+    shared = out / "shared.yaml"
+    _write_yaml(shared, [suite.config], suite.settings)
+    for member in suite.members:
+        _write_yaml(Run(member.name, 0, out).config_file, [Path("..") / shared.name, member.file], member.settings)
+
+
+def load_configs(suite: Suite, out: Path) -> dict[str, Config]:
+    """What those files say, by member. Raises UserError, with the member's name, if one is wrong."""
+    return {member.name: _load(member.name, suite, out) for member in suite.members}
+
+
+def _load(member: str, suite: Suite, out: Path) -> Config:
+    try:
+        return Run(member, 0, out).config()
+    except UserError as error:
+        # The files under `out` are ours, and may be gone by now: what to mend is the suite.
+        text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
+        raise UserError(f"{suite.path}: member `{member}`: {text}") from error
+
+
+def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]) -> None:
+    tree = {"defaults": [str(parent) for parent in parents], **settings}
+    atomic_write(path, OmegaConf.to_yaml(OmegaConf.create(tree)))
+
+
+@contextmanager
+def preparing(out: Path) -> Iterator[None]:
+    """One process at a time writes what is not of a single run: elements of a job array begin together."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".prepare").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> list[str]:
+    """Raise UserError if runs in `out` were made with other settings or problems; lines on what else is new.
+
+    `problems` are fingerprints by the names of their files.
+    """
+    path = out / "suite.json"
+    if not path.is_file():
+        return []
+    before = _read_suite(out)
+    kept = {name: leaves for name, leaves in before["members"].items() if any((out / name).glob("seed_*/config.yaml"))}
+    now = {name: _leaves(config) for name, config in configs.items()}
+    changes = [
+        f"  {name}: {key}: {kept[name].get(key)!r} -> {now[name].get(key)!r}"
+        for name in kept.keys() & now.keys()
+        for key in sorted(kept[name] | now[name])
+        if kept[name].get(key) != now[name].get(key)
+    ]
+    if kept:
+        changes += [f"  the problems in {file}" for file in problems if problems[file] != before["problems"].get(file)]
+    if changes:
+        raise UserError(
+            f"{out}: the runs there were made with other settings or problems:\n" + "\n".join(sorted(changes)) + "\n"
+            "Restore them, choose another --out, or delete the folders of the members that changed to run them anew."
+        )
+    gone = sorted(kept.keys() - now.keys())
+    lines = [f"new since the last time: {', '.join(sorted(now.keys() - before['members'].keys()))}"]
+    lines += [f"no longer in the suite: {', '.join(gone)}; their runs stay, the table leaves them out"]
+    return [line for line, found in zip(lines, (now.keys() - before["members"].keys(), gone), strict=True) if found]
+
+
+def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> None:
+    """Write what `check_unchanged` will compare with; members of earlier calls are kept in it."""
+    path = out / "suite.json"
+    before = _read_suite(out)["members"] if path.is_file() else {}
+    members = before | {name: _leaves(config) for name, config in configs.items()}
+    atomic_write(path, json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
+
+
+def current_config(run: Run) -> Config:
+    """Of a run about to start. Raises UserError if a file that makes it has changed since the suite was started."""
+    config = run.config()
+    expected, found = _remembered(run), _leaves(config)
+    changed = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
+    if changed:
+        raise UserError(f"not started: its config says another {', '.join(changed)} than when the suite was started")
+    return config
+
+
+def share_evaluation(source: Run, target: Run, config: Config) -> bool:
+    """Give `target`, not begun yet, the evaluation of the untrained model that `source` has made; False if it differs.
+
+    A run with its config and that evaluation is one that stopped before its first step, and goes on from there.
+    """
+    summary = source.folder / "eval" / "epoch_000.json"
+    alike = _of_evaluation(_remembered(source)) == _of_evaluation(_leaves(config))
+    if target.is_begun or not summary.is_file() or not alike:
+        return False
+    (target.folder / "eval").mkdir(parents=True, exist_ok=True)
+    atomic_write(target.folder / "config.yaml", to_yaml(config))
+    for name in ("epoch_000.settings.json", "epoch_000.jsonl", "epoch_000.json"):  # the summary says that all is there
+        beside = target.folder / "eval" / f".{name}.partial"
+        shutil.copyfile(summary.with_name(name), beside)
+        os.replace(beside, target.folder / "eval" / name)
+    return True
+
+
+def _leaves(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in flatten(config.raw).items() if key not in _PLACES}
+
+
+def _remembered(run: Run) -> dict[str, Any]:
+    return _read_suite(run.out)["members"][run.member]
+
+
+def _read_suite(out: Path) -> dict[str, Any]:
+    return read_json(out / "suite.json", "members", "problems", remedy="Restore it, or choose another --out.")
+
+
+def _of_evaluation(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in leaves.items() if k.startswith(_EVALUATION) and not k.startswith(_UPDATE_ONLY)}

@@ -1,0 +1,160 @@
+"""What the runs of a suite measured: per member, over the seeds that are complete.
+
+Every run is compared with its own evaluation before training (`base`) and with the reference's run of the same seed,
+problem by problem.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_aopsd.analysis.suite.folder import Run
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_journal
+from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval, pass_at_k
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One complete run: evaluations before and after training, and its steps' metrics."""
+
+    seed: int
+    before: Summary
+    after: Summary
+    steps: list[Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of pass@1, a fraction. `interval` is over problems and seeds; `by_problem` takes the trained models as given."""
+
+    mean: float
+    interval: tuple[float, float]
+    by_problem: tuple[float, float]
+    num_seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One member. `pass_at_k` by k; `correct` of `responses` and `solved` of `problems` are over all seeds.
+
+    `seconds_per_step`, `bytes_per_token` are None where no step tells them; `bytes_per_token` is what the update reads
+    of the supervision of one response token.
+    """
+
+    member: str
+    seeds: list[int]
+    pass_at_k: dict[int, float]
+    interval: tuple[float, float]  # of pass@1
+    by_seed: list[float]  # pass@1, in the order of `seeds`
+    correct: int
+    responses: int
+    solved: int
+    problems: int
+    against_base: Difference | None
+    against_reference: Difference | None
+    steps: float  # a seed, as the next one
+    response_tokens: float
+    seconds_per_step: float | None
+    bytes_per_token: float | None
+
+
+def measure(run: Run) -> Measured:
+    """Read a finished run. Raises UserError if its files are not those of one."""
+    files = sorted((run.folder / "eval").glob("epoch_[0-9]*[0-9].json"))
+    if not files:
+        raise UserError(
+            f"{run.folder}: marked as finished, but without an evaluation. Delete {run.finished_file} to run it again."
+        )
+    steps = read_journal(run.folder / "metrics.jsonl", "step", "rollout/count", "rollout/mean_tokens")
+    return Measured(run.seed, _evaluation(files[0]), _evaluation(files[-1]), steps)
+
+
+def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None) -> list[Row]:
+    """A row a member that has a complete run. Raises UserError where evaluations are of different problems."""
+    against = {run.seed: run.after for run in measured.get(reference or "", ())}
+    return [_row(name, runs, against if name != reference else {}) for name, runs in measured.items() if runs]
+
+
+def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Summary]) -> Row:
+    after = _rates([run.after for run in runs], runs[0].after)
+    n = runs[0].after["num_samples"]
+    counts = [count for run in runs for count in run.after["correct_per_problem"].values()]
+    trained = [run for run in runs if run.steps]
+    return Row(
+        member=name,
+        seeds=[run.seed for run in runs],
+        pass_at_k={k: math.fsum(pass_at_k(n, count, k) for count in counts) / len(counts) for k in range(1, n + 1)},
+        interval=crossed_bootstrap_interval(after),
+        by_seed=after.mean(axis=1).tolist(),
+        correct=sum(counts),
+        responses=n * len(counts),
+        solved=sum(count > 0 for count in counts),
+        problems=len(counts),
+        against_base=_difference([(run.before, run.after) for run in trained]),
+        against_reference=_difference([(reference[run.seed], run.after) for run in runs if run.seed in reference]),
+        steps=_mean([len(run.steps) for run in runs]),
+        response_tokens=_mean([_response_tokens(run.steps) for run in runs]),
+        seconds_per_step=_mean_of("time/step", runs),
+        bytes_per_token=_mean_of("train/supervision_bytes_per_token", runs),
+    )
+
+
+def _difference(pairs: Sequence[tuple[Summary, Summary]]) -> Difference | None:
+    """Second less first of each pair, a pair a seed."""
+    if not pairs:
+        return None
+    first, second = (_rates([pair[side] for pair in pairs], pairs[0][0]) for side in (0, 1))
+    return Difference(
+        mean=float((second - first).mean()),
+        interval=crossed_bootstrap_interval(second - first),
+        by_problem=paired_bootstrap_interval(first.mean(axis=0), second.mean(axis=0)),
+        num_seeds=len(pairs),
+    )
+
+
+def _rates(summaries: Sequence[Summary], like: Summary) -> np.ndarray:
+    """Share of correct samples, [summaries, problems], problems in the order of `like`."""
+    problems = list(like["correct_per_problem"])
+    for summary in summaries:
+        odd = sorted(summary["correct_per_problem"].keys() ^ set(problems))
+        if odd:
+            raise UserError(
+                f"evaluations of different problems: {len(odd)} are in one only, such as {odd[0]!r}. "
+                "Delete the runs of one kind."
+            )
+    counts = [[summary["correct_per_problem"][problem] for problem in problems] for summary in summaries]
+    return np.array(counts) / np.array([[summary["num_samples"]] for summary in summaries])
+
+
+def _response_tokens(steps: Sequence[Mapping[str, float]]) -> float:
+    return math.fsum(step["rollout/count"] * step["rollout/mean_tokens"] for step in steps)
+
+
+def _mean_of(key: str, runs: Sequence[Measured]) -> float | None:
+    """Over all steps of all runs; None unless each step tells it."""
+    values = [step.get(key) for run in runs for step in run.steps]
+    return None if not values or None in values else _mean(values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _evaluation(file: Path) -> Summary:
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+        if summary["num_samples"] >= 1 and summary["correct_per_problem"]:
+            return summary
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file}: no results of an evaluation ({type(error).__name__}: {error}).") from error
+    raise UserError(f"{file}: an evaluation without a sample.")

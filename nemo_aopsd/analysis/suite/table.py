@@ -1,0 +1,119 @@
+"""The results of a suite as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from nemo_aopsd.analysis.suite.processes import Failure
+from nemo_aopsd.analysis.suite.results import Difference, Row
+
+_NONE = "-"
+_NOTES = """\
+pass@1 is the mean over seeds, problems and samples; pass@k the unbiased estimator 1 - C(n-c, k) / C(n, k). Counts are
+over all seeds. Intervals are 95 %, paired by problem and seed, from a bootstrap that resamples problems and seeds (with
+one seed: problems only); no correction for many comparisons is made. `base` is the model before training, as each run
+evaluated it. Steps and tokens are those of one seed; supervision is what the update reads of one response token.
+"""
+
+
+def markdown(title: str, command: str, rows: Sequence[Row], reference: str | None, failures: Sequence[Failure]) -> str:
+    """A page that shows `results.svg` beside it; it names what failed and what no step told."""
+    parts = [f"# {title}", f"`{command}`"]
+    if rows:
+        most = max(rows[0].pass_at_k)
+        parts.append(_table(_header(most, reference), [_cells(row, most, reference) for row in rows]))
+        parts.append(_NOTES + _missing_note(rows))
+        parts.append("![pass@1 and differences](results.svg)")
+        parts += ["## pass@1 of each seed", _by_seed(rows)]
+    if failures:
+        lines = [f"- {failure.run.label}: {failure.reason} (`{failure.run.log}`)" for failure in failures]
+        parts += ["## Failed", "\n".join(lines), "The same command tries them again."]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def csv_text(rows: Sequence[Row], reference: str | None) -> str:
+    """A line a member, with all digits; an empty cell where there is no value."""
+    records = [_record(row, reference) for row in rows]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(records[0]) if records else ["member"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return buffer.getvalue()
+
+
+def _header(most: int, reference: str | None) -> list[str]:
+    many = [f"pass@{most}", "solved"] if most > 1 else []
+    against = ["against base"] + ([f"against {reference}"] if reference else [])
+    costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
+    return ["member", "seeds", "pass@1", "correct", *many, *against, *costs]
+
+
+def _cells(row: Row, most: int, reference: str | None) -> list[str]:
+    many = [_percent(row.pass_at_k[most]), f"{row.solved:,} of {row.problems:,}"] if most > 1 else []
+    against = [row.against_base] + ([row.against_reference] if reference else [])
+    return [
+        row.member,
+        str(len(row.seeds)),
+        f"{_percent(row.pass_at_k[1])} [{100 * row.interval[0]:.1f}, {100 * row.interval[1]:.1f}]",
+        f"{row.correct:,} of {row.responses:,}",
+        *many,
+        *(_difference(found) for found in against),
+        _NONE if row.seconds_per_step is None else f"{row.seconds_per_step:.2f}",
+        f"{row.steps:.0f}",
+        f"{row.response_tokens:,.0f}",
+        _NONE if row.bytes_per_token is None else f"{row.bytes_per_token:.1f}",
+    ]
+
+
+def _difference(found: Difference | None) -> str:
+    if found is None:
+        return _NONE
+    low, high = found.interval
+    return f"{100 * found.mean:+.1f} pp [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _missing_note(rows: Sequence[Row]) -> str:
+    silent = [row.member for row in rows if row.steps and row.bytes_per_token is None]
+    if not silent:
+        return ""
+    return (
+        f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, or its "
+        "whole distribution is formed inside the update.\n"
+    )
+
+
+def _by_seed(rows: Sequence[Row]) -> str:
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    lines = []
+    for row in rows:
+        found = dict(zip(row.seeds, row.by_seed, strict=True))
+        lines.append([row.member, *(_percent(found[seed]) if seed in found else _NONE for seed in seeds)])
+    return _table(["member", *(f"seed {seed}" for seed in seeds)], lines)
+
+
+def _record(row: Row, reference: str | None) -> dict[str, object]:
+    record: dict[str, object] = {"member": row.member, "seeds": len(row.seeds)}
+    record |= {f"pass@{k}": value for k, value in row.pass_at_k.items()}
+    record |= {"pass@1 low": row.interval[0], "pass@1 high": row.interval[1]}
+    record |= {"correct": row.correct, "responses": row.responses, "solved": row.solved, "problems": row.problems}
+    against = {"base": row.against_base} | ({reference: row.against_reference} if reference else {})
+    for name, found in against.items():
+        ends = ("", "") if found is None else found.interval
+        fixed = ("", "") if found is None else found.by_problem
+        record |= {f"against {name}": "" if found is None else found.mean}
+        record |= {f"against {name} low": ends[0], f"against {name} high": ends[1]}
+        record |= {f"against {name} by problem low": fixed[0], f"against {name} by problem high": fixed[1]}
+        record |= {f"against {name} seeds": 0 if found is None else found.num_seeds}
+    record |= {"steps": row.steps, "response tokens": row.response_tokens}
+    record |= {"seconds per step": "" if row.seconds_per_step is None else row.seconds_per_step}
+    return record | {"supervision bytes per token": "" if row.bytes_per_token is None else row.bytes_per_token}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows])
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.1f} %"
