@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.step_cost_nemo import STAGES, arm_named, make_config
-from nemo_aopsd.plan import Plan, make_plan
-from nemo_aopsd.plan.compare import compare
-from nemo_aopsd.plan.fitting import fit, with_fit
-from nemo_aopsd.plan.stages import add, optimizer, step_terms, times
+from nemo_aopsd.cluster.plan import Plan, make_plan
+from nemo_aopsd.cluster.plan.compare import compare
+from nemo_aopsd.cluster.plan.fitting import fit, with_fit
+from nemo_aopsd.cluster.plan.stages import add, optimizer, step_terms, times
 
 NOTHING = 0.01  # seconds: a stage that was passed through
 

@@ -12,8 +12,8 @@ from nemo_aopsd.cli_methods import MethodName, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
+    from nemo_aopsd.cluster.doctor.result import Check
     from nemo_aopsd.config.schema import Config
-    from nemo_aopsd.doctor.result import Check
 
 
 def mount(app: typer.Typer) -> None:
@@ -33,8 +33,8 @@ def doctor(
     """
     from rich.console import Console
 
-    from nemo_aopsd.doctor import diagnose, look_around, show
-    from nemo_aopsd.doctor.result import EXIT_CODES, worst
+    from nemo_aopsd.cluster.doctor import diagnose, look_around, show
+    from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
 
     settings = load_if_named(config, overrides, method)
     diagnosis = diagnose(settings, look_around())
@@ -50,7 +50,7 @@ def doctor(
 def _check_settings(config: Config) -> Check:
     """The engine's own check, as `aopsd train --check` makes it."""
     from nemo_aopsd.cli import engine_module
-    from nemo_aopsd.doctor.result import ERROR, OK, Check
+    from nemo_aopsd.cluster.doctor.result import ERROR, OK, Check
 
     expected = f"settings that aopsd.engine={config.aopsd.engine} can work with"
     try:

@@ -14,9 +14,9 @@ from nemo_aopsd.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nemo_aopsd.cluster.plan import Plan
+    from nemo_aopsd.cluster.plan.measured import Measured
     from nemo_aopsd.config.schema import Config
-    from nemo_aopsd.plan import Plan
-    from nemo_aopsd.plan.measured import Measured
 
 DEFAULT_GPU = "h100"
 
@@ -84,7 +84,7 @@ def _keep_inputs(out: Path | None, runs: list[Path], constants: Path | None) -> 
 
 
 def _plan(config: Config, machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:
-    from nemo_aopsd.plan import make_plan, show
+    from nemo_aopsd.cluster.plan import make_plan, show
 
     made = make_plan(config, *machine)
     if scaling and (as_json or made.setup.is_local):
@@ -98,8 +98,8 @@ def _plan(config: Config, machine: tuple, scaling: bool, as_json: bool, console:
 
 
 def _scale(made: Plan, console: Console) -> None:
-    from nemo_aopsd.plan import show
-    from nemo_aopsd.plan.scaling import scaling
+    from nemo_aopsd.cluster.plan import show
+    from nemo_aopsd.cluster.plan.scaling import scaling
 
     rows, per_gpu = made.work.rows, made.work.rows / made.setup.layout.gpus
     console.print()
@@ -116,12 +116,12 @@ def _fit(
 ) -> None:
     from dataclasses import replace
 
+    from nemo_aopsd.cluster.plan import of_run, show
+    from nemo_aopsd.cluster.plan.compare import compare
+    from nemo_aopsd.cluster.plan.constants import write_fit
+    from nemo_aopsd.cluster.plan.fitting import fit, with_fit
+    from nemo_aopsd.cluster.plan.measured import read_run
     from nemo_aopsd.files import atomic_write
-    from nemo_aopsd.plan import of_run, show
-    from nemo_aopsd.plan.compare import compare
-    from nemo_aopsd.plan.constants import write_fit
-    from nemo_aopsd.plan.fitting import fit, with_fit
-    from nemo_aopsd.plan.measured import read_run
 
     measured = [read_run(run) for run in runs]
     planned = [(run, of_run(run, _gpu_of(run, gpu), gpus, constants)) for run in measured]
@@ -140,7 +140,7 @@ def _fit(
 def _gpu_of(run: Measured, gpu: str | None) -> str:
     """What the run was on. A run of the local engine may have been on anything, so it has to be said."""
     if gpu is None and run.config.aopsd.engine == "local":
-        from nemo_aopsd.plan.constants import gpu_kinds
+        from nemo_aopsd.cluster.plan.constants import gpu_kinds
 
         kinds = ", ".join(gpu_kinds())
         raise UserError(f"{run.folder}: a run of aopsd.engine=local, which tells no device. Add --gpu: one of {kinds}.")
@@ -148,9 +148,9 @@ def _gpu_of(run: Measured, gpu: str | None) -> str:
 
 
 def _compare(run: Path, gpu: str | None, gpus: int | None, constants: Path | None, console: Console) -> None:
-    from nemo_aopsd.plan import of_run, show
-    from nemo_aopsd.plan.compare import compare
-    from nemo_aopsd.plan.measured import read_run
+    from nemo_aopsd.cluster.plan import of_run, show
+    from nemo_aopsd.cluster.plan.compare import compare
+    from nemo_aopsd.cluster.plan.measured import read_run
 
     measured = read_run(run)
     made = of_run(measured, _gpu_of(measured, gpu), gpus, constants)

@@ -17,8 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
-from nemo_aopsd.config.load import load_config
-from nemo_aopsd.doctor import (
+from nemo_aopsd.cluster.doctor import (
     Surroundings,
     diagnose,
     look_around,
@@ -29,8 +28,9 @@ from nemo_aopsd.doctor import (
     versions,
     workers,
 )
-from nemo_aopsd.doctor.result import Check, run, worst
-from nemo_aopsd.worker_classes import WORKERS
+from nemo_aopsd.cluster.doctor.result import Check, run, worst
+from nemo_aopsd.cluster.worker_classes import WORKERS
+from nemo_aopsd.config.load import load_config
 
 REPO = Path(__file__).parents[1]
 CONFIGS = REPO / "examples/configs"

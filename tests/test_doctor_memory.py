@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nemo_aopsd.cluster.doctor import fit, memory
+from nemo_aopsd.cluster.doctor.model_size import read_size
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.doctor import fit, memory
-from nemo_aopsd.doctor.model_size import read_size
 from nemo_aopsd.errors import UserError
 
 CONFIGS = Path(__file__).parents[1] / "examples/configs"

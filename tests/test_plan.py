@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import plan_step_cost
+from nemo_aopsd.cluster.doctor import memory
+from nemo_aopsd.cluster.doctor.fit import FULL
+from nemo_aopsd.cluster.plan import make_plan, paper_overhead
+from nemo_aopsd.cluster.plan.compare import compare
+from nemo_aopsd.cluster.plan.constants import gpu_kinds, read_constants, read_gpu
+from nemo_aopsd.cluster.plan.models import find_size, published
+from nemo_aopsd.cluster.plan.scaling import best, scaling
+from nemo_aopsd.cluster.plan.setup import spread
+from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, probe, read, refit, score, step_terms, update
+from nemo_aopsd.cluster.plan.work import active_parameters, forward_flops, weight_bytes_read
+from nemo_aopsd.cluster.plan.workload import from_config
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.doctor import memory
-from nemo_aopsd.doctor.fit import FULL
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.plan import make_plan, paper_overhead
-from nemo_aopsd.plan.compare import compare
-from nemo_aopsd.plan.constants import gpu_kinds, read_constants, read_gpu
-from nemo_aopsd.plan.models import find_size, published
-from nemo_aopsd.plan.scaling import best, scaling
-from nemo_aopsd.plan.setup import spread
-from nemo_aopsd.plan.stages import Setup, answer, decode, probe, read, refit, score, step_terms, update
-from nemo_aopsd.plan.work import active_parameters, forward_flops, weight_bytes_read
-from nemo_aopsd.plan.workload import from_config
 
 CONFIGS = Path(__file__).parents[1] / "examples/configs"
 CONFIG = CONFIGS / "aopsd_qwen3_4b_megatron.yaml"

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli import app
 from nemo_aopsd.cli_plan import _gpu_of
+from nemo_aopsd.cluster.plan import make_plan
+from nemo_aopsd.cluster.plan.compare import compare
+from nemo_aopsd.cluster.plan.constants import read_constants, write_fit
+from nemo_aopsd.cluster.plan.fitting import fit, with_fit
+from nemo_aopsd.cluster.plan.measured import read_run
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.plan import make_plan
-from nemo_aopsd.plan.compare import compare
-from nemo_aopsd.plan.constants import read_constants, write_fit
-from nemo_aopsd.plan.fitting import fit, with_fit
-from nemo_aopsd.plan.measured import read_run
 from tests.fake_run import write_run
 
 REPO = Path(__file__).parents[1]

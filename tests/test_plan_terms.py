@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from nemo_aopsd.cluster.doctor.memory import read_layout
+from nemo_aopsd.cluster.doctor.model_size import Layer, ModelSize
+from nemo_aopsd.cluster.plan import before_training, make_plan
+from nemo_aopsd.cluster.plan.constants import GPU, read_constants
+from nemo_aopsd.cluster.plan.stages import Setup, step_terms
+from nemo_aopsd.cluster.plan.workload import Workload, from_config
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.doctor.memory import read_layout
-from nemo_aopsd.doctor.model_size import Layer, ModelSize
-from nemo_aopsd.plan import before_training, make_plan
-from nemo_aopsd.plan.constants import GPU, read_constants
-from nemo_aopsd.plan.stages import Setup, step_terms
-from nemo_aopsd.plan.workload import Workload, from_config
 
 CONFIGS = Path(__file__).parents[1] / "examples/configs"
 CLUSTER, TINY = CONFIGS / "aopsd_qwen3_4b_megatron.yaml", CONFIGS / "aopsd_tiny_cpu.yaml"

@@ -23,11 +23,11 @@ from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm import VllmGeneration
 from nemo_rl.models.policy.lm_policy import Policy
 
+from nemo_aopsd.cluster.worker_classes import WORKERS
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.worker_classes import WORKERS
 
 _UNBOUNDED = 1_000_000  # steps, for a schedule of a run without a limit of its own
 

@@ -11,12 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import ceil
 
-from nemo_aopsd.doctor import memory
-from nemo_aopsd.doctor.memory import FP32, Layout
-from nemo_aopsd.doctor.model_size import ModelSize
-from nemo_aopsd.plan.constants import GPU
-from nemo_aopsd.plan.work import forward_flops, weight_bytes_read
-from nemo_aopsd.plan.workload import Workload
+from nemo_aopsd.cluster.doctor import memory
+from nemo_aopsd.cluster.doctor.memory import FP32, Layout
+from nemo_aopsd.cluster.doctor.model_size import ModelSize
+from nemo_aopsd.cluster.plan.constants import GPU
+from nemo_aopsd.cluster.plan.work import forward_flops, weight_bytes_read
+from nemo_aopsd.cluster.plan.workload import Workload
 
 STAGES = ("refit", "rollout", "judge", "student", "teacher", "probes", "update")
 Terms = dict[str, float]  # constant -> seconds at the data sheet's rate, or a count

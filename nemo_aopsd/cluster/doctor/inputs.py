@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, Check
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.doctor.result import ERROR, OK, Check
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.preflight import check_inputs
 

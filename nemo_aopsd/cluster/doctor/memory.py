@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from nemo_aopsd.cluster.doctor.model_size import Layer, ModelSize
 from nemo_aopsd.config.checks import select
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.doctor.model_size import Layer, ModelSize
 
 TRAIN, SAMPLE = "training", "sampling"
 CONTEXT = 2.5e9  # CUDA context, NCCL buffers and workspaces of one process: an estimate

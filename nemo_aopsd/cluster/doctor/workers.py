@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.doctor import versions
-from nemo_aopsd.doctor.result import ERROR, OK, Check, Run
-from nemo_aopsd.worker_classes import WORKERS
+from nemo_aopsd.cluster.doctor import versions
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, Check, Run
+from nemo_aopsd.cluster.worker_classes import WORKERS
 
 PROBE = Path(__file__).with_name("probe.py")
 SECONDS = 240  # a cold import of vLLM or Megatron from a network file system takes minutes

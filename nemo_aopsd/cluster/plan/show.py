@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nemo_aopsd.doctor.memory import SAMPLE, TRAIN, total
-from nemo_aopsd.doctor.result import OK, gigabytes, parameters
-from nemo_aopsd.plan import Plan, paper_overhead
-from nemo_aopsd.plan.compare import Line
-from nemo_aopsd.plan.scaling import Row
+from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, total
+from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
+from nemo_aopsd.cluster.plan import Plan, paper_overhead
+from nemo_aopsd.cluster.plan.compare import Line
+from nemo_aopsd.cluster.plan.scaling import Row
 
 if TYPE_CHECKING:
-    from nemo_aopsd.plan.fitting import Fitted
+    from nemo_aopsd.cluster.plan.fitting import Fitted
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

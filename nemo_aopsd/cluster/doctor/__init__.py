@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nemo_aopsd.cluster.doctor import fit, inputs, machine, memory, model_files, places, probe, versions, workers
+from nemo_aopsd.cluster.doctor.memory import Item
+from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, parameters, run
 from nemo_aopsd.config.checks import select
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.doctor import fit, inputs, machine, memory, model_files, places, probe, versions, workers
-from nemo_aopsd.doctor.memory import Item
-from nemo_aopsd.doctor.model_size import ModelSize, read_size
-from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check, Run, parameters, run
 from nemo_aopsd.errors import UserError
 
 

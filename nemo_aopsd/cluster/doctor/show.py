@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nemo_aopsd.doctor.memory import SAMPLE, TRAIN, Item, total
-from nemo_aopsd.doctor.result import ERROR, EXIT_CODES, OK, WARN, gigabytes, worst
+from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, Item, total
+from nemo_aopsd.cluster.doctor.result import ERROR, EXIT_CODES, OK, WARN, gigabytes, worst
 
 if TYPE_CHECKING:
-    from nemo_aopsd.doctor import Diagnosis
+    from nemo_aopsd.cluster.doctor import Diagnosis
 
 _STYLES = {OK: "green", WARN: "yellow", ERROR: "bold red"}
 _PLACES = {"gpu": "one GPU", "host": "host, one node"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
 
 PYTHON = ((3, 11), (3, 13))  # oldest, newest; requires-python
 TESTED = {

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check, gigabytes
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, gigabytes
 
 _SHARED = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "glusterfs", "cifs", "smb3", "pvfs2"}
 _ONE_NODE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs", "ramfs", "squashfs", "f2fs", "vfat"}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from nemo_aopsd.cluster.doctor import fit, memory
+from nemo_aopsd.cluster.doctor.memory import Layout
+from nemo_aopsd.cluster.doctor.model_size import ModelSize
+from nemo_aopsd.cluster.doctor.result import ERROR, Check
+from nemo_aopsd.cluster.plan.constants import GPU
+from nemo_aopsd.cluster.plan.models import find_size
+from nemo_aopsd.cluster.plan.stages import MOST_ROWS, Setup
+from nemo_aopsd.cluster.plan.workload import Workload
 from nemo_aopsd.config.checks import select
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.doctor import fit, memory
-from nemo_aopsd.doctor.memory import Layout
-from nemo_aopsd.doctor.model_size import ModelSize
-from nemo_aopsd.doctor.result import ERROR, Check
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.plan.constants import GPU
-from nemo_aopsd.plan.models import find_size
-from nemo_aopsd.plan.stages import MOST_ROWS, Setup
-from nemo_aopsd.plan.workload import Workload
 
 _LOCAL_BATCHES = {"generation_batch_size": 32, "logprob_batch_size": 8, "train_micro_batch_size": 4}
 A_NODE = 8  # GPUs

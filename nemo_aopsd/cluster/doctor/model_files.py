@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.hub_cache import find_cached
 

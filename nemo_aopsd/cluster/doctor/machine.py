@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes
 
 TESTED_GPUS = ("H100", "H200")
 _FIELDS = "name,memory.total,driver_version,compute_cap"

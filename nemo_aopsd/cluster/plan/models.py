@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from nemo_aopsd.doctor.model_files import is_gguf, read_config
-from nemo_aopsd.doctor.model_size import ModelSize, read_size
+from nemo_aopsd.cluster.doctor.model_files import is_gguf, read_config
+from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
 from nemo_aopsd.errors import UserError
 
 

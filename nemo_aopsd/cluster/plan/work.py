@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_aopsd.doctor.model_size import ModelSize
+from nemo_aopsd.cluster.doctor.model_size import ModelSize
 
 
 def active_parameters(size: ModelSize) -> int:

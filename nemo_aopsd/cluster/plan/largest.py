@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nemo_aopsd.doctor import memory
-from nemo_aopsd.doctor.fit import FULL
-from nemo_aopsd.plan.stages import Setup
-from nemo_aopsd.plan.workload import Workload
+from nemo_aopsd.cluster.doctor import memory
+from nemo_aopsd.cluster.doctor.fit import FULL
+from nemo_aopsd.cluster.plan.stages import Setup
+from nemo_aopsd.cluster.plan.workload import Workload
 
 _FINEST = 1024  # tokens
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from nemo_aopsd.doctor.memory import Layout
-from nemo_aopsd.doctor.model_size import ModelSize
-from nemo_aopsd.plan import Plan
-from nemo_aopsd.plan.models import published
-from nemo_aopsd.plan.setup import A_NODE, fits, rows_at_once, spread
-from nemo_aopsd.plan.stages import MOST_ROWS, Setup, step_terms
-from nemo_aopsd.plan.workload import Workload
+from nemo_aopsd.cluster.doctor.memory import Layout
+from nemo_aopsd.cluster.doctor.model_size import ModelSize
+from nemo_aopsd.cluster.plan import Plan
+from nemo_aopsd.cluster.plan.models import published
+from nemo_aopsd.cluster.plan.setup import A_NODE, fits, rows_at_once, spread
+from nemo_aopsd.cluster.plan.stages import MOST_ROWS, Setup, step_terms
+from nemo_aopsd.cluster.plan.workload import Workload
 
 GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
 MODELS = ("Qwen3-4B", "Qwen3-8B", "Qwen3-32B", "Qwen3-30B-A3B", "Qwen3-235B-A22B")

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from nemo_aopsd.cluster.plan.constants import Constants
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.plan.constants import Constants
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from datetime import date
 
 import numpy as np
 
+from nemo_aopsd.cluster.plan import Plan
+from nemo_aopsd.cluster.plan.constants import Constant, Constants
+from nemo_aopsd.cluster.plan.measured import Measured, by_measured_stage
+from nemo_aopsd.cluster.plan.stages import Terms
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.plan import Plan
-from nemo_aopsd.plan.constants import Constant, Constants
-from nemo_aopsd.plan.measured import Measured, by_measured_stage
-from nemo_aopsd.plan.stages import Terms
 
 NOISE = 0.05  # relative, of a median stage time, at least: more where the fit leaves more
 SPREAD = 3.0  # of a constant's theta around the shipped one, relative

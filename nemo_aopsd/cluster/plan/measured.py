@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from nemo_aopsd.cluster.plan import workload
+from nemo_aopsd.cluster.plan.workload import Workload
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
-from nemo_aopsd.plan import workload
-from nemo_aopsd.plan.workload import Workload
 from nemo_aopsd.run.folder import load_run_config
 
 # The engine changes turns when a stage needs it, so the refit is within the rollout's seconds.

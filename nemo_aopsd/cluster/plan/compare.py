@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nemo_aopsd.plan import Plan
-from nemo_aopsd.plan.measured import Measured, by_measured_stage
+from nemo_aopsd.cluster.plan import Plan
+from nemo_aopsd.cluster.plan.measured import Measured, by_measured_stage
 
 
 @dataclass(frozen=True)

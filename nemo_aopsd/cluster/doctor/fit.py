@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_aopsd.doctor import memory
-from nemo_aopsd.doctor.memory import SAMPLE, TRAIN, Item, Layout
-from nemo_aopsd.doctor.model_size import ModelSize
-from nemo_aopsd.doctor.result import ERROR, OK, WARN, Check, gigabytes
+from nemo_aopsd.cluster.doctor import memory
+from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, Item, Layout
+from nemo_aopsd.cluster.doctor.model_size import ModelSize
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, gigabytes
 
 ASSUMED_GPU = 81559 * 2**20  # an H100 80GB, where no GPU is to be seen
 FULL = 0.9  # of a GPU or of a host; above it is a warning, for the items are estimates

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_aopsd.cluster.doctor.memory import Item
+from nemo_aopsd.cluster.doctor.result import Check
+from nemo_aopsd.cluster.plan import workload
+from nemo_aopsd.cluster.plan.constants import Constants, read_constants, read_gpu
+from nemo_aopsd.cluster.plan.largest import Largest, find_largest
+from nemo_aopsd.cluster.plan.measured import Measured, read_run
+from nemo_aopsd.cluster.plan.setup import check_memory, make_setup
+from nemo_aopsd.cluster.plan.stages import Setup, Terms, add, answer, judge, refit, step_terms, times
+from nemo_aopsd.cluster.plan.workload import Workload
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.doctor.memory import Item
-from nemo_aopsd.doctor.result import Check
-from nemo_aopsd.plan import workload
-from nemo_aopsd.plan.constants import Constants, read_constants, read_gpu
-from nemo_aopsd.plan.largest import Largest, find_largest
-from nemo_aopsd.plan.measured import Measured, read_run
-from nemo_aopsd.plan.setup import check_memory, make_setup
-from nemo_aopsd.plan.stages import Setup, Terms, add, answer, judge, refit, step_terms, times
-from nemo_aopsd.plan.workload import Workload
 
 
 @dataclass(frozen=True)
