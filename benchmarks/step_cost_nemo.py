@@ -38,7 +38,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from nemo_aopsd import embedded
+from nemo_aopsd import builtin as embedded
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from nemo_aopsd.builtin import mixture, traces, world
+from nemo_aopsd.builtin.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import load_problems, parse_problem
-from nemo_aopsd.embedded import mixture, traces, world
-from nemo_aopsd.embedded.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.engines import local
 from nemo_aopsd.grading import grade
 from nemo_aopsd.method import context, judge

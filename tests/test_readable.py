@@ -10,7 +10,7 @@ from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.models.readable import check_readable
 from nemo_aopsd.models.tokenizer import HFTokenizer
 
-EMBEDDED = Path(__file__).parents[1] / "nemo_aopsd/embedded"
+EMBEDDED = Path(__file__).parents[1] / "nemo_aopsd/builtin"
 EXAMPLES = Path(__file__).parents[1] / "examples/data/problems.jsonl"
 
 

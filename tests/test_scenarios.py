@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from nemo_aopsd.builtin.tokenizer import build_tokenizer
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig, TeacherConfig
 from nemo_aopsd.data.problems import load_problems
-from nemo_aopsd.embedded.tokenizer import build_tokenizer
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError

@@ -29,7 +29,7 @@ from nemo_aopsd.models.tokenizer import HFTokenizer
 pytestmark = pytest.mark.nemo
 
 REPO = Path(__file__).parents[2]
-EMBEDDED = REPO / "nemo_aopsd/embedded"
+EMBEDDED = REPO / "nemo_aopsd/builtin"
 CONFIG = REPO / "examples/configs/sft_nemo_rl.yaml"
 SCRIPT = Path(nemo_rl.__file__).parents[1] / "examples/run_sft.py"
 SWITCHES = {"add_bos": True, "add_eos": True, "add_generation_prompt": True}

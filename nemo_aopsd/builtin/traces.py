@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from nemo_aopsd.embedded.world import MODULUS, NAMES, Puzzle, Sum
+from nemo_aopsd.builtin.world import MODULUS, NAMES, Puzzle, Sum
 
 OPENERS = (
     " now",

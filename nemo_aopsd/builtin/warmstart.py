@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.embedded.mixture import CHUNK, NUM_EXAMPLES, PLAIN_SHARE, Example, examples_of_chunk
-from nemo_aopsd.embedded.tokenizer import save_tokenizer, vocabulary
+from nemo_aopsd.builtin.mixture import CHUNK, NUM_EXAMPLES, PLAIN_SHARE, Example, examples_of_chunk
+from nemo_aopsd.builtin.tokenizer import save_tokenizer, vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor

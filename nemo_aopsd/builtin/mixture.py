@@ -10,11 +10,11 @@ import random
 from dataclasses import replace
 from functools import cache
 
+from nemo_aopsd.builtin.tokenizer import split, vocabulary
+from nemo_aopsd.builtin.traces import Manner, Trace, attempt, verdict
+from nemo_aopsd.builtin.world import LEVELS, Puzzle, problem_record, question, sample_puzzle, splits
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, parse_problem
-from nemo_aopsd.embedded.tokenizer import split, vocabulary
-from nemo_aopsd.embedded.traces import Manner, Trace, attempt, verdict
-from nemo_aopsd.embedded.world import LEVELS, Puzzle, problem_record, question, sample_puzzle, splits
 from nemo_aopsd.engine import Message
 from nemo_aopsd.method.context import student_messages, teacher_messages
 from nemo_aopsd.method.judge import judge_messages
