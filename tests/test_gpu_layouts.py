@@ -35,7 +35,7 @@ def test_every_lane_s_config_passes_the_checks_and_fills_its_gpus(monkeypatch, t
 
 def test_the_stock_commands_are_those_of_the_docs(tmp_path):
     grpo, sft = (layouts.stock(*names, tmp_path) for names in (("grpo", "nemo_rl_environment"), ("sft", "nemo_rl")))
-    assert grpo[:3] == [sys.executable, "-m", "nemo_aopsd.engines.nemo_rl.run_stock"]
+    assert grpo[:3] == [sys.executable, "-m", "nemo_aopsd.baselines.run_stock"]
     assert grpo[3].endswith("examples/run_grpo.py") and sft[1].endswith("examples/run_sft.py")
     for command in (grpo, sft):
         assert "data.default.prompts=tiny" in command

@@ -25,10 +25,10 @@ from nemo_rl.experience.rollouts import calculate_rewards
 from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_omegaconf_resolvers
 from omegaconf import OmegaConf
 
+from nemo_aopsd.baselines import environment, judge_client, run_stock
+from nemo_aopsd.baselines.dataset import AOPSDProblems, aopsd_data_processor, to_record
+from nemo_aopsd.baselines.environment import ProgressJudgeEnvironmentImpl, read_settings
 from nemo_aopsd.data.problems import load_problems, parse_problem
-from nemo_aopsd.engines.nemo_rl import environment, judge_client, run_stock
-from nemo_aopsd.engines.nemo_rl.dataset import AOPSDProblems, aopsd_data_processor, to_record
-from nemo_aopsd.engines.nemo_rl.environment import ProgressJudgeEnvironmentImpl, read_settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.models.tokenizer import HFTokenizer

@@ -10,8 +10,8 @@ from nemo_rl.environments.utils import create_env
 from nemo_rl.experience.rollouts import calculate_rewards
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nemo_aopsd.baselines.environment import ENV_NAME, ProgressJudgeEnvironment
 from nemo_aopsd.engines.nemo_rl.cluster import cluster_errors
-from nemo_aopsd.engines.nemo_rl.environment import ENV_NAME, ProgressJudgeEnvironment
 from nemo_aopsd.errors import UserError
 from tests.chat_server import ChatServer, Reply
 from tests.nemo_rl.ray_nodes import HEAD, OTHER, RayNodes

@@ -18,9 +18,9 @@ from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_om
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from nemo_aopsd.baselines.solutions import AOPSDSolutions, SolutionProcessor
 from nemo_aopsd.config.load import load_config as load_ours
 from nemo_aopsd.data.problems import load_problems
-from nemo_aopsd.engines.nemo_rl.solutions import AOPSDSolutions, SolutionProcessor
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.demonstrations import demonstrations

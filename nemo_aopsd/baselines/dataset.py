@@ -15,8 +15,8 @@ from nemo_rl.data.datasets.raw_dataset import RawDataset
 from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
 from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 
+from nemo_aopsd.baselines import environment  # noqa: F401  registers it
 from nemo_aopsd.data.problems import Problem, load_problems
-from nemo_aopsd.engines.nemo_rl import environment  # noqa: F401  registers it
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages
 

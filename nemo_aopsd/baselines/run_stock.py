@@ -12,7 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from nemo_aopsd.engines.nemo_rl import dataset  # noqa: F401  registers all three
+from nemo_aopsd.baselines import dataset  # noqa: F401  registers all three
 from nemo_aopsd.errors import UserError
 
 

@@ -24,10 +24,10 @@ from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_aopsd.baselines.judge_client import JudgeClient, JudgeSettings
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem, parse_problem
-from nemo_aopsd.engines.nemo_rl.judge_client import JudgeClient, JudgeSettings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade_async
 from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict, shorten

@@ -1,0 +1,1 @@
+"""Glue for NeMo RL's own GRPO and SFT scripts."""
