@@ -13,7 +13,7 @@ settings.load_profile("shared_machine")
 @pytest.fixture
 def command_line(monkeypatch, capsys):
     """Runs `aopsd` with a line of arguments; returns (exit code, stdout, stderr)."""
-    from nemo_aopsd import cli
+    from nemo_aopsd.cli import app as cli
 
     def run(line):
         monkeypatch.setattr(sys, "argv", ["aopsd", *shlex.split(line)])

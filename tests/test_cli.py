@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_aopsd import cli
+from nemo_aopsd.cli import app as cli
 from nemo_aopsd.data import check as dag_files
 from tests.fakes import make_engine
 

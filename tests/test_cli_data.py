@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nemo_aopsd import cli_data
+from nemo_aopsd.cli import data as cli_data
 from nemo_aopsd.data.problems import load_problems
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, write_problems

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from nemo_aopsd import cli
+from nemo_aopsd.cli import app as cli
 from nemo_aopsd.data.prepare import ids_path
 from nemo_aopsd.graphs.pipeline.results import files_of
 from tests.local_models import tiny_model, tiny_tokenizer
@@ -122,7 +122,7 @@ def test_the_file_on_the_way_to_an_output_is_an_output(aopsd):
 
 def test_patterns_where_a_diagnosis_goes(tmp_path):
     from nemo_aopsd.analysis.diagnostics.output import Result
-    from nemo_aopsd.cli_diagnose import _write
+    from nemo_aopsd.cli.diagnose import _write
     from nemo_aopsd.errors import UserError
 
     result = Result(name="gaps", title="", settings={}, samples={}, tables=[], figure="<svg/>")

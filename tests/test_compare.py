@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_aopsd import cli
 from nemo_aopsd.analysis.suite import processes
+from nemo_aopsd.cli import app as cli
 from tests.fake_train import CHILD, REPO, STEPS
 from tests.test_cli import row, write_rows
 

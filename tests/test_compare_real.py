@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import cli
 from nemo_aopsd.analysis.suite.folder import load_configs, write_configs
 from nemo_aopsd.analysis.suite.spec import check_alike, load_suite
+from nemo_aopsd.cli import app as cli
 from nemo_aopsd.config.methods import find_method
 
 REPO = Path(__file__).parents[1]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.cli_data import dag_stats
+from nemo_aopsd.cli.data import dag_stats
 from nemo_aopsd.data.answer_leaks import find_graph_faults
 from nemo_aopsd.data.stats import measure, measure_file, table
 from nemo_aopsd.errors import UserError

@@ -18,7 +18,7 @@ from nemo_aopsd.analysis.diagnostics.leak_rates import diagnose_leaks
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, markdown, write
 from nemo_aopsd.analysis.diagnostics.progress import Judged, agreement, diagnose_progress
 from nemo_aopsd.analysis.diagnostics.records_of import Steps
-from nemo_aopsd.cli_diagnose import diagnose_app
+from nemo_aopsd.cli.diagnose import diagnose_app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.stats import wilson_interval
 from tests.diagnosed import rollout, write_config, write_lines, write_problems, write_rollouts, write_samples

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from nemo_aopsd.analysis.diagnostics.continuations import diagnose_continuations, load_decoder
 from nemo_aopsd.analysis.diagnostics.patterns import first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.records_of import Steps, open_run
-from nemo_aopsd.cli_diagnose import diagnose_app
+from nemo_aopsd.cli.diagnose import diagnose_app
 from nemo_aopsd.errors import UserError
 from tests.diagnosed import rollout, write_config, write_rollouts
 from tests.fake_run import write_run

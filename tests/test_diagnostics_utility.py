@@ -9,11 +9,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from nemo_aopsd import cli
 from nemo_aopsd.analysis.diagnostics import teacher
 from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
 from nemo_aopsd.analysis.diagnostics.utility import diagnose_utility
-from nemo_aopsd.cli_diagnose import diagnose_app
+from nemo_aopsd.cli import app as cli
+from nemo_aopsd.cli.diagnose import diagnose_app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Generation

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import app
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.cluster.doctor import (
     Surroundings,
     diagnose,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import cli
+from nemo_aopsd.cli import app as cli
 
 EMBEDDED = Path(cli.__file__).parent / "embedded"
 SETTINGS = [

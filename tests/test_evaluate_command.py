@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import cli
+from nemo_aopsd.cli import app as cli
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError

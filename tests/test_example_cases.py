@@ -10,7 +10,7 @@ import sympy as sp
 import typer
 from typer.testing import CliRunner
 
-from nemo_aopsd import cli_data
+from nemo_aopsd.cli import data as cli_data
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.evaluation.judge_eval import INJECTIONS, inject, load_cases
 from nemo_aopsd.method.judge import judge_messages

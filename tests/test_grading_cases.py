@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import app
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import cases, grade
 from nemo_aopsd.grading.cases import grade_cases, grade_file, load_cases, report

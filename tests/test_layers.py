@@ -54,13 +54,13 @@ def breaches(module, imported):
         of_vllm = top == "vllm" and within(module, f"{ENGINES}.vllm_only")
         if top in CLUSTER and not (of_vllm or within(module, f"{ENGINES}.nemo_rl")):
             yield module, name
-        command = module.startswith("nemo_aopsd.cli")  # cli, and the cli_* modules that it mounts
-        if within(name, ENGINES) and not within(module, ENGINES) and module != "nemo_aopsd.cli":
+        command = module.startswith("nemo_aopsd.cli.app")  # cli, and the cli_* modules that it mounts
+        if within(name, ENGINES) and not within(module, ENGINES) and module != "nemo_aopsd.cli.app":
             yield module, name
         for one, other in itertools.permutations(("local", "nemo_rl", "vllm_only"), 2):
             if within(module, f"{ENGINES}.{one}") and within(name, f"{ENGINES}.{other}"):
                 yield module, name
-        if name.startswith("nemo_aopsd.cli") and not command:
+        if name.startswith("nemo_aopsd.cli.app") and not command:
             yield module, name
 
 
@@ -69,7 +69,7 @@ def test_imports_go_downward_only():
         ".".join(path.relative_to(REPO).with_suffix("").parts).removesuffix(".__init__"): path
         for path in PACKAGE.rglob("*.py")
     }
-    assert {"nemo_aopsd.cli", "nemo_aopsd.method.step", "nemo_aopsd.engines.local"} <= set(files)
+    assert {"nemo_aopsd.cli.app", "nemo_aopsd.method.step", "nemo_aopsd.engines.local"} <= set(files)
     found = [
         breach
         for module, path in files.items()
@@ -86,14 +86,14 @@ def test_imports_go_downward_only():
         ("nemo_aopsd.method.step", "from .engines import local"),
         ("nemo_aopsd.method.objectives.pg", "from ..engines.local import build"),
         ("nemo_aopsd.method.step", "import ray"),
-        ("nemo_aopsd.cli", "from vllm import LLM"),
+        ("nemo_aopsd.cli.app", "from vllm import LLM"),
         ("nemo_aopsd.engines.local.engine", "from megatron.core import parallel_state"),
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.nemo_rl import policy"),
         ("nemo_aopsd.engines.nemo_rl.policy", "from nemo_aopsd.engines.local import build"),
         ("nemo_aopsd.method.step", "from nemo_aopsd import cli"),
         ("nemo_aopsd.method.step", "from nemo_aopsd.cli_data import mount"),
-        ("nemo_aopsd.cli_data", "from nemo_aopsd.engines import local"),
-        ("nemo_aopsd.cli_evaluate", "from nemo_aopsd.engines import vllm_only"),
+        ("nemo_aopsd.cli.app.data", "from nemo_aopsd.engines import local"),
+        ("nemo_aopsd.cli.app.evaluate", "from nemo_aopsd.engines import vllm_only"),
         ("nemo_aopsd.engines.vllm_only.worker", "import ray"),
         ("nemo_aopsd.engines.vllm_only.worker", "from nemo_aopsd.engines.local import build"),
     ],
@@ -105,7 +105,7 @@ def test_the_rules_catch_a_breach(module, line):
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("nemo_aopsd.cli", "from nemo_aopsd.engines import local"),
+        ("nemo_aopsd.cli.app", "from nemo_aopsd.engines import local"),
         ("nemo_aopsd.engines.nemo_rl.policy", "import ray, nemo_rl.models"),
         ("nemo_aopsd.engines.vllm_only.worker", "from vllm import LLM"),
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.local.kv import Cache"),

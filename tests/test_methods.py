@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import app
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.methods import FOLDER, find_method, list_methods
 from nemo_aopsd.errors import UserError

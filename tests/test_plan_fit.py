@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import app
-from nemo_aopsd.cli_plan import _gpu_of
+from nemo_aopsd.cli.app import app
+from nemo_aopsd.cli.plan import _gpu_of
 from nemo_aopsd.cluster.plan import make_plan
 from nemo_aopsd.cluster.plan.compare import compare
 from nemo_aopsd.cluster.plan.constants import read_constants, write_fit

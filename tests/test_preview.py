@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import app
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.run.preview import gap_style, gap_text, show
@@ -146,6 +146,6 @@ def test_the_readme_s_example_shows_a_probe():
     """What it is there for: a guess, and the teacher that goes on with the next checkpoint instead."""
     readme = (REPO / "README.md").read_text(encoding="utf-8")
     words = re.search(r"^aopsd (preview \S+ --problem \S+)", readme, re.MULTILINE)[1].split()
-    assert words[1:] == re.search(r"aopsd preview (.*)\"", (REPO / "nemo_aopsd/cli.py").read_text())[1].split()
+    assert words[1:] == re.search(r"aopsd preview (.*)\"", (REPO / "nemo_aopsd/cli/app.py").read_text())[1].split()
     text = CliRunner(env={"COLUMNS": "120"}).invoke(app, [words[0], str(REPO / words[1]), *words[2:]]).stdout
     assert "« hmm #1»" in text and re.search(r"^1 .*hmm .*afterwards .* 0\.92$", text, re.MULTILINE), text

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import app
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.data.check import check_file
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.evaluation.judge_eval import load_cases

@@ -18,19 +18,17 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd import (
-    cli_audit,
-    cli_compare,
-    cli_data,
-    cli_diagnose,
-    cli_doctor,
-    cli_evaluate,
-    cli_grade,
-    cli_methods,
-    cli_plan,
-    cli_wordproblems,
-)
-from nemo_aopsd.cli_methods import MethodName, load_chosen
+from nemo_aopsd.cli import audit as cli_audit
+from nemo_aopsd.cli import compare as cli_compare
+from nemo_aopsd.cli import data as cli_data
+from nemo_aopsd.cli import diagnose as cli_diagnose
+from nemo_aopsd.cli import doctor as cli_doctor
+from nemo_aopsd.cli import evaluate as cli_evaluate
+from nemo_aopsd.cli import grade as cli_grade
+from nemo_aopsd.cli import methods as cli_methods
+from nemo_aopsd.cli import plan as cli_plan
+from nemo_aopsd.cli import wordproblems as cli_wordproblems
+from nemo_aopsd.cli.methods import MethodName, load_chosen
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli_data import BaseUrl, Concurrency, KeyVariable, Model
+from nemo_aopsd.cli.data import BaseUrl, Concurrency, KeyVariable, Model
 from nemo_aopsd.errors import UserError
 
 audit_app = typer.Typer(

@@ -114,7 +114,7 @@ def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
     from nemo_aopsd.analysis.suite.folder import load_configs, write_configs
     from nemo_aopsd.analysis.suite.spec import check_alike
-    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.cli.app import engine_module
     from nemo_aopsd.data.problems import fingerprint
     from nemo_aopsd.run.preflight import check_inputs
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nemo_aopsd.cli_numbers import finite
+from nemo_aopsd.cli.numbers import finite
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _engine(
     target: Target, restored: Any, sampling: Sampling, batch_size: int
 ) -> tuple[Tokenizer, Callable[[int], Sampler]]:
     """The run's own engine, restored from a checkpoint, or the local engine on a bare model."""
-    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.cli.app import engine_module
     from nemo_aopsd.evaluation.samples import BlockSampler
 
     if restored is None:
@@ -231,7 +231,7 @@ def _engine(
 
 def _restore(target: Target) -> tuple[Any, Target]:
     """The run's engine and what it was restored from: a newer target if training has replaced this one."""
-    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.cli.app import engine_module
     from nemo_aopsd.run.target import load
 
     engine = engine_module(target.config).build(target.config)
@@ -239,7 +239,7 @@ def _restore(target: Target) -> tuple[Any, Target]:
 
 
 def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokenizer, Callable[[int], Sampler]]:
-    from nemo_aopsd.cli import vllm_module
+    from nemo_aopsd.cli.app import vllm_module
     from nemo_aopsd.evaluation.samples import RowSampler
 
     if target.checkpoint is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli_numbers import finite
+from nemo_aopsd.cli.numbers import finite
 
 if TYPE_CHECKING:
     from nemo_aopsd.analysis.diagnostics.output import Result
@@ -117,7 +117,7 @@ def teacher(
 
     from nemo_aopsd.analysis.diagnostics.records_of import open_run
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
-    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.cli.app import engine_module
 
     config = open_run(run)
     if max_new_tokens:

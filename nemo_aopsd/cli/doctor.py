@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli_methods import MethodName, load_if_named
+from nemo_aopsd.cli.methods import MethodName, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def doctor(
 
 def _check_settings(config: Config) -> Check:
     """The engine's own check, as `aopsd train --check` makes it."""
-    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.cli.app import engine_module
     from nemo_aopsd.cluster.doctor.result import ERROR, OK, Check
 
     expected = f"settings that aopsd.engine={config.aopsd.engine} can work with"

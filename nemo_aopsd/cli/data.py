@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli_numbers import finite
+from nemo_aopsd.cli.numbers import finite
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _check_one_judge(base_url: str | None, model: str | None, config: Path | Non
 
 def _local_judge(config: Config) -> Judge:
     """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
-    from nemo_aopsd.cli import engine_module
+    from nemo_aopsd.cli.app import engine_module
     from nemo_aopsd.evaluation.judge_eval import local_judge
 
     engine = engine_module(config).build(config)
