@@ -39,7 +39,7 @@ test: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 95
 
 cluster-test: $(READY)
-	AOPSD_CLUSTER_TEST=1 .venv/bin/python -m pytest tests/cluster --durations 0
+	AOPSD_CLUSTER_TEST=1 .venv/bin/python -m pytest tests/slurm --durations 0
 
 lint: $(READY)
 	.venv/bin/ruff check .

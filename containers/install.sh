@@ -65,7 +65,7 @@ apex() {
 worker() {
     local python="${WORKER_VENVS}/$2/bin/python" answer
     [[ -x "${python}" ]] || fail "${python} is not there."
-    answer="$("${python}" -P "${AOPSD_HOME}/nemo_aopsd/doctor/probe.py" "$1" | tail -n 1)"
+    answer="$("${python}" -P "${AOPSD_HOME}/nemo_aopsd/cluster/doctor/probe.py" "$1" | tail -n 1)"
     case "${answer}" in
         *'"import_error": null'*) echo "ok: $1 in ${python}" ;;
         *libcuda.so* | *libnvidia-ml.so*) echo "not checked without a GPU: $1; run aopsd doctor on a node" ;;
@@ -85,7 +85,7 @@ smoke() {
     (cd "${AOPSD_HOME}" && "${BIN}/aopsd" train examples/configs/aopsd_tiny_cpu.yaml logger.log_dir=/tmp/aopsd-smoke --check)
     TORCH_CUDA_ARCH_LIST="${TORCH_CUDA_ARCH_LIST:-9.0}" "${DRIVER_VENV}/bin/python" -c '
 import sys
-from nemo_aopsd.config_files import load_config
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines import nemo_rl
 nemo_rl.check(load_config(sys.argv[1]))' "${AOPSD_HOME}/examples/configs/aopsd_qwen3_4b_megatron.yaml"
     echo "smoke test passed"

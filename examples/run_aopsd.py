@@ -5,7 +5,7 @@ python examples/run_aopsd.py --config examples/configs/aopsd_tiny_cpu.yaml logge
 
 import sys
 
-from nemo_aopsd.cli.app import main
+from nemo_aopsd.cli import main
 
 if __name__ == "__main__":
     sys.argv = ["aopsd", "train", *(word for word in sys.argv[1:] if word != "--config")]

@@ -18,7 +18,7 @@ def command_line(monkeypatch, capsys):
     def run(line):
         monkeypatch.setattr(sys, "argv", ["aopsd", *shlex.split(line)])
         with pytest.raises(SystemExit) as stop:
-            cli.main()
+            cli.run()
         out, err = capsys.readouterr()
         return stop.value.code, out, err
 

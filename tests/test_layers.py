@@ -91,9 +91,9 @@ def test_imports_go_downward_only():
         ("nemo_aopsd.engines.local.engine", "from nemo_aopsd.engines.nemo_rl import policy"),
         ("nemo_aopsd.engines.nemo_rl.policy", "from nemo_aopsd.engines.local import build"),
         ("nemo_aopsd.method.step", "from nemo_aopsd import cli"),
-        ("nemo_aopsd.method.step", "from nemo_aopsd.cli_data import mount"),
-        ("nemo_aopsd.cli.app.data", "from nemo_aopsd.engines import local"),
-        ("nemo_aopsd.cli.app.evaluate", "from nemo_aopsd.engines import vllm_only"),
+        ("nemo_aopsd.method.step", "from nemo_aopsd.cli.data import mount"),
+        ("nemo_aopsd.cli.data", "from nemo_aopsd.engines import local"),
+        ("nemo_aopsd.cli.evaluate", "from nemo_aopsd.engines import vllm_only"),
         ("nemo_aopsd.engines.vllm_only.worker", "import ray"),
         ("nemo_aopsd.engines.vllm_only.worker", "from nemo_aopsd.engines.local import build"),
     ],
@@ -133,7 +133,7 @@ def test_checking_a_whole_config_loads_no_model_library(tmp_path):
         f"data: {{train: {{data_path: {tmp_path}/problems.jsonl}}}}\nlogger: {{log_dir: {tmp_path}/run}}\n"
     )
     statement = (
-        "from nemo_aopsd.config_files import load_config\nfrom nemo_aopsd.preflight import check_inputs\n"
+        "from nemo_aopsd.config.load import load_config\nfrom nemo_aopsd.run.preflight import check_inputs\n"
         f"assert len(check_inputs(load_config({str(tmp_path / 'run.yaml')!r}))[0]) == 1"
     )
     assert not modules_after(statement) & (HEAVY | CLUSTER)

@@ -134,7 +134,7 @@ def _parameter_groups(model: Qwen3ForCausalLM) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the embedded model's weights.")
-    parser.add_argument("--out", type=Path, required=True, help="folder, e.g. nemo_aopsd/embedded/model")
+    parser.add_argument("--out", type=Path, required=True, help="folder, e.g. nemo_aopsd/builtin/model")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--workers", type=int, default=2, help="processes that make examples")
     args = parser.parse_args()

@@ -142,7 +142,7 @@ def write_splits(directory: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the embedded problems (train.jsonl, heldout.jsonl).")
-    parser.add_argument("--out", type=Path, required=True, help="folder, e.g. nemo_aopsd/embedded/data")
+    parser.add_argument("--out", type=Path, required=True, help="folder, e.g. nemo_aopsd/builtin/data")
     write_splits(parser.parse_args().out)
 
 

@@ -13,11 +13,11 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
 
+from nemo_aopsd import engines
 from nemo_aopsd.cli import audit as cli_audit
 from nemo_aopsd.cli import compare as cli_compare
 from nemo_aopsd.cli import data as cli_data
@@ -37,7 +37,7 @@ from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run.folder_kinds import keep_apart
 from nemo_aopsd.run.preflight import check_inputs, summarize
 
-DEMO_CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_tiny_cpu.yaml"
+DEMO_CONFIG = Path(__file__).parents[2] / "examples/configs/aopsd_tiny_cpu.yaml"
 
 app = typer.Typer(
     help="AOPSD: adaptive on-policy self-distillation. A run is a YAML file; its results are a folder.",
@@ -66,7 +66,7 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")
 ProblemId = Annotated[str, typer.Option("--problem", metavar="ID", help="`id` of a problem of the file.")]
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line; exit code 2 and one message for what a user can mend."""
     try:
         app()
@@ -116,7 +116,7 @@ def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None,
 
     from nemo_aopsd.run.preview import show
 
-    show(chosen, problems, engine_module(settings).build(settings), settings, Console())
+    show(chosen, problems, engines.pick(settings).build(settings), settings, Console())
 
 
 @app.command(epilog="Example: aopsd report runs/aopsd --with runs/opsd --with evaluations/aime24_base_x8")
@@ -223,7 +223,7 @@ def _keep_inputs(config: Config, run: Path) -> None:
 
 
 def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
-    engine_module(config).check(config)
+    engines.pick(config).check(config)
     return check_inputs(config)
 
 
@@ -236,7 +236,7 @@ def _train(
     from nemo_aopsd.run.row_lengths import check_lengths
     from nemo_aopsd.run.trainer import train as train_problems
 
-    engine = engine_module(config).build(config)
+    engine = engines.pick(config).build(config)
     warnings = check_lengths(config, problems, held_out, engine.tokenizer)
     for warning in (*warnings, *check_readable(problems, engine.tokenizer, config.policy["model_name"])):
         typer.echo(f"warning: {warning}", err=True)
@@ -248,22 +248,6 @@ def _train(
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted. To go on: {again} --resume {shlex.quote(str(run))}", err=True)
         raise typer.Exit(130) from None
-
-
-def engine_module(config: Config) -> ModuleType:
-    """The engine's `check(config)` and `build(config)`; NeMo RL is imported by no other setting."""
-    if config.aopsd.engine == "local":
-        from nemo_aopsd.engines import local as chosen
-    else:
-        from nemo_aopsd.engines import nemo_rl as chosen
-    return chosen
-
-
-def vllm_module() -> ModuleType:
-    """Bare vLLM on all GPUs of one machine, for evaluation."""
-    from nemo_aopsd.engines import vllm_only
-
-    return vllm_only
 
 
 def _run(config: Config) -> Path:

@@ -112,9 +112,9 @@ def _prepare(suite: Suite, out: Path, console: Console) -> set[str]:
 
 def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
+    from nemo_aopsd import engines
     from nemo_aopsd.analysis.suite.folder import load_configs, write_configs
     from nemo_aopsd.analysis.suite.spec import check_alike
-    from nemo_aopsd.cli.app import engine_module
     from nemo_aopsd.data.problems import fingerprint
     from nemo_aopsd.run.preflight import check_inputs
 
@@ -123,7 +123,7 @@ def _check(suite: Suite, out: Path) -> tuple[dict[str, Config], dict[str, str]]:
     check_alike(configs)
     for name, config in configs.items():
         try:
-            engine_module(config).check(config)
+            engines.pick(config).check(config)
             problems, held_out = check_inputs(config)
         except UserError as error:
             raise UserError(f"{suite.path}: member `{name}`: {error}") from error

@@ -228,10 +228,10 @@ def _check_one_judge(base_url: str | None, model: str | None, config: Path | Non
 
 def _local_judge(config: Config) -> Judge:
     """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
-    from nemo_aopsd.cli.app import engine_module
+    from nemo_aopsd import engines
     from nemo_aopsd.evaluation.judge_eval import local_judge
 
-    engine = engine_module(config).build(config)
+    engine = engines.pick(config).build(config)
     aopsd = config.aopsd
     model = engine.teacher if aopsd.judge.model == "teacher" else engine.student
     return local_judge(

@@ -115,16 +115,16 @@ def teacher(
     """Let the teacher answer alone and with its context, for `utility`. Needs the run's model; can be interrupted."""
     from dataclasses import replace
 
+    from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.records_of import open_run
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
-    from nemo_aopsd.cli.app import engine_module
 
     config = open_run(run)
     if max_new_tokens:
         evaluation = replace(config.aopsd.evaluation, max_new_tokens=max_new_tokens)
         config = replace(config, aopsd=replace(config.aopsd, evaluation=evaluation))
     plan = plan_teacher(run, config, data, samples)
-    engine = engine_module(config).build(config)
+    engine = engines.pick(config).build(config)
     for kind in dict.fromkeys(("none", config.aopsd.context.kind)):
         summary = evaluate_teacher(plan, kind, config, engine)
         correct, total = sum(summary["correct_per_problem"].values()), summary["num_problems"] * plan.num_samples

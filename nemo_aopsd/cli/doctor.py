@@ -49,12 +49,12 @@ def doctor(
 
 def _check_settings(config: Config) -> Check:
     """The engine's own check, as `aopsd train --check` makes it."""
-    from nemo_aopsd.cli.app import engine_module
+    from nemo_aopsd import engines
     from nemo_aopsd.cluster.doctor.result import ERROR, OK, Check
 
     expected = f"settings that aopsd.engine={config.aopsd.engine} can work with"
     try:
-        engine_module(config).check(config)
+        engines.pick(config).check(config)
     except UserError as error:
         return Check(
             "settings", ERROR, str(error), expected, "Change what is listed; aopsd train --check says when it is right"

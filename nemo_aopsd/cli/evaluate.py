@@ -219,11 +219,11 @@ def _engine(
     target: Target, restored: Any, sampling: Sampling, batch_size: int
 ) -> tuple[Tokenizer, Callable[[int], Sampler]]:
     """The run's own engine, restored from a checkpoint, or the local engine on a bare model."""
-    from nemo_aopsd.cli.app import engine_module
+    from nemo_aopsd import engines
     from nemo_aopsd.evaluation.samples import BlockSampler
 
     if restored is None:
-        model, tokenizer = engine_module(target.config).open_model(target.config)
+        model, tokenizer = engines.pick(target.config).open_model(target.config)
     else:
         model, tokenizer = restored.student, restored.tokenizer
     return tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size)
@@ -231,15 +231,15 @@ def _engine(
 
 def _restore(target: Target) -> tuple[Any, Target]:
     """The run's engine and what it was restored from: a newer target if training has replaced this one."""
-    from nemo_aopsd.cli.app import engine_module
+    from nemo_aopsd import engines
     from nemo_aopsd.run.target import load
 
-    engine = engine_module(target.config).build(target.config)
+    engine = engines.pick(target.config).build(target.config)
     return engine, load(target, engine)
 
 
 def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokenizer, Callable[[int], Sampler]]:
-    from nemo_aopsd.cli.app import vllm_module
+    from nemo_aopsd import engines
     from nemo_aopsd.evaluation.samples import RowSampler
 
     if target.checkpoint is not None:
@@ -247,5 +247,5 @@ def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokeni
             f"--engine vllm: {target.checkpoint} is a checkpoint, but vLLM takes a model directory. "
             f"Make one of it: aopsd export {shlex.quote(str(target.checkpoint))} --out FOLDER. Or leave --engine out."
         )
-    model, tokenizer = vllm_module().open_model(target.config, gpu_memory)
+    model, tokenizer = engines.pick_vllm().open_model(target.config, gpu_memory)
     return tokenizer, lambda seed: RowSampler(model, sampling, seed)

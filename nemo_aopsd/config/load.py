@@ -280,6 +280,6 @@ def register_resolvers() -> None:
             ("mul", lambda a, b: a * b),
             ("div", lambda a, b: a / b),
             ("max", lambda a, b: max(a, b)),
-            ("package", lambda part: str(Path(__file__).parent / part)),
+            ("package", lambda part: str(Path(__file__).parents[1] / part)),
         ):
             OmegaConf.register_new_resolver(name, function, replace=True)

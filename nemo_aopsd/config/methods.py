@@ -15,7 +15,7 @@ from nemo_aopsd.config.keys import nearest
 from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.errors import UserError
 
-FOLDER = Path(__file__).parents[1] / "examples/configs"
+FOLDER = Path(__file__).parents[2] / "examples/configs"
 KINDS = ("methods", "ablations")
 _HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>.+)\n")
 _ROW = re.compile(r"\S.*?: \S.*")  # a label and what it has there

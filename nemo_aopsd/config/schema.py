@@ -34,7 +34,7 @@ WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its c
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """What the update minimises: `name` is a file of nemo_aopsd/method/objectives, whose docstring says what it reads here.
+    """What the update minimises: `name` is a file of method/objectives, whose docstring says what it reads here.
 
     The advantage clip is C of eq:weighted-advantage; the ratio clips are PPO's epsilon below and above 1.
     """

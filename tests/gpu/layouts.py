@@ -46,7 +46,7 @@ WORDS = (  # SmolLM2 on the example problems, without packing
     "aopsd.num_prompts_per_step=8 aopsd.curriculum.num_initial_attempts=1 policy.sequence_packing.enabled=false "
     f"policy.train_micro_batch_size=2 {MEGATRON}.optimizer.lr=1.0e-5"
 )
-MODEL, DATA = REPO / "nemo_aopsd/embedded/model", REPO / "nemo_aopsd/embedded/data/train.jsonl"
+MODEL, DATA = REPO / "nemo_aopsd/builtin/model", REPO / "nemo_aopsd/builtin/data/train.jsonl"
 FIXED_CACHE = "+policy.generation.vllm_kwargs.kv_cache_memory_bytes=6000000000"  # with company, none can be measured
 APART = 15  # seconds between starts, so that not all start Ray and load models at the same time
 PORTS = 400  # of each lane, 100 for each of four engines: a port found free may be taken before vLLM listens on it

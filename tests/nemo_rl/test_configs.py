@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from nemo_aopsd.config.checks import BLOCKS, LOCAL_KEYS
 from nemo_aopsd.config.keys import check_spelling
 from nemo_aopsd.config.load import _file_layers, _merge, flatten, load_config, register_resolvers
-from tests.test_nemo_rl_configs import CONFIGS, RUNS
+from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS
 
 # NeMo RL fills these in by itself before it builds an engine.
 FILLED_IN = {"skip_tokenizer_init"}

@@ -39,7 +39,7 @@ def one_process(tmp_path):
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
-    problems = (REPO / "nemo_aopsd/embedded/data/train.jsonl").read_text().splitlines()[:8]
+    problems = (REPO / "nemo_aopsd/builtin/data/train.jsonl").read_text().splitlines()[:8]
     (tmp_path / "problems.jsonl").write_text("\n".join(problems))
     overrides = [
         f"data.train.data_path={tmp_path}/problems.jsonl",

@@ -37,8 +37,8 @@ from tests.chat_server import ChatServer, Reply
 pytestmark = pytest.mark.nemo
 
 REPO = Path(__file__).parents[2]
-MODEL = str(REPO / "nemo_aopsd/embedded/model")
-TRAIN = str(REPO / "nemo_aopsd/embedded/data/train.jsonl")
+MODEL = str(REPO / "nemo_aopsd/builtin/model")
+TRAIN = str(REPO / "nemo_aopsd/builtin/data/train.jsonl")
 RECIPE = REPO / "examples/configs/grpo_progress_reward.yaml"
 
 # a -> b -> c and d apart: 4 checkpoints

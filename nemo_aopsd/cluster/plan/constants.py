@@ -78,7 +78,9 @@ def read_gpu(kind: str) -> GPU:
     """Raises UserError on a kind without a data sheet."""
     known = _read()["gpus"]
     if kind not in known:
-        raise UserError(f"--gpu {kind}: expected one of {', '.join(known)}; nemo_aopsd/plan/constants.yaml takes more.")
+        raise UserError(
+            f"--gpu {kind}: expected one of {', '.join(known)}; nemo_aopsd/cluster/plan/constants.yaml takes more."
+        )
     return GPU(kind=kind, **known[kind])
 
 

@@ -1,0 +1,345 @@
+"""`aopsd compare` with a stand-in for `aopsd train`: what runs and when, what a kill leaves, and what is refused."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_aopsd import engines
+from nemo_aopsd.analysis.suite import processes
+from tests.cli.test_cli import row, write_rows
+from tests.fake_train import CHILD, REPO, STEPS
+
+CONFIG = """\
+policy: {model_name: tables, max_total_sequence_length: 4096, generation: {max_new_tokens: 12}}
+data: {train: {data_path: problems.jsonl}}
+logger: {log_dir: run}
+aopsd: {evaluation: {data_path: held_out.jsonl, num_samples: 4, max_new_tokens: 12}}
+"""
+SUITE = """\
+config: run.yaml
+reference: opsd
+members:
+  base: {config: none.yaml, settings: {aopsd: {max_num_steps: 0}}}
+  opsd: {config: none.yaml, settings: {env: {skill: 0.6}}}
+  mine: {config: none.yaml, settings: {env: {skill: 0.9, metrics: {train/supervision_bytes_per_token: 13}}}}
+"""
+SUITE_COMMAND = f"""\
+import sys
+from types import SimpleNamespace
+from nemo_aopsd import cli, engines
+from nemo_aopsd.analysis.suite import processes
+processes.CHILD = {CHILD!r}
+engines.pick = lambda config: SimpleNamespace(check=lambda config: None)
+sys.argv[0] = "aopsd"
+cli.main()
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a suite; `aopsd train` is the stand-in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(processes, "CHILD", CHILD)
+    monkeypatch.setattr(engines, "pick", lambda config: SimpleNamespace(check=lambda config: None))
+    Path("run.yaml").write_text(CONFIG)
+    Path("none.yaml").write_text("aopsd: {}\n")
+    Path("suite.yaml").write_text(SUITE)
+    write_rows("problems.jsonl", *map(row, range(8)))
+    write_rows("held_out.jsonl", *map(row, range(8, 12)))
+    return tmp_path
+
+
+@pytest.fixture
+def aopsd(place, command_line):
+    """Run a command line; returns (exit code, stdout, stderr)."""
+    return command_line
+
+
+def table(out="out"):
+    with open(f"{out}/results.csv", newline="") as file:
+        return {line["member"]: line for line in csv.DictReader(file)}
+
+
+def add_member(line):
+    Path("suite.yaml").write_text(SUITE + f"  {line}\n")
+
+
+def times(path):
+    """How often each epoch was evaluated in that run."""
+    return (Path(path) / "evaluated.txt").read_text().split() if (Path(path) / "evaluated.txt").exists() else []
+
+
+def test_a_suite_gives_one_table_and_nothing_is_done_twice(aopsd):
+    code, out, _ = aopsd("compare suite.yaml --seeds 2 --jobs 3 --out out")
+    assert code == 0 and out.endswith("out/results.md\n")
+    found = table()
+    assert list(found) == ["base", "opsd", "mine"]
+    assert found["mine"]["supervision bytes per token"] == "13.0" and found["opsd"]["supervision bytes per token"] == ""
+    assert float(found["mine"]["response tokens"]) == 8 * sum(10 + step for step in range(1, STEPS + 1))
+    assert float(found["mine"]["seconds per step"]) == 0.5 and float(found["base"]["steps"]) == 0
+    counts = [
+        sum(json.loads(Path(f"out/mine/seed_{seed}/eval/epoch_001.json").read_text())["correct_per_problem"].values())
+        for seed in range(2)
+    ]
+    assert int(found["mine"]["correct"]) == sum(counts) and int(found["mine"]["responses"]) == 2 * 30 * 4
+    assert float(found["mine"]["pass@1"]) == pytest.approx(sum(counts) / 240)
+    difference = float(found["mine"]["pass@1"]) - float(found["opsd"]["pass@1"])
+    assert float(found["mine"]["against opsd"]) == pytest.approx(difference)
+    page = Path("out/results.md").read_text()
+    assert "No `train/supervision_bytes_per_token` in the metrics of opsd:" in page and "<svg" in page_figure()
+    assert [times(f"out/{name}/seed_1") for name in ("base", "opsd", "mine")] == [["0"], ["1"], ["1"]]  # shared
+
+    stamps = {path: path.stat().st_mtime_ns for path in Path("out").rglob("seed_*/*")}
+    assert aopsd("compare suite.yaml --seeds 2 --jobs 3 --out out")[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("seed_*/*")} == stamps
+    assert Path("out/results.md").read_text() == page
+    assert aopsd("compare suite.yaml --seeds 3 --out out")[0] == 0  # one more seed of each
+    assert table()["mine"]["seeds"] == "3"
+
+
+def page_figure():
+    return Path("out/results.svg").read_text()
+
+
+def test_a_crashed_member_is_shown_and_the_others_are_not_lost(aopsd):
+    add_member("broken: {config: none.yaml, settings: {env: {fails: no room left}}}")
+    code, _, err = aopsd("compare suite.yaml --seeds 2 --jobs 2 --out out")
+    assert code == 1
+    assert "failed: broken/seed_0: RuntimeError: no room left\n        log: out/broken/seed_0.log" in err
+    assert "2 of 8 runs failed" in err
+    assert list(table()) == ["base", "opsd", "mine"]
+    page = Path("out/results.md").read_text()
+    assert "- broken/seed_1: RuntimeError: no room left (`out/broken/seed_1.log`)" in page
+    assert len(Path("out/broken/seed_0/metrics.jsonl").read_text().splitlines()) == 1
+
+    add_member("broken: {config: none.yaml}")  # mended, but its first step was made with the old settings
+    code, _, err = aopsd("compare suite.yaml --seeds 2 --out out")
+    assert code == 2 and "broken: env.fails: 'no room left' -> None" in err and "delete the folders" in err
+    for path in sorted(Path("out/broken").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert aopsd("compare suite.yaml --seeds 2 --out out")[0] == 0
+    assert table()["broken"]["seeds"] == "2"
+
+
+def test_a_member_killed_by_a_signal_says_which(aopsd, monkeypatch):
+    monkeypatch.setattr(processes, "CHILD", "import os, signal; print('before', flush=True); os.kill(os.getpid(), 9)")
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
+    assert code == 1 and "failed: opsd/seed_0: killed by signal 9; before\n" in err
+    assert "Failed" in Path("out/results.md").read_text() and not Path("out/results.csv").exists()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_killed_anywhere_the_same_command_ends_in_the_same_table(aopsd, signal_number):
+    Path("suite.yaml").write_text(SUITE.replace("skill: 0.9", "skill: 0.9, seconds: 0.25"))
+    assert aopsd("compare suite.yaml --seeds 2 --jobs 2 --out whole")[0] == 0
+    command = [sys.executable, "-c", SUITE_COMMAND, "compare", "suite.yaml", "--seeds", "2", "--jobs", "2"]
+    process = subprocess.Popen([*command, "--out", "out"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: sum(1 for _ in Path("out").glob("mine/seed_*/metrics.jsonl")) == 2)
+    process.send_signal(signal_number)
+    process.wait(timeout=20)
+    assert len(list(Path("out").glob("mine/*.finished.json"))) < 2
+    wait_until(lambda: not alive(Path("out")))  # no run goes on by itself
+    assert aopsd("compare suite.yaml --seeds 2 --jobs 2 --out out")[0] == 0
+    assert table("out") == table("whole")
+    assert times("out/opsd/seed_0") == ["1"]
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def alive(out):
+    found = [int(path.read_text()) for path in out.glob("*/seed_*/.lock")]
+    return [process for process in found if Path(f"/proc/{process}/cmdline").exists() and not_zombie(process)]
+
+
+def not_zombie(process):
+    try:
+        return b"fake_train" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_two_at_once_in_one_folder_are_refused(aopsd, place):
+    from nemo_aopsd.run.folder import lock
+
+    with lock(place / "out"):
+        code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
+    assert code == 2 and "choose another --out" in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("skill: 0.9", "skill: 0.8", r"mine: env\.skill: 0\.9 -> 0\.8"),
+        (
+            "config: run.yaml",
+            "config: run.yaml\nsettings: {aopsd: {max_num_epochs: 9}}",
+            r"opsd: aopsd\.max_num_epochs: 3 -> 9",
+        ),
+    ],
+)
+def test_a_changed_suite_is_refused_and_says_what_changed(aopsd, old, new, message):
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
+    before = Path("out/results.md").read_text()
+    Path("suite.yaml").write_text(SUITE.replace(old, new))
+    for dry in ("", "--dry-run"):
+        code, _, err = aopsd(f"compare suite.yaml --seeds 1 --out out {dry}")
+        assert code == 2 and re.search(message, err) and "other settings or problems" in err
+    assert Path("out/results.md").read_text() == before
+
+
+def test_a_config_that_is_edited_while_the_suite_runs_starts_no_further_run(aopsd, monkeypatch):
+    edit = "import pathlib; pathlib.Path('run.yaml').write_text(pathlib.Path('run.yaml').read_text() + 'env: {x: 1}')"
+    monkeypatch.setattr(processes, "CHILD", f"{CHILD}; {edit}")
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --jobs 1 --out out")
+    assert code == 1 and [path.parent.name for path in Path("out").glob("*/*.finished.json")] == ["base"]
+    assert "failed: mine/seed_0: not started: its config says another env.x than when the suite was started" in err
+
+
+@pytest.mark.parametrize("content", [b"\xe9", b"{", b"[]", b"{}"])
+def test_a_damaged_memory_of_the_suite_is_named(aopsd, content):
+    Path("out").mkdir()
+    Path("out/suite.json").write_bytes(content)
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
+    assert code == 2 and "out/suite.json: " in err and "Restore it, or choose another --out." in err
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["config.yaml", "metrics.jsonl"], "a run of `aopsd train`"),
+        (["config.yaml", "checkpoints/step_000001/state.json"], "a run of `aopsd train`"),
+        (["aime25.settings.json"], "an evaluation of `aopsd evaluate`"),
+    ],
+)
+@pytest.mark.parametrize("options", ["", "--dry-run", "--only base"])
+def test_a_folder_of_another_kind_is_refused(aopsd, files, kind, options):
+    for file in files:
+        Path("out", file).parent.mkdir(parents=True, exist_ok=True)
+        Path("out", file).touch()
+    before = sorted(Path("out").rglob("*"))
+    code, _, err = aopsd(f"compare suite.yaml --seeds 1 --out out {options}")
+    assert code == 2 and f"out: holds {kind}. Choose another folder." in err
+    assert sorted(Path("out").rglob("*")) == before
+
+
+def test_changed_problems_are_refused(aopsd):
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
+    write_rows("held_out.jsonl", *map(row, range(9, 13)))
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
+    assert code == 2 and "the problems in held_out.jsonl" in err
+
+
+def test_new_and_removed_members_are_told(aopsd):
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
+    Path("suite.yaml").write_text(SUITE.replace("  mine:", "  yours:"))
+    code, out, _ = aopsd("compare suite.yaml --seeds 1 --out out")
+    assert code == 0 and "new since the last time: yours" in out and "no longer in the suite: mine" in out
+    assert list(table()) == ["base", "opsd", "yours"]
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(aopsd):
+    code, out, _ = aopsd("compare suite.yaml --seeds 2 --jobs 2 --out out --dry-run")
+    assert code == 0 and "6 runs, 2 at a time" in out and "mine" in out
+    assert "AOPSD: frontier of" in out and "The model as it is" in out  # what a member is, not only how it is called
+    assert not Path("out").exists()
+
+
+def test_one_run_for_an_element_of_a_job_array(aopsd):
+    assert aopsd("compare suite.yaml --seeds 2 --out out --only mine/seed_1")[0] == 0
+    assert [path.name for path in Path("out").glob("*/*.finished.json")] == ["seed_1.finished.json"]
+    assert not Path("out/results.md").exists()
+    assert times("out/mine/seed_1") == ["0", "1"]  # nobody had evaluated the untrained model
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --out out --only mine/seed_1")
+    assert code == 2 and "--only mine/seed_1: no such member or run" in err
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(None, "2"), ("1", "1"), ("", "2")])  # 9 // 4, or what the user wants
+def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)), raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    add_member("more: {config: none.yaml, settings: {env: {seconds: 0.2}}}")
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 4 --out out")[0] == 0
+    seen = [json.loads(path.read_text()) for path in Path("out").glob("*/seed_0/environment.json")]
+    assert {env["OMP_NUM_THREADS"] for env in seen} == {threads}
+    assert {env["CUDA_VISIBLE_DEVICES"] for env in seen} == {"4", "7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("members: {base: }", r"suite\.yaml: `config` must name the config"),
+        ("config: run.yaml", r"suite\.yaml: `members` must be a block"),
+        ("config: nowhere.yaml\nmembers: {a: }", r"suite\.yaml:1: there is no file .*nowhere\.yaml"),
+        ("config: run.yaml\nmembers: {a: {method: opds}}", r"suite\.yaml:2: member `a`: no method `opds`"),
+        ("config: run.yaml\nmembers:\n  a/b: {config: none.yaml}", r"suite\.yaml:3: member 'a/b': it names a folder"),
+        ("config: run.yaml\nmembers: {a: {confg: x}}", r"unknown key `members\.a\.confg`.*Did you mean `config`"),
+        ("config: run.yaml\nmember: {a: }", r"suite\.yaml:2: unknown key `member`.*Did you mean `members`"),
+        ("config: run.yaml\nmembers: {a: none.yaml}", r"`members\.a` must be empty or a block"),
+        ("config: run.yaml\nmembers: {a: {config: none.yaml, method: b}}", r"has `config` and `method`"),
+        (
+            "config: run.yaml\nreference: c\nmembers: {a: {config: none.yaml}}",
+            r"`reference` is 'c', which is no member: a",
+        ),
+        ("config: run.yaml\nsettings: 3\nmembers: {a: {config: none.yaml}}", r"`settings` must be blocks"),
+        ("defaults: suite.yaml", r"`defaults` go in a circle"),
+        (
+            "config: run.yaml\nmembers: {a: {config: none.yaml, settings: {aopsd: {sed: 1}}}}",
+            r"^error: suite\.yaml: member `a`: unknown key `aopsd\.sed`",
+        ),
+        (
+            "config: run.yaml\nmembers:\n  a: {config: none.yaml}\n"
+            "  b: {config: none.yaml, settings: {aopsd: {evaluation: {num_samples: 2}}}}",
+            r"`aopsd\.evaluation\.num_samples` is 4 for a and 2 for b",
+        ),
+        (
+            "config: run.yaml\nsettings: {aopsd: {evaluation: {data_path: null}}}\nmembers: {a: {config: none.yaml}}",
+            r"data_path is null",
+        ),
+        (
+            "config: run.yaml\nmembers: {a: {config: none.yaml, settings: {aopsd: {context: {kind: plan}}}}}",
+            r"member `a`: .*`plan`",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_suite_is_one_message(aopsd, text, message):
+    Path("suite.yaml").write_text(text)
+    code, _, err = aopsd("compare suite.yaml --out out")
+    assert code == 2 and err.startswith("error: ") and re.search(message, err) and "Traceback" not in err
+    assert not list(Path(".").glob("out/*/config.yaml"))
+
+
+def test_a_suite_on_top_of_another(aopsd):
+    Path("sub").mkdir()
+    Path("sub/longer.yaml").write_text("defaults: ../suite.yaml\nsettings: {aopsd: {max_num_epochs: 7}}\n")
+    assert aopsd("compare sub/longer.yaml --seeds 1 --jobs 3 --out out")[0] == 0
+    assert list(table()) == ["base", "opsd", "mine"]
+    assert "max_num_epochs: 7" in Path("out/mine/seed_0/config.yaml").read_text()
+
+
+def test_a_method_goes_over_what_all_share_and_a_member_over_its_method(aopsd):
+    Path("none.yaml").write_text("aopsd: {max_num_steps: 2, max_num_epochs: 5}\n")
+    shared = "settings: {aopsd: {max_num_steps: 1, max_num_epochs: 6, num_prompts_per_step: 4}}\n"
+    Path("suite.yaml").write_text(shared + SUITE)
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 3 --out out")[0] == 0
+    assert [table()[name]["steps"] for name in ("base", "opsd", "mine")] == ["0.0", "2.0", "2.0"]
+    text = Path("out/base/seed_0/config.yaml").read_text()
+    assert "max_num_epochs: 5" in text and "num_prompts_per_step: 4" in text

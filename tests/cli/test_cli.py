@@ -1,0 +1,385 @@
+"""The `aopsd` command on an engine of two small tables: what works, and one message and exit code 2 for what cannot."""
+
+import errno
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_aopsd import engines
+from nemo_aopsd.cli import app as cli
+from nemo_aopsd.data import check as dag_files
+from tests.fakes import make_engine
+
+CONFIG = """\
+policy: {model_name: tables, max_total_sequence_length: 4096, generation: {max_new_tokens: 12}}
+data: {train: {data_path: problems.jsonl}}
+logger: {log_dir: run}
+checkpointing: {save_period: 1}
+aopsd:
+  num_prompts_per_step: 4
+  max_num_epochs: 1
+  curriculum: {num_initial_attempts: 1}
+  evaluation: {data_path: held_out.jsonl, num_samples: 2, max_new_tokens: 12}
+"""
+COMMANDS = [
+    "train",
+    "evaluate",
+    "paired-test",
+    "compare",
+    "export",
+    "preview",
+    "report",
+    "dag check",
+    "dag show",
+    "demo",
+]
+
+
+def row(index, **changes):
+    graph = {
+        "nodes": [{"id": node, "statement": f"x{node} = {index}"} for node in "abc"],
+        "edges": [["a", "c"], ["b", "c"]],
+    }
+    return {"id": f"p{index}", "problem": f"What is {index} + 1?", "answer": str(index + 1), "dag": graph} | changes
+
+
+def write_rows(name, *rows):
+    with open(name, "wb") as file:
+        for line in rows:
+            file.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+
+
+@pytest.fixture
+def aopsd(tmp_path, monkeypatch, command_line):
+    """Run a command line in a folder with a config and problems; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    write_rows("problems.jsonl", *map(row, range(8)))
+    write_rows("held_out.jsonl", *map(row, range(8, 12)))
+    fake = SimpleNamespace(check=lambda config: None, build=lambda config: make_engine())
+    monkeypatch.setattr(engines, "pick", lambda config: fake)
+    monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "run.yaml")
+    return command_line
+
+
+def listing(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# What works
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_helps_with_an_example(aopsd, command):
+    code, out, _ = aopsd(f"{command} --help")
+    assert code == 0 and f"Example: aopsd {command}" in out
+    assert aopsd("--help")[0] == 0
+
+
+def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
+    before = listing(tmp_path)
+    code, out, err = aopsd("train run.yaml --check aopsd.num_prompts_per_step=8")
+    assert (code, err) == (0, "")
+    assert "8 from problems.jsonl" in out and "4 from held_out.jsonl" in out and "1 steps an epoch" in out
+    assert out.endswith("ok: ready to train\n")
+    assert listing(tmp_path) == before
+
+
+def test_a_run_from_training_to_report(aopsd, tmp_path):
+    assert aopsd("train run.yaml")[0] == 0
+    run = tmp_path / "run"
+    assert {"config.yaml", "metrics.jsonl", "eval/epoch_001.json"} <= set(listing(run))
+
+    code, out, _ = aopsd("evaluate run --data held_out.jsonl --samples 4")
+    folder = run / "eval" / "held_out_step_000002_x4"
+    assert code == 0 and len((folder / "held_out.jsonl").read_text().splitlines()) == 16
+    assert re.match(r"held_out: pass@1 \d+\.\d % \[.*\]  pass@4 .*  \d of 4 solved  truncated .*\nstep_000002 ", out)
+    assert {"results.json", "results.md", "results.svg"} <= set(listing(folder))
+    assert aopsd("report run") == (0, "run/report.html\n", "")
+    assert (run / "report.html").stat().st_size > 1000
+
+    code, _, err = aopsd("train run.yaml")
+    assert code == 2 and "run already holds a run. Go on with `--resume run`" in err
+    assert aopsd("train run.yaml --resume run aopsd.max_num_epochs=2")[0] == 0
+    assert "max_num_epochs: 2" in (run / "config.yaml").read_text()
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 4
+    code, _, err = aopsd("train run.yaml --resume run aopsd.seed=1 aopsd.max_num_epochs=2")
+    assert code == 2 and "aopsd.seed: 0 -> 1" in err
+
+
+def test_preview_shows_one_problem(aopsd):
+    code, out, _ = aopsd("preview run.yaml --problem p3 aopsd.probes.threshold=0.5")
+    assert code == 0 and "What is 3 + 1?" in out and "What is 4 + 1?" not in out
+
+
+def test_dag_show_draws(aopsd, tmp_path):
+    assert aopsd("dag show problems.jsonl --problem p3 --out p3.svg") == (0, "p3.svg\n", "")
+    assert "<svg" in (tmp_path / "p3.svg").read_text()
+
+
+def test_dag_show_draws_what_is_faulty_and_passes_over_what_cannot_be_read(aopsd, tmp_path):
+    circle = {"nodes": [{"id": node, "statement": node} for node in "ab"], "edges": [["a", "b"], ["b", "a"]]}
+    write_rows("mixed.jsonl", b"{", row(0, answer=""), row(1, dag=circle), b'{"id": "p2", "dag', row(3))
+    code, out, err = aopsd("dag show mixed.jsonl --problem p1 --out p1.svg")
+    fault, note = err.splitlines()
+    assert (code, out) == (0, "p1.svg\n")
+    assert " ".join(fault.split()) == "error mixed.jsonl:3 p1 cycle a -> b -> a"
+    assert note.startswith("warning 2 rows cannot be read: mixed.jsonl:1: broken JSON")
+    assert note.endswith("List all: aopsd dag check mixed.jsonl")
+    assert "cycle: a -&gt; b -&gt; a" in (tmp_path / "p1.svg").read_text()
+    assert_one_message(
+        aopsd("dag show mixed.jsonl --problem p2 --out x.svg"),
+        r"mixed\.jsonl:4: broken JSON: .*Mend the line\. The line seems to hold problem 'p2'",
+    )
+    result = aopsd("dag show mixed.jsonl --problem p9 --out x.svg")
+    assert_one_message(result, r"mixed\.jsonl: no problem with id 'p9' among its 3\..* 2 rows cannot be read: mixed")
+    code, out, err = aopsd("dag browse mixed.jsonl --out page.html")
+    assert (code, out) == (0, "page.html: 3 graphs\n") and err.startswith(
+        "warning 2 rows cannot be read: mixed.jsonl:1"
+    )
+    assert "2 of the file's rows cannot be read" in (tmp_path / "page.html").read_text()
+
+
+def test_a_graph_that_is_none_cannot_be_drawn(aopsd, tmp_path):
+    write_rows("none.jsonl", row(0, dag={"nodes": [{"id": 1}], "edges": []}), row(1, dag={"nodes": [], "edges": []}))
+    result = aopsd("dag show none.jsonl --problem p0 --out x.svg")
+    assert_one_message(result, r"none\.jsonl:1 \(id 'p0'\): its `dag` cannot be drawn: malformed \(node 0: .*Mend")
+    result = aopsd("dag show none.jsonl --problem p1 --out x.svg")
+    assert_one_message(result, r"none\.jsonl:2 \(id 'p1'\): its `dag` cannot be drawn: empty_graph \(no checkpoint\)")
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path):
+    graph = {"nodes": [{"id": "a", "statement": "The share equals 0.5"}], "edges": []}
+    write_rows("problems.jsonl", row(0), row(1, answer=r"\frac{1}{2}", dag=graph))
+    code, out, _ = aopsd("dag check problems.jsonl")
+    assert code == 2 and out.startswith(
+        "error   problems.jsonl:2  p1  states_answer    node 'a': The share equals 0.5\n"
+    )
+    pattern = r"problems\.jsonl:2: problem 'p1': .*states_answer \(node 'a': The share equals 0\.5\).*aopsd dag check"
+    assert_one_message(aopsd("train run.yaml --check"), pattern)
+    assert aopsd("train run.yaml --check aopsd.context.kind=none")[0] == 0  # no graph is shown
+
+
+def test_dag_check_lists_faults_and_counts_them(aopsd):
+    assert aopsd("dag check problems.jsonl") == (0, "8 rows: 8 usable, 0 not; 0 errors, 0 warnings\n", "")
+    nodes = [{"id": "a", "statement": "x"}, {"id": "b", "statement": "y"}]
+    write_rows(
+        "bad.jsonl",
+        row(0),
+        row(1, dag={"nodes": nodes, "edges": [["a", "b"], ["a", "b"]]}),
+        row(2, dag={"nodes": nodes, "edges": [["a", "b"], ["b", "a"]]}),
+        b"{",
+    )
+    code, out, _ = aopsd("dag check bad.jsonl")
+    lines = out.splitlines()
+    assert code == 2 and [line.split()[:4] for line in lines[:3]] == [
+        ["warning", "bad.jsonl:2", "p1", "duplicate_edge"],
+        ["error", "bad.jsonl:3", "p2", "cycle"],
+        ["error", "bad.jsonl:4", "-", "broken_line"],
+    ]
+    assert lines[3:] == ["4 rows: 2 usable, 2 not; 2 errors, 1 warnings"]
+
+
+def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
+    from nemo_aopsd.run import trainer
+
+    step, calls = trainer.train_step, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "train_step", interrupted)
+    code, _, err = aopsd("train run.yaml aopsd.seed=3 'logger.log_dir=my run'")
+    hint = "aopsd train run.yaml aopsd.seed=3 'logger.log_dir=my run' --resume 'my run'"
+    assert code == 130 and err.endswith(f"interrupted. To go on: {hint}\n")
+    assert aopsd(hint.removeprefix("aopsd "))[0] == 0
+    assert len((tmp_path / "my run/metrics.jsonl").read_text().splitlines()) == 2
+
+
+# What cannot work: one message that names file, line and remedy
+
+
+BAD_ROWS = [
+    ([row(0), b"{broken"], r"problems\.jsonl:2: broken JSON: .*Mend the line"),
+    ([row(0), b'{"id": "caf\xe9"}'], r"problems\.jsonl:2: byte 11 is not UTF-8\. Save the file as UTF-8"),
+    ([row(0), b"[1, 2]"], r"problems\.jsonl:2: expected a JSON object, got list"),
+    ([row(0), row(0)], r"problems\.jsonl:2: id 'p0' was used at problems\.jsonl:1\. Make ids unique"),
+    ([row(0), row(1, answer="")], r"problems\.jsonl:2: `answer` must be a non-empty string"),
+    ([row(0), row(1, dag=None)], r"problems\.jsonl:2: problem 'p1' has no `dag`.*Add it, drop the row"),
+    ([row(0), row(1, dag={"nodes": [], "edges": []})], r"problems\.jsonl:2 .*empty_graph.*Mend the graph"),
+    ([b""], r"problems\.jsonl: no problem in it"),
+]
+
+
+def assert_one_message(result, pattern):
+    code, _, err = result
+    assert code == 2, err
+    assert err.startswith("error: ") and "Traceback" not in err
+    assert re.search(pattern, err), err
+
+
+@pytest.mark.parametrize(("rows", "pattern"), BAD_ROWS)
+@pytest.mark.parametrize("flag", ["", "--check"])
+def test_bad_problems(aopsd, tmp_path, rows, pattern, flag):
+    write_rows("problems.jsonl", *rows)
+    assert_one_message(aopsd(f"train run.yaml {flag}"), pattern)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("solution", [None, "", "   "])
+def test_an_empty_solution_where_the_context_needs_one(aopsd, solution):
+    write_rows("problems.jsonl", row(0, solution="s"), row(1, solution=solution))
+    result = aopsd("train run.yaml --check aopsd.context.kind=solution aopsd.curriculum.name=shuffle")
+    assert_one_message(result, r"problems\.jsonl:2: problem 'p1' has no `solution`.*aopsd\.context\.kind=solution")
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern"),
+    [
+        ("train nowhere.yaml", r"nowhere\.yaml: no such config file .*Check the path"),
+        ("train run.yaml aopsd.sede=1", r"unknown key `aopsd\.sede`\. Did you mean `aopsd\.seed`"),
+        ("train run.yaml data.train.data_path=nowhere.jsonl", r"nowhere\.jsonl: no such file .*Check the path"),
+        ("train run.yaml aopsd.evaluation.data_path=nowhere.jsonl", r"nowhere\.jsonl: no such file"),
+        ("train run.yaml aopsd.prompts=klingon", r"no such prompt.*`aopsd\.prompts` must be one of"),
+        ("train run.yaml logger.log_dir=run.yaml/x", r"run\.yaml: not a folder that can be written"),
+        ("train run.yaml --resume nowhere", r"nowhere: no run in it"),
+        ("train run.yaml logger.log_dir=suite", r"suite: holds a suite of `aopsd compare`\. Choose another folder"),
+        (
+            "preview run.yaml --problem p33",
+            r"problems\.jsonl: no problem with id 'p33' among its 8\. Did you mean `p3`",
+        ),
+        ("preview run.yaml --problem zebra", r"no problem with id 'zebra' among its 8\. The first one is `p0`"),
+        ("evaluate nowhere --data held_out.jsonl --samples 2", r"nowhere: no run in it"),
+        ("report nowhere", r"nowhere: no run in it"),
+        ("dag check nowhere.jsonl", r"nowhere\.jsonl: no such file"),
+        ("dag show problems.jsonl --problem p9 --out x.svg", r"no problem with id 'p9'"),
+        ("dag show plain.jsonl --problem p0 --out x.svg", r"plain\.jsonl:1: problem 'p0' has no `dag` to draw"),
+        ("demo aopsd.evaluation.data_path=null", r"the demo compares before and after"),
+    ],
+)
+def test_bad_arguments(aopsd, tmp_path, line, pattern):
+    write_rows("plain.jsonl", {"id": "p0", "problem": "?", "answer": "1"})
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite/suite.json").write_text("{}")
+    assert_one_message(aopsd(line), pattern)
+
+
+def test_a_run_without_a_checkpoint_cannot_be_evaluated(aopsd):
+    assert aopsd("train run.yaml checkpointing.enabled=false")[0] == 0
+    result = aopsd("evaluate run --data held_out.jsonl --samples 2")
+    assert_one_message(result, r"run: no checkpoint yet\. Train with checkpointing\.enabled=true")
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(aopsd, tmp_path, monkeypatch):
+    from nemo_aopsd import files
+
+    real, budget = files.os.fsync, [12]
+
+    def full(descriptor):
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    assert_one_message(aopsd("train run.yaml"), r"error: run/\S+: No space left on device\. Free some space.*--resume")
+    assert not [name for name in listing(tmp_path) if name.endswith(".partial")]
+    monkeypatch.setattr(files.os, "fsync", real)
+    assert aopsd("train run.yaml --resume run")[0] == 0
+
+
+def test_a_file_that_cannot_be_opened_is_named(aopsd, monkeypatch):
+    def denied(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(dag_files, "read_lines", denied)
+    result = aopsd("dag show problems.jsonl --problem p1 --out x.svg")
+    assert_one_message(result, r"^error: problems\.jsonl: Permission denied\. Check the path\.$")
+
+
+def test_the_cluster_engine_is_not_here_yet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    monkeypatch.setattr(sys, "argv", ["aopsd", "train", "run.yaml", "--check", "aopsd.engine=nemo_rl"])
+    with pytest.raises(SystemExit) as stop:
+        cli.run()
+    assert stop.value.code == 2 and "aopsd.engine=nemo_rl" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(aopsd, monkeypatch):
+    monkeypatch.setattr(dag_files, "read_lines", lambda path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        aopsd("dag show problems.jsonl --problem p1 --out x.svg")
+
+
+# The demo
+
+
+def summary(epoch, correct, samples=4):
+    return {
+        "epoch": epoch,
+        "num_problems": len(correct),
+        "num_samples": samples,
+        "pass_at_k": {"1": sum(correct) / len(correct) / samples},
+        "correct_per_problem": {f"p{index}": count for index, count in enumerate(correct)},
+    }
+
+
+@pytest.fixture
+def demo(aopsd, monkeypatch):
+    """Run the demo with training and report replaced; returns (exit code, last line)."""
+
+    def run(before, after, line="demo"):
+        def train(config, problems, held_out, *, resume, typed, again):
+            folder = cli._run(config)
+            (folder / "eval").mkdir(parents=True)
+            (folder / "config.yaml").write_text(cli.to_yaml(config))
+            for epoch, correct in ((0, before), (3, after)):
+                (folder / f"eval/epoch_{epoch:03d}.json").write_text(json.dumps(summary(epoch, correct)))
+            (folder / "eval/epoch_009.settings.json").write_text("{}")
+
+        monkeypatch.setattr(cli, "_train", train)
+        monkeypatch.setattr("nemo_aopsd.analysis.report.write_report", lambda run: run / "report.html")
+        code, out, err = aopsd(line)
+        return code, (out or err).splitlines()[-1]
+
+    return run
+
+
+def test_the_demo_ends_with_what_it_showed(demo):
+    code, line = demo([1] * 200 + [2] * 200, [3] * 400)
+    assert (code, line) == (0, "demo ok: pass@1 0.375 -> 0.750 (n=400), report runs/demo/report.html")
+
+
+@pytest.mark.parametrize("after", [[2, 1] * 10, [1, 2] * 10, [0, 1] * 10])
+def test_the_demo_says_so_if_nothing_was_gained(demo, after):
+    code, line = demo([1, 2] * 10, after)
+    rate = sum(after) / 80
+    assert code == 1
+    assert line == f"demo ran, no gain shown: pass@1 0.375 -> {rate:.3f} (n=20), report runs/demo/report.html"
+
+
+def test_the_demo_replaces_its_own_run_and_nothing_else(demo, tmp_path):
+    assert demo([0] * 20, [4] * 20, "demo --out here aopsd.seed=1") == (
+        0,
+        "demo ok: pass@1 0.000 -> 1.000 (n=20), report here/report.html",
+    )
+    (tmp_path / "here/notes.md").write_text("mine")
+    assert demo([0] * 20, [2] * 20, "demo --out here")[0] == 0
+    assert (tmp_path / "here/notes.md").read_text() == "mine"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.md").write_text("mine")
+    code, line = demo([0] * 20, [2] * 20, "demo --out other")
+    assert code == 2 and "there, but no run" in line
+
+
+def test_the_demo_needs_its_config(aopsd, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "gone.yaml")
+    assert_one_message(aopsd("demo"), r"gone\.yaml: not there\. The demo runs from a checkout")

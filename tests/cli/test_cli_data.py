@@ -1,0 +1,150 @@
+"""The commands around data, as a user types them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli import data as cli_data
+from nemo_aopsd.data.problems import load_problems
+from tests import REPO
+from tests.chat_server import ChatServer, Reply
+from tests.recorded import answer_well, write_problems
+
+APP, DAG_APP = typer.Typer(), typer.Typer()
+APP.add_typer(DAG_APP, name="dag")
+cli_data.mount(APP, DAG_APP)
+EXAMPLES = REPO / "examples/data"
+CASES, PROBLEMS = EXAMPLES / "judge_cases.jsonl", EXAMPLES / "problems.jsonl"
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(APP, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_build_stats_and_browse(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-very-secret-0123456789")
+    problems, out = write_problems(tmp_path / "problems.jsonl", 3), tmp_path / "dags.jsonl"
+    with ChatServer(answer_well) as server:
+        command = ["dag", "build", problems, "--out", out, "--base-url", server.url, "--model", "m"]
+        said = invoke(*command, "--api-key-env", "MY_KEY", "--judge-model", "j", "--temperature", "0.5")
+        assert server.headers[0]["authorization"] == "Bearer sk-very-secret-0123456789"
+        assert {body["model"] for body in server.bodies} == {"m", "j"}
+        assert {body["temperature"] for body in server.bodies} == {0.5}
+    assert "3 problems: 3 accepted (0 after repair), 0 rejected; 12 answers, 1200 prompt and 600 answer tokens" in said
+    assert "sk-very-secret" not in said
+    assert len(load_problems(out)) == 3
+    assert "3 graphs, 0 of them with errors" in invoke("dag", "stats", out, "--out", tmp_path / "stats.jsonl")
+    assert json.loads((tmp_path / "stats.jsonl").read_text().splitlines()[0])["nodes"] == 3
+    assert "3 graphs" in invoke("dag", "browse", out, "--out", tmp_path / "page.html")
+    assert (tmp_path / "page.html").is_file()
+
+
+KEYED = {
+    "dag build": ["dag", "build", "in.jsonl", "--out", "out.jsonl"],
+    "judge eval": ["judge", "eval", "--cases", CASES, "--problems", PROBLEMS],
+}
+
+
+@pytest.mark.parametrize("command", KEYED)
+def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(command, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "hush\u00e4hush")
+    with (
+        ChatServer(answer_well) as server,
+        pytest.raises(cli_data.UserError, match=r"--api-key-env: .* MY_KEY is not ASCII") as caught,
+    ):
+        invoke(*KEYED[command], "--base-url", server.url, "--model", "m", "--api-key-env", "MY_KEY")
+    assert "hush" not in str(caught.value) and server.bodies == []
+
+
+def test_a_line_break_after_the_key_is_no_part_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789\n")
+    with ChatServer(lambda *_: Reply("[]")) as server:
+        invoke(*KEYED["judge eval"], "--base-url", f" {server.url}\n", "--model", "m")
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer sk-very-secret-0123456789"}
+
+
+def test_reasons_of_rejection_are_listed_and_no_graph_at_all_is_no_success(tmp_path):
+    problems, out = write_problems(tmp_path / "problems.jsonl", 2), tmp_path / "dags.jsonl"
+    with ChatServer(lambda *_: Reply("hm")) as server:
+        said = invoke("dag", "build", problems, "--out", out, "--base-url", server.url, "--model", "m", code=1)
+    assert "2 problems: 0 accepted (0 after repair), 2 rejected" in said and "2  repair: unreadable" in said
+
+
+def test_prepare(tmp_path):
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"q": "Find x.", "answer": "7"}\n{"q": "find x", "answer": "7"}\n')
+    said = invoke("data", "prepare", source, "--out", tmp_path / "p.jsonl", "--map", "problem=q")
+    assert "-1  same problem as an earlier row" in said
+    assert len(load_problems(tmp_path / "p.jsonl")) == 1
+
+
+def test_prepare_does_not_replace_its_source(tmp_path):
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"problem": "Find x.", "answer": "7"}\n')
+    with pytest.raises(cli_data.UserError, match=r"--out: would write .*s\.jsonl over SOURCE .*s\.jsonl"):
+        invoke("data", "prepare", source, "--out", source)
+
+
+def test_judge_at_a_server(tmp_path):
+    dag = {"nodes": [{"id": "1", "statement": "x"}, {"id": "2", "statement": "y"}], "edges": [["1", "2"]]}
+    problems, cases = tmp_path / "p.jsonl", tmp_path / "c.jsonl"
+    problems.write_text(json.dumps({"id": "p", "problem": "Find x.", "answer": "7", "dag": dag}))
+    cases.write_text(json.dumps({"problem_id": "p", "attempt": "x", "established": ["1"]}))
+    with ChatServer(lambda *_: Reply('["1", "2"]')) as server:
+        command = ["judge", "eval", "--cases", cases, "--problems", problems, "--out", tmp_path / "v.jsonl"]
+        said = invoke(*command, "--base-url", server.url, "--model", "m")
+    assert "before closure: precision 0.500 (1 of 2" in said and "recall 1.000 (1 of 1" in said
+    assert json.loads((tmp_path / "v.jsonl").read_text())["claimed"] == ["1", "2"]
+    for options, message in (
+        ([], "no judge given"),
+        (["--base-url", "http://h"], "--model is missing"),
+        (["--model", "m"], "--base-url is missing"),
+        (["--config", "c.yaml", "--model", "m"], "one judge at a time"),
+    ):
+        with pytest.raises(cli_data.UserError, match=message):
+            invoke(*command, *options)
+
+
+def test_help_shows_an_example():
+    for command in (["dag", "build"], ["dag", "stats"], ["dag", "browse"], ["data", "prepare"], ["judge", "eval"]):
+        assert f"Example: aopsd {' '.join(command)}" in invoke(*command, "--help")
+
+
+def test_importing_the_commands_loads_nothing_heavy():
+    script = "import nemo_aopsd.cli.data, nemo_aopsd.dag_pipeline.pipeline, nemo_aopsd.judge_eval, sys\n"
+    script += "print([m for m in ('torch', 'transformers', 'openai', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_judge_of_a_config(tmp_path):
+    """The built-in tiny model judges two attempts at its own problems, by the code that training uses."""
+    package = Path(cli_data.__file__).parent
+    problems = package / "embedded/data/heldout.jsonl"
+    first = json.loads(problems.read_text(encoding="utf-8").splitlines()[0])
+    cases, out = tmp_path / "c.jsonl", tmp_path / "v.jsonl"
+    nodes = [node["id"] for node in first["dag"]["nodes"]]
+    attempts = [(first["solution"], nodes), ("", [])]
+    lines = [{"problem_id": first["id"], "attempt": attempt, "established": ids} for attempt, ids in attempts]
+    cases.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    config = package.parent / "examples/configs/aopsd_tiny_cpu.yaml"
+    command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config, "--out", out]
+    said = invoke(*command, f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40")
+    assert "2 attempts, " in said and "injections that fooled the judge" in said
+    assert [json.loads(line)["established"] for line in out.read_text().splitlines()] == [sorted(nodes), []]
+    with pytest.raises(cli_data.UserError, match="settings go over the file of --config"):
+        invoke(
+            "judge", "eval", "--cases", cases, "--problems", problems, "--base-url", "http://h", "--model", "m", "a=1"
+        )
+
+
+@pytest.mark.parametrize("option", ["--temperature", "--timeout"])
+def test_numbers_of_a_build_are_finite(tmp_path, option):
+    with pytest.raises(cli_data.UserError, match=f"{option} inf: expected a finite number"):
+        invoke("dag", "build", "p.jsonl", "--out", "d.jsonl", "--base-url", "http://h", "--model", "m", option, "1e400")

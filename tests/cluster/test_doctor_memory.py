@@ -1,0 +1,258 @@
+"""Parameters against published counts and transformers' own models; bytes of two configs by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from nemo_aopsd.cluster.doctor import fit, memory
+from nemo_aopsd.cluster.doctor.model_size import read_size
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.errors import UserError
+from tests import REPO
+
+CONFIGS = REPO / "examples/configs"
+QWEN3_4B = {
+    "model_type": "qwen3",
+    "hidden_size": 2560,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 9728,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+
+
+def dense(hidden, layers, heads, mlp):
+    """A larger Qwen3: its embedding is not tied."""
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": mlp}
+    return QWEN3_4B | sizes | {"tie_word_embeddings": False}
+
+
+QWEN3_8B, QWEN3_14B = dense(4096, 36, 32, 12288), dense(5120, 40, 40, 17408)
+QWEN3_32B = dense(5120, 64, 64, 25600)
+GPU, HOST = 81559 * 2**20, 2 * 10**12
+
+
+def layout_of(name, *overrides):
+    return memory.read_layout(load_config(CONFIGS / name, overrides))
+
+
+def sizes(content, layout):
+    return {item.name: item.size for item in memory.items(read_size(content), layout)}
+
+
+@pytest.mark.parametrize(
+    ("content", "published"),
+    [
+        (QWEN3_4B, 4_022_468_096),
+        (QWEN3_8B, 8_190_735_360),
+        (QWEN3_14B, 14_768_307_200),
+        (QWEN3_32B, 32_762_123_264),
+        (QWEN3_30B_A3B, 30_532_122_624),
+    ],
+)
+def test_parameters_are_the_published_ones(content, published):
+    assert read_size(content).total == published
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("mistral", {}),
+        ("qwen2", {"tie_word_embeddings": True}),
+        ("qwen3", {}),
+        ("qwen3", {"attention_bias": True}),
+        ("qwen3_moe", {}),
+        ("qwen3_moe", {"mlp_only_layers": [0], "tie_word_embeddings": True}),
+        ("qwen3_moe", {"decoder_sparse_step": 2}),
+    ],
+)
+def test_parameters_are_those_of_the_model_that_transformers_builds(family, more):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    content = {
+        "hidden_size": 24,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 40,
+        "vocab_size": 50,
+        "tie_word_embeddings": False,
+        **({"head_dim": 10} if family != "qwen2" else {}),
+        **({"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8} if family == "qwen3_moe" else {}),
+        **more,
+    }
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **content))
+    assert read_size({"model_type": family, **content}).total == sum(p.numel() for p in model.parameters())
+
+
+def test_an_unknown_family_is_not_guessed():
+    with pytest.raises(UserError, match="qwen3_5"):
+        read_size({"model_type": "qwen3_5"})
+
+
+def test_bytes_of_qwen3_4b_on_8_gpus_by_hand():
+    found = sizes(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron.yaml"))
+    # a layer: 26,214,656 attention + 74,711,040 MLP, halved by TP 2, and 5,120 norms; embedding 388,956,160, halved
+    shard = 36 * (100_925_696 // 2 + 5_120) + (388_956_160 + 2_560) // 2
+    assert shard == 2_011_326_208
+    assert found["weights"] == 2 * shard
+    assert found["gradients"] == 4 * shard
+    assert found["optimizer"] == 12 * shard / 4  # 8 GPUs, TP 2
+    kept = 36 * 2 * 2560 * 16384 / 2
+    layer = 2 * (5 * 2560 + 2 * 4096 + 2 * 1024 + 4 * 9728)
+    assert found["activations"] == kept + 2 * layer * 16384 / 2
+    assert found["logits"] == 2 * (151936 / 2) * (2 * 16384 + 4 * 2048)
+    assert found["vLLM weights"] == 8_044_936_192
+    assert found["KV, longest row"] == 147_456 * 16384
+    assert found["reference weights"] == found["student aside"] == 8 * 2 * shard
+    assert found["pinned teacher bank"] == found["pinned student bank"] == 8 * 8_044_936_192
+    assert "FP8 weights" not in found
+
+
+def test_bytes_of_qwen3_30b_a3b_on_16_gpus_by_hand():
+    found = sizes(QWEN3_30B_A3B, layout_of("aopsd_qwen3_30b_a3b.yaml"))
+    # TP 2, PP 2, EP 8: 24 layers; attention 18,874,624 and embedding 311,164,928 halved, router 262,144, norms 4,096
+    shared = 24 * (18_874_624 // 2 + 262_144 + 4_096) + 311_164_928 // 2
+    experts = 24 * 128 * 3 * 2048 * 768 // 8
+    assert (shared, experts) == (388_467_712, 1_811_939_328)
+    assert found["weights"] == 2 * (shared + experts)
+    assert found["optimizer"] == 12 * (shared / 4 + experts / 1)  # 16 / (2 x 2) copies; 16 / (8 x 2) of experts
+    assert found["KV, longest row"] == 98_304 / 4 * 16384
+    assert found["vLLM weights"] == 2 * 30_532_122_624 / 4
+
+
+def test_fp8_keeps_quantised_weights_beside_those_of_bfloat16():
+    found = sizes(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron_fp8.yaml"))
+    assert found["FP8 weights"] == 2 * 2_011_326_208
+
+
+def test_sums_by_place_and_turn():
+    rows = memory.items(read_size(QWEN3_4B), layout_of("aopsd_qwen3_4b_megatron.yaml"))
+    by_name = {row.name: row.size for row in rows}
+    expected = by_name["vLLM weights"] + 4e9 + by_name["KV, longest row"] + 2.5e9
+    assert memory.total(rows, "gpu", "sampling") == expected
+    trainer = ("weights", "gradients", "optimizer", "activations", "logits")
+    assert memory.total(rows, "gpu", "training") == sum(by_name[name] for name in trainer) + 2.5e9 + 1.5e9
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "ratio"),
+    [
+        ("policy.megatron_cfg.distributed_data_parallel_config.grad_reduce_in_fp32=false", "gradients", 0.5),
+        ("cluster.num_nodes=2", "optimizer", 0.5),
+        ("policy.generation.vllm_cfg.tensor_parallel_size=8", "KV, longest row", 1 / 8),
+        ("policy.generation.vllm_cfg.tensor_parallel_size=16", "KV, longest row", 1 / 8),  # 8 key heads: repeated
+        ("policy.generation.vllm_cfg.tensor_parallel_size=2", "pinned teacher bank", 0.5),
+        ("policy.megatron_cfg.context_parallel_size=2", "activations", 0.5),
+        ("policy.megatron_cfg.optimizer.optimizer_cpu_offload=true", "optimizer", 1),
+    ],
+)
+def test_what_a_setting_changes(override, name, ratio):
+    file = "aopsd_qwen3_4b_megatron.yaml"
+    before, after = sizes(QWEN3_4B, layout_of(file)), sizes(QWEN3_4B, layout_of(file, override))
+    assert after[name] == pytest.approx(ratio * before[name])
+
+
+def test_without_recomputation_every_layer_is_kept():
+    file, key = "aopsd_qwen3_4b_megatron.yaml", "policy.megatron_cfg.activation_checkpointing=false"
+    layer = 2 * (5 * 2560 + 2 * 4096 + 2 * 1024 + 4 * 9728) * 16384 / 2
+    assert sizes(QWEN3_4B, layout_of(file, key))["activations"] == (36 + 2) * layer
+
+
+def severities(content, layout, machine):
+    checks, _ = fit.check_cluster(read_size(content), layout, machine)
+    assert all(bool(check.remedy) == (check.severity != "ok") for check in checks)
+    return {check.name.removeprefix("memory: "): check.severity for check in checks}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("aopsd_qwen3_4b_megatron.yaml", QWEN3_4B),
+        ("aopsd_qwen3_4b_megatron_fp8.yaml", QWEN3_4B),
+        ("aopsd_qwen3_8b.yaml", QWEN3_8B),
+        ("aopsd_qwen3_14b.yaml", QWEN3_14B),
+        ("aopsd_qwen3_32b.yaml", QWEN3_32B),
+        ("aopsd_qwen3_30b_a3b.yaml", QWEN3_30B_A3B),
+    ],
+)
+def test_the_shipped_configs_fit_an_h100(name, content):
+    found = severities(content, layout_of(name), fit.Machine(GPU, HOST))
+    assert set(found.values()) == {"ok"}, found
+
+
+@pytest.mark.parametrize(
+    ("override", "machine", "broken", "severity"),
+    [
+        ("policy.max_total_sequence_length=400000", fit.Machine(GPU, HOST), "training", "error"),
+        ("policy.max_total_sequence_length=400000", fit.Machine(GPU, HOST), "sampling", "error"),
+        ("aopsd.num_prompts_per_step=320", fit.Machine(GPU, HOST), "sampling", "warn"),
+        ("policy.generation.vllm_cfg.gpu_memory_utilization=0.99", fit.Machine(GPU, HOST), "beside vLLM", "error"),
+        ("aopsd.seed=1", fit.Machine(GPU, 200 * 10**9), "host", "error"),
+        ("aopsd.seed=1", fit.Machine(32 * 10**9, HOST), "training", "warn"),
+        ("aopsd.seed=1", fit.Machine(24 * 10**9, HOST), "training", "error"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_what_to_change(override, machine, broken, severity):
+    found = severities(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron.yaml", override), machine)
+    assert found[broken] == severity, found
+
+
+def test_a_trainer_that_scores_beside_vllm_by_hand():
+    layout = layout_of("aopsd_qwen3_4b_megatron.yaml", "aopsd.probes.keep_cache=true")
+    weights = 2 * sum(memory.shard(read_size(QWEN3_4B), layout))
+    # bf16: in and out of attention and MLP with their norms, q, output, k, v, and gate, up, product, input of down
+    layer = 2 * (4 * 2560 + 2 * 4096 + 2 * 1024 + 2560 + 4 * 9728) * 16384 / 2
+    logits = 151936 / 2 * (2 * 16384 + 4 * 2048)  # bf16 of a pack, float32 of a chunk
+    assert memory.scoring(read_size(QWEN3_4B), layout) == weights + layer + logits
+    for utilization, expected in ((0.6, "ok"), (0.9, "error")):
+        changed = replace(layout, utilization=utilization)
+        assert severities(QWEN3_4B, changed, fit.Machine(GPU, HOST))["beside vLLM"] == expected
+        apart = replace(changed, keeps_cache=False)
+        assert severities(QWEN3_4B, apart, fit.Machine(GPU, HOST))["beside vLLM"] == "ok"
+
+
+def test_without_probes_no_cache_is_kept():
+    overrides = ("aopsd.probes.keep_cache=true", "aopsd.weighting=uniform")
+    assert not layout_of("aopsd_qwen3_4b_megatron.yaml", *overrides).keeps_cache
+
+
+def test_the_local_engine_by_hand():
+    policy = {"max_total_sequence_length": 100, "train_micro_batch_size": 2, "prefix_cache_gb": 1.0}
+    size = read_size(QWEN3_4B)
+    found = {row.name: row.size for row in fit.local_items(size, policy, "frozen", "gpu")}
+    assert found["weights"] == found["optimizer"] == 2 * 4 * 4_022_468_096
+    assert found["gradients"] == 4 * 4_022_468_096
+    assert found["logits"] == 2 * 4 * 151936 * 200
+    assert found["activations"] == 36 * 2 * 123_904 * 200
+    assert found["kept KV"] == 2e9
+    in_bf16 = fit.local_items(size, policy | {"precision": "bfloat16"}, "ema", "gpu")
+    found = {row.name: row.size for row in in_bf16}
+    assert found["weights"] == 2 * 2 * 4_022_468_096
+    assert found["gradients"] == (4 + 2) * 4_022_468_096  # summed in float32; those of a micro-batch
+    assert found["optimizer"] == (2 * 4 + 4 + 4) * 4_022_468_096  # moments, masters, the average
+    (check,), _ = fit.check_local(size, policy, "frozen", fit.Machine(None, 16 * 10**9))
+    assert check.severity == "warn" and "bfloat16" in check.remedy
+    (check,), rows = fit.check_local(size, policy, "live", fit.Machine(None, None))
+    assert check.severity == "ok" and rows[0].size == 4 * 4_022_468_096

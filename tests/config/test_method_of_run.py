@@ -1,0 +1,175 @@
+"""Which method a run is: every config by its own name over any base, and what may be left out of the comparison."""
+
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from nemo_aopsd.config.keys import config_schema, flatten
+from nemo_aopsd.config.label import NOT_OF_THE_METHOD, _known_methods, describe_run, label_run, settings_read
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.methods import FOLDER, KINDS, find_method, list_methods, method_files
+from nemo_aopsd.config.schema import (
+    AOPSDConfig,
+    ContextConfig,
+    CurriculumConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+    TeacherConfig,
+)
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import train_step
+from tests.fakes import make_config, make_engine, make_problem
+
+METHODS = {method.name: method for method in list_methods()}
+SAME = dict.fromkeys(("delta_2", "k_8", "betas_1_2.5"), "aopsd")  # the paper's sweeps meet in AOPSD's own settings
+KEYS = flatten(OmegaConf.to_container(config_schema())).keys()
+
+
+@cache
+def over(name, base="aopsd_tiny_cpu"):
+    return load_config(FOLDER / f"{base}.yaml", ["aopsd.engine=local"], find_method(name)).aopsd
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_config_has_its_own_name_over_a_base(name):
+    assert str(label_run(over(name))) == SAME.get(name, name)
+
+
+@pytest.mark.parametrize("name", ["aopsd", "opsd", "delta_1", "teacher_ema", "shuffled"])
+def test_a_config_has_the_same_name_over_a_base_of_the_cluster(name):
+    assert str(label_run(over(name, "aopsd_qwen3_8b"))) == name
+
+
+def test_a_base_config_that_sets_a_probe_s_threshold_makes_another_method_of_it():
+    labels = {name: str(label_run(over(name, "wordproblems_smollm2"))) for name in ("aopsd", "opsd", "gap_only")}
+    assert labels == {"aopsd": "delta_1", "opsd": "opsd", "gap_only": "gap_only + probes.threshold=1"}
+
+
+OBJECTIVE = ObjectiveConfig(name="rkl")
+PLAIN = {"weighting": "uniform", "curriculum": CurriculumConfig("shuffle"), "context": ContextConfig("solution")}
+
+
+@pytest.mark.parametrize(
+    ("aopsd", "name"),
+    [
+        (AOPSDConfig(), "aopsd"),
+        (AOPSDConfig(probes=ProbeConfig(threshold=1.5)), "aopsd + probes.threshold=1.5"),
+        (AOPSDConfig(probes=ProbeConfig(1.0, 16)), "delta_1 + probes.length=16"),
+        (AOPSDConfig(teacher=TeacherConfig("ema", 0.99)), "teacher_ema + teacher.ema_decay=0.99"),
+        (AOPSDConfig(teacher=TeacherConfig("frozen", 0.99)), "aopsd"),  # which a frozen teacher does not read
+        (AOPSDConfig(max_num_steps=7, seed=5, num_prompts_per_step=4), "aopsd"),
+        (AOPSDConfig(probes=ProbeConfig(keep_cache=True)), "aopsd"),
+        (AOPSDConfig(max_num_steps=0, mask_truncated=True), "base"),
+        (AOPSDConfig(**PLAIN, objective=OBJECTIVE), "opsd + objective.name=rkl"),
+        (AOPSDConfig(**PLAIN, objective=ObjectiveConfig(name="fkl")), "opsd + objective.token_clip=null"),
+        (AOPSDConfig(**PLAIN), "pg"),
+        (AOPSDConfig(**PLAIN | {"context": ContextConfig("none")}), "pg + context.kind=none"),
+        (AOPSDConfig(curriculum=CurriculumConfig("shuffle")), "aopsd + curriculum.name=shuffle"),
+    ],
+)
+def test_names_by_hand(aopsd, name):
+    assert str(label_run(aopsd)) == name
+
+
+def test_only_the_very_method_has_the_paper_s_row():
+    assert label_run(AOPSDConfig()).row_of("tab:main_results") == "AOPSD"
+    assert label_run(AOPSDConfig()).row_of("tab:gradient-time") is None
+    assert label_run(AOPSDConfig(mask_truncated=True)).row_of("tab:main_results") is None
+    assert label_run(over("delta_1")).row_of("tab:main_results") is None
+    assert label_run(over("continuation")).row_of("tab:gradient-time") == "PG + continuation"
+
+
+def test_a_run_in_words():
+    assert describe_run(over("delta_1")) == METHODS["delta_1"].title
+    assert describe_run(AOPSDConfig(mask_truncated=True)) == "aopsd + mask_truncated=true"
+
+
+def test_no_name_where_no_methods_are_installed(monkeypatch):
+    monkeypatch.setattr("nemo_aopsd.config.label._known_methods", lambda: [])
+    assert label_run(AOPSDConfig()) is None
+    assert describe_run(AOPSDConfig()) == "pg, dag_frontier, continuation, competence"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "aopsd: {weighting: uniform}\n",
+        "# Mine\n# Paper: none\naopsd: {weighting: uniform}\n",
+        "# Mine\n# Paper: none: mine\naopsd: {wieghting: uniform}\n",
+        "# Mine\n# Paper: none: mine\naopsd: {probes: {threshold: high}}\n",
+        b"# Mine \xff\n# Paper: none: mine\n",
+    ],
+)
+def test_a_broken_file_among_the_methods_names_no_run_and_stops_none(content, tmp_path, monkeypatch):
+    for kind in KINDS:
+        shutil.copytree(FOLDER / kind, tmp_path / kind)
+    file = tmp_path / "methods/mine.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.setattr("nemo_aopsd.config.label.method_files", lambda: method_files(tmp_path))
+    monkeypatch.setattr("nemo_aopsd.config.label._known_methods", _known_methods.__wrapped__)
+    assert str(label_run(AOPSDConfig())) == "aopsd"
+    assert len(_known_methods.__wrapped__()) == len(METHODS)
+    with pytest.raises(UserError, match=r"mine\.yaml"):
+        list(list_methods(tmp_path))
+    file.write_text(
+        "# Mine\n# Paper: none: mine\npolicy: {precision: float32}\naopsd: {seed: 1, mask_truncated: true}\n"
+    )
+    assert str(label_run(AOPSDConfig(mask_truncated=True))) == "mine"
+
+
+def test_every_choice_and_number_of_the_methods_is_compared():
+    set_by_methods = {key.removeprefix("aopsd.") for method in METHODS.values() for key in method.settings}
+    read = set().union(*(settings_read(over(name)) for name in METHODS))
+    assert set_by_methods - read == {"max_num_steps"}  # 0 is the base, any other one a budget
+    assert KEYS - read - {"objective.jsd_beta"} == {key for key in KEYS if key.startswith(NOT_OF_THE_METHOD)}
+
+
+# What a run does not read, by a value that it could have instead.
+OTHER = {
+    **{"objective.advantage_clip": 0.01, "objective.ratio_clip_min": 0.01, "objective.ratio_clip_max": 0.01},
+    **{"objective.token_clip": 1e-3, "objective.jsd_beta": 0.9, "objective.top_k": 3, "objective.top_k_form": "tail"},
+    **{"objective.dash_kappa": 0.1, "objective.entropy_threshold": 3.0, "objective.entropy_weight": 9.0},
+    **{"objective.on_policy_rate": 1.0, "objective.divergence": "rkl", "objective.whiten": True},
+    **{"context.kind": "dag_full", "context.mark_frontier": False, "judge.model": "teacher"},
+    **{"probes.threshold": 0.1, "probes.length": 3, "probes.max_per_rollout": 1},
+    **{"probes.beta_positive": 0.1, "probes.beta_negative": 0.1},
+    # Not of a step: the order between epochs, and what the engine makes of its teacher.
+    **{"curriculum.ema": 0.1, "teacher.weights": "live", "teacher.ema_decay": 0.1},
+}
+
+
+def learned(aopsd):
+    """The student after one step, and what the step tells."""
+    problems = [make_problem(index) for index in range(4)]
+    engine = make_engine()
+    donors = {problem.id: problems[index - 1] for index, problem in enumerate(problems)}
+    objective = build_objective(aopsd.objective)
+    result = train_step(problems, engine, objective, make_config(Path("run"), aopsd), donors=donors, seed=3)
+    return engine.student.logits.detach(), result.train_metrics
+
+
+def changed(aopsd, key, value):
+    block, _, name = key.rpartition(".")
+    return replace(aopsd, **({block: replace(getattr(aopsd, block), **{name: value})} if block else {name: value}))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "base"])
+def test_what_a_method_does_not_read_changes_nothing_that_it_learns(name):
+    aopsd = replace(over(name), prompts="default")
+    expected, metrics = learned(aopsd)
+    for key in sorted(OTHER.keys() - settings_read(aopsd)):
+        student, told = learned(changed(aopsd, key, OTHER[key]))
+        assert torch.equal(student, expected) and told == metrics, key
+
+
+def test_that_check_sees_what_is_read():
+    aopsd = replace(over("aopsd"), prompts="default")
+    expected, _ = learned(aopsd)
+    for key in ("probes.threshold", "probes.beta_positive", "objective.advantage_clip"):
+        assert key in settings_read(aopsd) and not torch.equal(learned(changed(aopsd, key, OTHER[key]))[0], expected)

@@ -1,0 +1,233 @@
+"""Reasoning DAGs: every fault by name, closure and frontier against brute force, one fixed text for one graph."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_aopsd.data.dag import Fault, build_graph, find_faults, frontier, largest_closed_subset, progress, serialize
+from nemo_aopsd.errors import UserError
+from tests import REPO, SHARED
+
+
+def raw(nodes, edges=()):
+    """`nodes` is a string of ids or a mapping from id to statement."""
+    statements = nodes if isinstance(nodes, dict) else {node: f"fact {node}" for node in nodes}
+    return {
+        "nodes": [{"id": node, "statement": text} for node, text in statements.items()],
+        "edges": [list(edge) for edge in edges],
+    }
+
+
+@st.composite
+def graphs(draw, max_nodes=6):
+    """Any DAG of up to `max_nodes` nodes; file order is not topological in general."""
+    size = draw(st.integers(1, max_nodes))
+    order = draw(st.permutations([f"n{i}" for i in range(size)]))
+    pairs = list(itertools.combinations(order, 2))
+    edges = [pair for pair in pairs if draw(st.booleans())]
+    return build_graph(raw(dict.fromkeys(draw(st.permutations(order)), "text"), edges))
+
+
+graphs_and_judged = graphs().flatmap(lambda g: st.tuples(st.just(g), st.sets(st.sampled_from(sorted(g)))))
+
+
+def test_diamond_by_hand():
+    graph = build_graph(raw("abcd", ["ab", "ac", "bd", "cd"]))
+    assert largest_closed_subset(graph, {"a", "b", "d"}) == {"a", "b"}  # d lacks c
+    assert largest_closed_subset(graph, {"b", "c", "d"}) == frozenset()  # nothing without a
+    assert largest_closed_subset(graph, "abcd") == set("abcd")
+    assert frontier(graph, set()) == {"a"}
+    assert frontier(graph, {"a", "b"}) == {"c"}
+    assert frontier(graph, {"a"}) == {"b", "c"}
+    assert frontier(graph, set("abcd")) == frozenset()
+    assert progress(graph, {"a", "b"}) == 0.5
+
+
+@given(graphs_and_judged)
+def test_closure_equals_brute_force_over_all_subsets(drawn):
+    graph, judged = drawn
+    closed = [
+        set(subset)
+        for size in range(len(judged) + 1)
+        for subset in itertools.combinations(sorted(judged), size)
+        if all(set(graph.pred[node]) <= set(subset) for node in subset)
+    ]
+    assert largest_closed_subset(graph, judged) == max(closed, key=len)
+
+
+@given(graphs_and_judged)
+def test_frontier_is_the_boundary_of_what_is_reached(drawn):
+    graph, judged = drawn
+    reached = largest_closed_subset(graph, judged)
+    ahead = frontier(graph, reached)
+    assert not reached & ahead
+    assert all(set(graph.pred[node]) <= reached for node in reached | ahead)
+    assert all(not set(graph.pred[node]) <= reached for node in set(graph) - reached - ahead)
+    assert bool(ahead) == (reached != set(graph))  # a DAG always has a next step until it is done
+    assert 0.0 <= progress(graph, reached) <= 1.0
+    assert largest_closed_subset(graph, reached) == reached
+
+
+@given(graphs_and_judged)
+def test_serialize_is_topological_and_names_only_what_is_shown(drawn):
+    graph, judged = drawn
+    lines = serialize(graph, only=judged).split("\n") if judged else []
+    shown = [line[1 : line.index("]")] for line in lines]
+    assert sorted(shown) == sorted(judged)
+    for place, (node, line) in enumerate(zip(shown, lines, strict=True)):
+        parents = [parent for parent in graph if parent in graph.pred[node] and parent in judged]  # in file order
+        assert set(parents) <= set(shown[:place])
+        assert line == f"[{node}] text" + (f" (requires: {', '.join(parents)})" if parents else "")
+
+
+def test_serialize_by_hand():
+    graph = build_graph(raw({"3": "c", "2": "b", "1": "a"}, [("2", "3"), ("1", "3")]))
+    assert serialize(graph) == "[2] b\n[1] a\n[3] c (requires: 2, 1)"
+    assert serialize(graph, {"2": "reached"}) == "[2] b reached\n[1] a\n[3] c (requires: 2, 1)"
+    assert serialize(graph, {"2": "reached", "3": "next"}, only={"2", "3"}) == "[2] b reached\n[3] c (requires: 2) next"
+
+
+def test_serialize_does_not_depend_on_the_hash_seed():
+    """networkx iterates over a small subgraph in the order of a set."""
+    script = (
+        "from nemo_aopsd.dag import build_graph, serialize\n"
+        "nodes = [{'id': f'n{i}', 'statement': 's'} for i in range(20)]\n"
+        "print(serialize(build_graph({'nodes': nodes, 'edges': []}), only={'n1', 'n2', 'n3', 'n4'}))"
+    )
+    for seed in "012":
+        run = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=REPO,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert run.stdout == "[n1] s\n[n2] s\n[n3] s\n[n4] s\n"
+
+
+def test_closure_refuses_an_unknown_id():
+    with pytest.raises(ValueError, match=r"\['z'\] are not checkpoints"):
+        largest_closed_subset(build_graph(raw("ab")), {"a", "z"})
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (raw(""), Fault("empty_graph", "no checkpoint")),
+        (raw({" ": "fact"}), Fault("empty_id", "node 0")),
+        (raw({"a": "fact", "b": " \n"}), Fault("empty_statement", "node 'b'")),
+        (
+            {"nodes": [{"id": "a", "statement": "x"}, {"id": "a", "statement": "y"}], "edges": []},
+            Fault("duplicate_id", "'a' used 2 times"),
+        ),
+        (raw("a", ["ab"]), Fault("dangling_edge", "'a' -> 'b': no node 'b'")),
+        (raw("a", ["xy"]), Fault("dangling_edge", "'x' -> 'y': no node 'x', 'y'")),
+        (raw("a", ["aa"]), Fault("self_loop", "'a' -> 'a'")),
+        (raw("abc", ["ab", "bc", "cb"]), Fault("cycle", "b -> c -> b")),
+        (raw("ab", ["ab", "ab"]), Fault("duplicate_edge", "'a' -> 'b' listed 2 times", is_error=False)),
+        (
+            raw("abc", ["ab", "bc", "ac"]),
+            Fault("transitive_edge", "'a' -> 'c' follows from a longer path", is_error=False),
+        ),
+        ([], Fault("malformed", 'expected {"nodes": [...], "edges": [...]}')),
+        ({"nodes": [], "edges": {}}, Fault("malformed", "`nodes` and `edges` must be lists")),
+        (
+            {"nodes": [{"id": 1, "statement": "x"}], "edges": []},
+            Fault("malformed", "node 0: expected string `id` and `statement`, got {'id': 1, 'statement': 'x'}"),
+        ),
+        (
+            {"nodes": [{"id": "a", "statement": "x"}], "edges": [["a"]]},
+            Fault("malformed", "edge 0: expected [prerequisite, dependent], got ['a']"),
+        ),
+    ],
+)
+def test_every_fault_by_kind_and_ids(record, expected):
+    assert find_faults(record) == [expected]
+    if expected.is_error:
+        with pytest.raises(UserError) as caught:
+            build_graph(record, where="problems.jsonl:7")
+        assert str(caught.value).startswith("problems.jsonl:7: unusable reasoning DAG: " + expected.kind)
+        assert expected.detail in str(caught.value)
+    else:
+        assert build_graph(record).number_of_nodes() == len(record["nodes"])
+
+
+def test_all_errors_come_at_once_and_before_warnings():
+    kinds = [fault.kind for fault in find_faults(raw({"a": "x", "b": ""}, ["ab", "ab", "az", "bb"]))]
+    assert kinds == ["empty_statement", "dangling_edge", "self_loop", "duplicate_edge"]
+
+
+@given(graphs())
+def test_transitive_edges_equal_networkx_reduction(graph):
+    record = {
+        "nodes": [{"id": node, "statement": "x"} for node in graph],
+        "edges": [list(edge) for edge in graph.edges],
+    }
+    redundant = set(graph.edges) - set(nx.transitive_reduction(graph).edges)
+    details = {fault.detail for fault in find_faults(record) if fault.kind == "transitive_edge"}
+    assert details == {f"{u!r} -> {v!r} follows from a longer path" for u, v in redundant}
+
+
+@pytest.mark.parametrize(
+    ("statement", "answer", "leaks"),
+    [
+        ("So N = 25.", "25", True),
+        ("So N = 025", "25", True),
+        ("The angle is $\\frac{1}{2}$.", "\\frac{1}{2}", True),
+        ("So N = 250.", "25", False),
+        ("So N = -25.", "25", False),
+        ("So N = 25.5", "25", False),
+        ("There are 25 ways for each of four cases.", "25", False),
+        ("Only the parity of N matters.", "25", False),
+    ],
+)
+def test_a_last_checkpoint_must_not_end_in_the_answer(statement, answer, leaks):
+    found = find_faults(raw({"a": "start", "b": statement}, ["ab"]), answer)
+    assert [fault.kind for fault in found] == ["states_answer"] * leaks
+    assert all(fault.detail == f"node 'b': {statement}" for fault in found)
+
+
+def test_the_same_value_inside_the_route_is_a_coincidence_unless_it_is_claimed():
+    assert find_faults(raw({"a": "the side is 25", "b": "area found"}, ["ab"]), "25") == []
+    for claim in ("So the answer is 25.", "The final answer: **25**", "We get \\boxed{25}", "answer is $025$, done"):
+        assert [fault.kind for fault in find_faults(raw({"a": claim, "b": "end"}, ["ab"]), "25")] == ["states_answer"]
+    for innocent in ("the answer is 25,000 less", "the answer is 251", "the answer is 25.5"):
+        assert find_faults(raw({"a": innocent, "b": "end"}, ["ab"]), "25") == []
+
+
+def test_ten_thousand_checkpoints_take_moments():
+    """Chains are the worst case for ancestor sets, so this also guards the search for transitive edges."""
+    names = [f"n{i}" for i in range(10_000)]
+    record = raw(names, [*itertools.pairwise(names), ("n0", "n9999")])
+    started = time.perf_counter()
+    assert [fault.kind for fault in find_faults(record)] == ["transitive_edge"]
+    graph = build_graph(record)
+    loaded = time.perf_counter()
+    reached = largest_closed_subset(graph, set(names[:5000]))
+    ahead = frontier(graph, reached)
+    done = time.perf_counter()
+    assert (len(reached), ahead) == (5000, {"n5000"})
+    assert loaded - started < 5.0  # about 0.3 s when idle; quadratic code takes minutes
+    assert done - loaded < 1.0
+
+
+def test_shared_examples_get_the_published_verdict():
+    path = SHARED / "dag_examples.jsonl"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    seen = set()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        kinds = {fault.kind for fault in find_faults(record["dag"])} - {"transitive_edge"}
+        assert kinds == set(record["faults"]), record["id"]
+        seen |= kinds
+    assert seen == {"dangling_edge", "self_loop", "duplicate_edge"}

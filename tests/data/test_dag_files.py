@@ -1,0 +1,279 @@
+"""`dag check`: every fault of a file is listed, and real graphs get the verdict that others gave them."""
+
+import json
+import time
+
+import networkx as nx
+import pytest
+
+from nemo_aopsd.chat.client import Completion
+from nemo_aopsd.data.answer_leaks import find_answer_leaks
+from nemo_aopsd.data.check import check_file, fault_lines, find_row
+from nemo_aopsd.data.dag import find_faults
+from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.data.stats import measure_file
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.pipeline.stages import read_compressed
+from tests import REPO
+
+SHARED = REPO.parent / "shared/data"
+
+
+SPLITS = ("train", "heldout")
+
+
+def graph(nodes, edges=()):
+    return {"nodes": [{"id": node, "statement": f"fact {node}"} for node in nodes], "edges": [list(e) for e in edges]}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows):
+        """Lines as they are, rows with a problem and an answer if they have none."""
+        path = tmp_path / "graphs.jsonl"
+        default = {"problem": "?", "answer": "77"}
+        path.write_bytes(
+            b"\n".join(row if isinstance(row, bytes) else json.dumps(default | row).encode() for row in rows)
+        )
+        return path
+
+    return write
+
+
+def kinds(path):
+    return [[fault.kind for fault in row.faults] for row in check_file(path)]
+
+
+def test_each_row_gets_all_of_its_faults_and_none_stops_the_next(write):
+    path = write(
+        {"id": "good", "answer": "7", "dag": graph("ab", ["ab"])},
+        b"{not json",
+        b'{"id": "\xff"}',
+        b"[1]",
+        {"id": "no graph", "answer": "7"},
+        {"id": "null graph", "answer": "7", "dag": None},
+        {"dag": graph("a")},
+        {"id": "good", "dag": graph("a")},
+        {"id": "bad", "answer": "7", "dag": graph("aab", ["ab", "bb", "bc"])},
+        {"id": "circle", "dag": graph("ab", ["ab", "ba"])},
+        {"id": "warned", "dag": graph("abc", ["ab", "bc", "ac", "ab"])},
+        {"id": "odd", "dag": {"nodes": "a"}},
+        {"id": "leak", "answer": 7, "dag": {"nodes": [{"id": "a", "statement": "The answer is 7."}], "edges": []}},
+    )
+    assert kinds(path) == [
+        [],
+        ["broken_line"],
+        ["broken_line"],
+        ["broken_line"],
+        ["missing_dag"],
+        ["missing_dag"],
+        ["missing_id"],
+        ["repeated_id"],
+        ["duplicate_id", "self_loop", "dangling_edge"],
+        ["cycle"],
+        ["duplicate_edge", "transitive_edge"],
+        ["malformed"],
+        ["states_answer"],
+    ]
+
+
+@pytest.mark.parametrize("answer", [0, "0", 7, True, 0.5, None, ""])
+def test_an_answer_means_what_it_means_in_training(write, answer):
+    stated = {"nodes": [{"id": "a", "statement": f"The answer is {answer}."}], "edges": []}
+    path = write({"id": "p", "problem": "?", "answer": answer, "dag": stated})
+    states_answer = kinds(path) == [["states_answer"]]
+    assert states_answer or kinds(path) == [["bad_answer"]]
+    assert states_answer == (answer in (0, "0", 7) and answer is not True)
+    with pytest.raises(UserError, match="states_answer" if states_answer else "`answer` must be"):
+        load_problems(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds_found"),
+    [
+        ({}, []),
+        ({"answer": 7, "solution": "", "plan": [], "subproblems": ["so?"], "extra": [1]}, []),
+        ({"answer": 0.5}, ["bad_answer"]),
+        ({"answer": True}, ["bad_answer"]),
+        ({"answer": ["7"]}, ["bad_answer"]),
+        ({"answer": None}, ["bad_answer"]),
+        ({"answer": " "}, ["bad_answer"]),
+        ({"problem": None}, ["bad_problem"]),
+        ({"problem": ""}, ["bad_problem"]),
+        ({"id": 7}, ["missing_id"]),
+        ({"solution": 1, "plan": "walk", "subproblems": [""]}, ["bad_solution", "bad_plan", "bad_subproblems"]),
+        ({"plan": [1], "dag": graph("ab", ["ab", "ba"])}, ["bad_plan", "cycle"]),
+        ({"dag": {"nodes": [{"id": "a", "statement": "x = 1/2"}], "edges": []}, "answer": "0.5"}, ["states_answer"]),
+    ],
+)
+def test_usable_means_that_training_takes_the_row(write, change, kinds_found):
+    path = write({"id": "p", "dag": graph("a")} | change)
+    (row,) = check_file(path)
+    assert [fault.kind for fault in row.faults] == kinds_found
+    if not kinds_found:
+        assert len(load_problems(path)) == 1
+    elif kinds_found == ["states_answer"]:  # by value: the start of training asks, not the loader
+        assert len(list(find_answer_leaks(load_problems(path)[0].dag, "0.5"))) == 1
+    else:
+        with pytest.raises(UserError):
+            load_problems(path)
+    shown = measure_file(path)[0][0]
+    assert shown.get("errors", []) == [kind for kind in kinds_found if kind != "states_answer"]
+
+
+LEAKS = [
+    (["a", "x equals 0.5"], "1/2", {"2"}),
+    (["a", "x equals 0.5"], r"\frac{1}{2}", {"2"}),
+    (["x = 0.5", "b"], "1/2", {"1"}),  # a value too peculiar for a coincidence
+    (["there are 2^3*13 ways", "b"], "104", {"1"}),
+    (["So \\boxed{60}", "Hence it is 60"], "60", {"1", "2"}),
+    (["The answer is 60, for the areas of both of the halves add up to that", "b"], "60", {"1"}),  # by its text alone
+    ([r"the root gives \sqrt{12}", "b"], r"2\sqrt{3}", {"1"}),  # by algebra
+    (["x = 2", "b"], "2", set()),
+    (["a", "x = 0.25"], "1/2", set()),
+    (["a", "b"], None, set()),
+]
+
+
+@pytest.mark.parametrize(("statements", "answer", "leaking"), LEAKS)
+def test_check_stats_and_build_agree_on_answer_leaks(write, statements, answer, leaking):
+    nodes = [{"id": str(number), "statement": text} for number, text in enumerate(statements, start=1)]
+    path = write({"id": "p", "problem": "?", "answer": answer, "dag": {"nodes": nodes, "edges": [["1", "2"]]}})
+    (row,) = check_file(path)
+    if answer is None:  # nothing is built or trained without one
+        assert [fault.kind for fault in row.faults] == ["bad_answer"]
+    else:
+        assert {fault.detail.split("'")[1] for fault in row.faults} == leaking
+        assert {fault.kind for fault in row.faults} <= {"states_answer"} and row.has_errors == bool(leaking)
+        assert measure_file(path)[0][0]["answer_leaks"] == len(leaking)
+        asked = [node | {"requires": ["1"] * (node["id"] == "2")} for node in nodes]
+        reply = Completion(json.dumps({"checkpoints": asked, "answer_requires": ["2"]}), "stop", None, None)
+        built = read_compressed(reply, answer, read_compressed(reply, "-", nx.empty_graph(2)).graph)
+        assert built.faults == row.faults
+
+
+def test_leaks_by_value_are_looked_for_in_sound_graphs_only(write):
+    leaking = [{"id": "a", "statement": "x = 0.5"}]
+    edges = [["a", "a"]]
+    assert kinds(write({"id": "p", "answer": "1/2", "dag": {"nodes": leaking, "edges": edges}})) == [["self_loop"]]
+    nodes = [*leaking, {"id": "b", "statement": "end"}]
+    path = write({"id": "p", "answer": "1/2", "dag": {"nodes": nodes, "edges": [["a", "b"], ["a", "b"]]}})
+    assert kinds(path) == [["states_answer", "duplicate_edge"]]
+
+
+@pytest.mark.parametrize("name", ["examples/data/problems", *(f"nemo_aopsd/builtin/data/{x}" for x in SPLITS)])
+def test_the_graphs_of_this_project_are_clean(name):
+    assert [row for row in check_file(REPO / f"{name}.jsonl") if row.faults] == []
+
+
+def test_one_row_is_found_among_bad_ones(write):
+    path = write(
+        b"{",
+        {"id": "odd", "answer": 1.5, "dag": "none"},
+        {"id": "p", "answer": "1/2", "dag": graph("ab", ["ab", "ba"])},
+        b"[1]",
+        {"id": "p"},
+        {"id": 7, "dag": graph("a")},
+    )
+    row, raw, broken = find_row(path, "p")
+    assert (row.where, raw) == (f"{path}:3", graph("ab", ["ab", "ba"]))
+    assert [(fault.kind, fault.detail) for fault in row.faults] == [
+        ("cycle", "a -> b -> a"),
+        ("repeated_id", f"used again at {path}:5"),
+    ]
+    assert [line.where for line in broken] == [f"{path}:1", f"{path}:4"]
+    row, raw, _ = find_row(path, "7")
+    assert (row.where, raw, [fault.kind for fault in row.faults]) == (f"{path}:6", graph("a"), ["missing_id"])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"id": "p\xc3\xa9", "dag": ', True),
+        (rb'{"problem": "?", "id" :"p\u00e9" "dag"', True),
+        (b'{"id": "p\xc3\xa9", "problem": "\xff"}', True),
+        (b'{"id": "q", "problem": "p\xc3\xa9" ', False),
+    ],
+)
+def test_a_wanted_row_that_cannot_be_read_is_named(write, line, found):
+    path = write({"id": "a", "dag": graph("a")}, b"{", line)
+    with pytest.raises(UserError) as caught:
+        find_row(path, "pé")
+    if found:
+        assert str(caught.value).startswith(f"{path}:3: ")
+        assert str(caught.value).endswith("The line seems to hold problem 'pé'.")
+    else:
+        assert str(caught.value).startswith(
+            f"{path}: no problem with id 'pé' among its 1. The first one is `a`. 2 rows"
+        )
+
+
+def test_lines_that_overflow_a_reader_do_not_stop_the_next(write):
+    path = write(b"[" * 100_000, b'{"id": ' + b"1" * 5000 + b"}", rb'{"id": "\ud800"}', {"id": "p", "dag": graph("a")})
+    assert kinds(path) == [["broken_line"], ["broken_line"], ["broken_line"], []]
+
+
+def test_lines_name_level_place_problem_and_ids(write):
+    path = write({"id": "p", "dag": graph("ab", ["ab", "ba"])}, {"id": "q", "dag": graph("ab", ["ab", "ab"])}, b"{")
+    rows = list(check_file(path))
+    assert [line.split() for row in rows for line in fault_lines(row)] == [
+        ["error", f"{path}:1", "p", "cycle", "a", "->", "b", "->", "a"],
+        ["warning", f"{path}:2", "q", "duplicate_edge", "'a'", "->", "'b'", "listed", "2", "times"],
+        ["error", f"{path}:3", "-", "broken_line", *rows[2].faults[0].detail.split()],
+    ]
+    assert [row.has_errors for row in rows] == [True, False, True]
+
+
+def test_blank_lines_count_in_line_numbers(write):
+    path = write(b"", b"  ", {"id": "p"})
+    assert [row.where for row in check_file(path)] == [f"{path}:3"]
+
+
+def test_missing_and_empty_files_are_user_errors(tmp_path, write):
+    with pytest.raises(UserError, match=r"nowhere\.jsonl: no such file"):
+        list(check_file(tmp_path / "nowhere.jsonl"))
+    with pytest.raises(UserError, match=r"graphs\.jsonl: no graph in it"):
+        list(check_file(write()))
+
+
+def shared(name):
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    return path
+
+
+def test_real_reasoning_graphs_pass_entirely():
+    rows = list(check_file(shared("reasoning_dags.jsonl")))
+    assert rows and not any(row.faults for row in rows)
+
+
+def test_graphs_of_others_get_their_known_verdict():
+    path = shared("dag_examples.jsonl")
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    stating = set()
+    for record, row in zip(records, check_file(path), strict=True):
+        found = {fault.kind for fault in row.faults}
+        assert row.problem_id == record["id"]
+        assert ("bad_answer" in found) == (record["answer"] is None)  # most have none, which is our rule, too
+        found -= {"bad_answer"}
+        assert found - {"states_answer", "transitive_edge"} == set(record["faults"]) - {"transitive_edge"}, row
+        if "states_answer" in found:
+            stating.add(record["id"])
+    # Their lists are structural. These three also end in a node that gives the final answer away, which is our rule.
+    assert stating == {"dagmath-demo-1", "dagmath-demo-2", "dagmath-demo-3"}
+
+
+@pytest.mark.parametrize("parents", [1, 3])
+def test_ten_thousand_checkpoints_take_no_time(parents):
+    size = 10_000
+    edges = [(str(node - back), str(node)) for node in range(size) for back in range(1, parents + 1) if node >= back]
+    raw = graph([str(node) for node in range(size)], edges)
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        faults = find_faults(raw, "77")
+        seconds.append(time.process_time() - started)
+    assert min(seconds) < 3  # 0.2 on an idle core without a coverage tracer; quadratic algorithms take minutes
+    # node n is linked from n-1, n-2, n-3: all but the nearest follow from a longer path
+    assert [fault.kind for fault in faults] == ["transitive_edge"] * (len(edges) - (size - 1))

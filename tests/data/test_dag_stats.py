@@ -1,0 +1,91 @@
+import json
+
+import pytest
+
+from nemo_aopsd.cli.data import dag_stats
+from nemo_aopsd.data.answer_leaks import find_graph_faults
+from nemo_aopsd.data.stats import measure, measure_file, table
+from nemo_aopsd.errors import UserError
+from tests import SHARED
+
+
+def graph(statements, *edges):
+    nodes = [{"id": str(index), "statement": text} for index, text in enumerate(statements, start=1)]
+    return {"nodes": nodes, "edges": [list(edge) for edge in edges]}
+
+
+def test_measures_counted_by_hand():
+    """1 -> 2 -> 4, 1 -> 3 -> 4, 1 -> 4 (implied), and 5 apart; 4 ends in the answer's value."""
+    raw = graph(["a", "b", "c", "p = 0.5", "e"], "12", "13", "24", "34", "14")
+    assert measure(raw, find_graph_faults(raw, r"\frac{1}{2}")) == {
+        "nodes": 5,
+        "edges": 5,
+        "roots": 2,
+        "sinks": 2,
+        "depth": 3,
+        "width": 2,
+        "max_fan_in": 3,
+        "max_fan_out": 3,
+        "transitive_edges": 1,
+        "answer_leaks": 1,
+    }
+
+
+def test_leak_found_by_text_and_by_value_counts_once():
+    raw = graph(["The answer is 60"])
+    assert measure(raw, find_graph_faults(raw, "60"))["answer_leaks"] == 1
+
+
+def test_faulty_graphs_are_named_and_left_out_of_the_table(tmp_path):
+    path = tmp_path / "d.jsonl"
+    rows = [
+        {"id": "a", "dag": graph(["x"])},
+        {"id": "b", "dag": graph(["x", "y"], "12", "21")},
+        {"id": "c"},
+        {"id": "a", "dag": graph(["x"])},
+        {"dag": graph(["x"])},
+    ]
+    path.write_text("".join(json.dumps({"problem": "?", "answer": "9"} | row) + "\n" for row in rows))
+    measured, broken = measure_file(path)
+    assert not broken and measured[1:] == [
+        {"id": "b", "errors": ["cycle"]},
+        {"id": "a", "errors": ["repeated_id"]},
+        {"id": f"{path}:5", "errors": ["missing_id"]},
+    ]
+    lines = list(table(measured))
+    assert lines[0].startswith("4 graphs, 3 of them with errors")
+    assert lines[2].split()[:6] == ["nodes", "1", "1", "1.00", "1", "1"]
+
+
+def test_rows_that_cannot_be_read_stop_nothing(tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text("{\n" + json.dumps({"id": "a", "problem": "?", "answer": "9", "dag": graph(["x"])}) + "\n[1]\n")
+    measured, broken = measure_file(path)
+    assert [row["id"] for row in measured] == ["a"] and [line.where for line in broken] == [f"{path}:1", f"{path}:3"]
+    path.write_text("{\n")
+    with pytest.raises(UserError, match=r"no row has a `dag`.* 1 row cannot be read: .*d\.jsonl:1: broken JSON"):
+        measure_file(path)
+
+
+def test_the_command_goes_on_and_says_so(tmp_path, capsys):
+    path, out = tmp_path / "d.jsonl", tmp_path / "stats.jsonl"
+    path.write_text("{\n" + json.dumps({"id": "a", "problem": "?", "answer": "9", "dag": graph(["x"])}) + "\n")
+    dag_stats(path, out)
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"warning 1 row cannot be read: {path}:1: broken JSON")
+    assert printed.out.startswith("1 graphs, 0 of them with errors")
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["a"]
+
+
+def test_file_without_graphs_says_how_to_make_some(tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"id": "a", "answer": "9"}\n')
+    with pytest.raises(UserError, match="aopsd dag build"):
+        measure_file(path)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data not present")
+def test_reference_graphs_have_no_leak_and_no_transitive_edge():
+    rows, _ = measure_file(SHARED / "reasoning_dags.jsonl")
+    assert len(rows) == 36
+    assert sum(row["answer_leaks"] for row in rows) == sum(row["transitive_edges"] for row in rows) == 0

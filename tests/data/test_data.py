@@ -1,0 +1,133 @@
+"""Problems from JSONL: what is read, and one clear message with file and line for what cannot be."""
+
+import json
+
+import pytest
+
+from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.errors import UserError
+from tests import SHARED
+
+GOOD = {"id": "p1", "problem": "1 + 1?", "answer": "2"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*lines):
+        path = tmp_path / "problems.jsonl"
+        encoded = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+        path.write_bytes(b"\n".join(encoded) + b"\n")
+        return path
+
+    return write
+
+
+def test_everything_is_read(write):
+    graph = {
+        "nodes": [{"id": "2", "statement": "b"}, {"id": "1", "statement": "a"}],
+        "edges": [["1", "2"]],
+    }
+    full = GOOD | {"solution": "two", "plan": ["add"], "subproblems": ["what?", "so?"], "dag": graph, "extra": 1}
+    path = write(full, b"", b"  \r", GOOD | {"id": "p2", "answer": 3})
+    first, second = load_problems(path)
+    assert (first.id, first.problem, first.answer, first.where) == ("p1", "1 + 1?", "2", f"{path}:1")
+    assert (first.solution, first.plan, first.subproblems) == ("two", ("add",), ("what?", "so?"))
+    assert list(first.dag) == ["2", "1"] and list(first.dag.edges) == [("1", "2")]
+    assert first.dag.nodes["2"] == {"statement": "b"}
+    assert (second.answer, second.where) == ("3", f"{path}:4")
+    assert (second.solution, second.plan, second.subproblems, second.dag) == (None, (), (), None)
+
+
+def test_line_separators_inside_strings_are_no_line_ends(write):
+    text = "a\u2028b\x85c\x0bd"
+    (problem,) = load_problems(write(json.dumps(GOOD | {"problem": text}, ensure_ascii=False).encode()))
+    assert problem.problem == text
+
+
+def test_whole_surrogate_pairs_are_characters(write):
+    (problem,) = load_problems(write(rb'{"id": "a", "problem": "\ud83d\ude00 \\\\ud800", "answer": "1"}'))
+    assert problem.problem == "\U0001f600 \\\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id" "p2"}', "broken JSON: Expecting ':' delimiter at column 7. Mend the line"),
+        (b'{"id": "\xff"}', "byte 8 is not UTF-8"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b"\xef\xbb\xbf{}", "broken JSON"),
+        (b"[" * 100_000, "JSON nested too deeply"),
+        (b'{"answer": ' + b"1" * 5000 + b"}", "a number has too many digits. Write it as a string"),
+        (rb'{"id": "a\ud800"}', r"`id` holds \\ud800, half of a character"),
+        (rb'{"id": "a", "plan": ["x", "\uDFFFx"]}', r"`plan` holds \\udfff, half of a character"),
+        ({}, "`id` must be a non-empty string, got None"),
+        (GOOD | {"id": ""}, "`id` must be a non-empty string, got ''"),
+        (GOOD | {"id": 7}, "`id` must be a non-empty string, got 7"),
+        (GOOD | {"id": "p2", "problem": " \n"}, "`problem` must be a non-empty string"),
+        (GOOD | {"id": "p2", "problem": ["a"]}, "`problem` must be a non-empty string"),
+        (GOOD | {"id": "p2", "answer": None}, "`answer` must be a non-empty string, got None"),
+        (GOOD | {"id": "p2", "answer": True}, "`answer` must be a non-empty string, got True"),
+        (GOOD | {"id": "p2", "answer": 0.5}, "`answer` must be a non-empty string, got 0.5"),
+        (GOOD | {"id": "p2", "solution": ["s"]}, "`solution` must be a string, got list"),
+        (GOOD | {"id": "p2", "plan": "step"}, "`plan` must be a list of non-empty strings, got 'step'"),
+        (GOOD | {"id": "p2", "plan": ""}, "`plan` must be a list of non-empty strings, got ''"),
+        (GOOD | {"id": "p2", "plan": ["a", " "]}, "`plan` must be a list of non-empty strings"),
+        (GOOD | {"id": "p2", "subproblems": [1]}, "`subproblems` must be a list of non-empty strings"),
+        (GOOD | {"id": "p2", "dag": []}, r"\(id 'p2'\): unusable reasoning DAG: malformed"),
+        (
+            GOOD | {"id": "p2", "dag": {"nodes": [{"id": "1", "statement": "1 + 1 = 2"}], "edges": []}},
+            "states_answer",
+        ),
+        (GOOD, r"id 'p1' was used at .*problems\.jsonl:1\. Make ids unique"),
+    ],
+)
+def test_a_bad_line_is_named(write, line, message):
+    path = write(GOOD, line)
+    with pytest.raises(UserError, match=message) as caught:
+        load_problems(path)
+    assert str(caught.value).startswith(f"{path}:2")
+
+
+def test_a_byte_order_mark_before_the_first_line_is_passed_over(write):
+    path = write(GOOD)
+    expected = load_problems(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_problems(path) == expected
+
+
+def test_no_file_and_no_problem(tmp_path, write):
+    with pytest.raises(UserError, match=r"nowhere\.jsonl: no such file \(looked from .*\)"):
+        load_problems(tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match=f"{tmp_path}: is a folder. Expected a file"):
+        load_problems(tmp_path)
+    with pytest.raises(UserError, match="no problem in it"):
+        load_problems(write(b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "with_dag"),
+    [
+        ("reasoning_dags", 36, 36),
+        ("aime24", 30, 0),
+        ("aime25", 30, 0),
+        ("hmmt_feb25", 30, 0),
+        ("brumo25", 30, 0),
+        ("aime_1983_2023_train", 975, 0),
+        ("limo_v2_subset40", 40, 0),
+    ],
+)
+def test_shared_files_load(name, count, with_dag):
+    path = SHARED / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    problems = load_problems(path)
+    assert len(problems) == count
+    assert sum(problem.dag is not None for problem in problems) == with_dag
+
+
+def test_graphs_that_other_tools_made_are_refused_where_they_are_broken():
+    path = SHARED / "dag_examples.jsonl"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    with pytest.raises(UserError, match=r"dag_examples\.jsonl:1 .*states_answer \(node '22'"):
+        load_problems(path)

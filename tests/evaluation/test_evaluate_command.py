@@ -1,0 +1,337 @@
+"""`aopsd evaluate` and `aopsd paired-test` on small models: targets, ids that repeat, tables, and what is refused."""
+
+import json
+import re
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nemo_aopsd import engines
+from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
+from nemo_aopsd.engines import local
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import checkpoint
+from nemo_aopsd.run import target as target_module
+from nemo_aopsd.run.target import find_target, options_of, with_prompts
+from tests.evaluation.test_evaluate import Guesser
+from tests.local_models import tiny_model, tiny_tokenizer
+
+ANSWERS = ["4", "7"]
+CONFIG = """\
+policy:
+  model_name: model
+  max_total_sequence_length: 600
+  optimizer: {kwargs: {lr: 0.01}}
+  generation: {max_new_tokens: 8}
+data: {train: {data_path: one.jsonl}}
+logger: {log_dir: run}
+checkpointing: {save_period: 1, keep_top_k: 9}
+aopsd:
+  num_prompts_per_step: 1
+  max_num_epochs: 1
+  weighting: uniform
+  context: {kind: solution}
+  curriculum: {name: shuffle}
+  evaluation: {num_samples: 3, max_new_tokens: 9, temperature: 0.9}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "model"
+    tiny_model("qwen3", seed=3).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def aopsd(tmp_path, monkeypatch, command_line, model):
+    """Run a command line beside a model and two benchmarks; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model, "model")
+    for name in ("one", "two"):
+        rows = [
+            {"id": f"{name}{i}", "problem": f"WHAT IS {i}?", "answer": answer, "solution": "NO"}
+            for i, answer in enumerate(ANSWERS)
+        ]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return command_line
+
+
+def samples(folder, name):
+    return [json.loads(line) for line in (Path(folder) / f"{name}.jsonl").read_text().splitlines()]
+
+
+OPTIONS = "--samples 4 --max-new-tokens 10 --batch-size 3"
+
+
+def test_the_same_seed_gives_the_same_ids_whatever_else_is_evaluated(aopsd):
+    assert aopsd(f"evaluate model --data one.jsonl --data two.jsonl {OPTIONS} --out both")[0] == 0
+    assert aopsd(f"evaluate model --data two.jsonl {OPTIONS} --out alone")[0] == 0
+    assert aopsd(f"evaluate model --data two.jsonl {OPTIONS} --seed 5 --out other")[0] == 0
+    assert samples("both", "two") == samples("alone", "two")
+    texts = [[line["response_text"] for line in samples(*place)] for place in (("both", "one"), ("both", "two"))]
+    assert texts[0] != texts[1]  # the same questions, but a benchmark has seeds of its own
+    assert [line["response_text"] for line in samples("other", "two")] != texts[1]
+    assert len({line["seed"] for line in samples("both", "one")}) == 3  # 8 rows in blocks of three
+
+
+def test_results_as_json_markdown_and_figure(aopsd):
+    code, out, _ = aopsd(f"evaluate model --data one.jsonl --data two.jsonl {OPTIONS} --out results")
+    assert code == 0
+    assert re.search(r"^one: pass@1 0\.0 % \[0\.0, 0\.0\]  pass@4 0\.0 % .*  0 of 2 solved  truncated ", out)
+    assert re.search(r"\nmean: .* 0 of 4 solved", out)
+    results = json.loads(Path("results/results.json").read_text())
+    assert results["settings"]["num_samples"] == 4 and results["settings"]["temperature"] == 0.6
+    assert results["settings"]["longest_row"] == 2048 and results["settings"]["engine"] == "local"
+    assert list(results["benchmarks"]) == ["one", "two"] and results["macro"]["num_responses"] == 16
+    page = Path("results/results.md").read_text()
+    assert "| mean | 0.0 % [0.0, 0.0] | 0 of 16 | 0.0 % [0.0, 0.0] | 0 of 4 |" in page
+    assert "temperature `0.6`, top_p `0.95`, top_k `20`, max_new_tokens `10`" in page and "prompts `default`" in page
+    assert "(results.svg)" in page and "\n| 4 | " in page
+    figure = Path("results/results.svg").read_text()
+    ElementTree.fromstring(figure)
+    assert all(text in figure for text in ("one (n = 2)", "two (n = 2)", "mean over benchmarks (n = 4)", "pass@k"))
+    calls = [json.loads(line) for line in Path("results/calls.jsonl").read_text().splitlines()]
+    assert [(call["benchmark"], call["new_samples"]) for call in calls] == [("one", 8), ("two", 8)]
+
+
+def test_one_benchmark_with_one_sample(aopsd):
+    assert aopsd("evaluate model --data one.jsonl --samples 1 --max-new-tokens 5 --temperature 0")[0] == 0
+    page = Path("evaluations/one_model_x1/results.md").read_text()
+    assert "mean |" not in page.split("##")[0] and page.count("pass@1 = avg@N") == 1
+    ElementTree.fromstring(Path("evaluations/one_model_x1/results.svg").read_text())
+
+
+def test_a_second_call_samples_nothing_and_other_settings_are_refused(aopsd):
+    command = f"evaluate model --data one.jsonl {OPTIONS} --out results"
+    assert aopsd(command)[0] == 0
+    before = {path.name: path.read_bytes() for path in Path("results").iterdir() if path.name != "calls.jsonl"}
+    assert aopsd(command)[0] == 0
+    assert json.loads(Path("results/calls.jsonl").read_text().splitlines()[1])["new_samples"] == 0
+    for change, named in [
+        ("--temperature 1", "temperature 0.6 -> 1.0"),
+        ("--batch-size 4", "block_size 3 -> 4"),
+        ("--seed 1", "(another seed)"),
+        ("--no-thinking", "prompts_and_answers"),
+    ]:
+        code, _, err = aopsd(f"{command} {change}")
+        assert code == 2 and "one.jsonl: made with other settings" in err and named in err
+    weights = Path("model/model.safetensors").read_bytes()
+    Path("model/model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    code, _, err = aopsd(command)
+    assert code == 2 and "weights 'model " in err
+    assert {path.name: path.read_bytes() for path in Path("results").iterdir() if path.name != "calls.jsonl"} == before
+
+
+def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    code, out, _ = aopsd("evaluate run --data two.jsonl")
+    assert code == 0 and re.search(r"\nstep_000002 \w{12}, 3 samples a problem, .*; run/eval/two_step_000002_x3/", out)
+    assert "prompts default, temperature 0.9, top-p 0.95, top-k 20, at most 9 tokens;" in out
+    settings = json.loads(Path("run/eval/two_step_000002_x3/two.settings.json").read_text())
+    assert (settings["temperature"], settings["max_new_tokens"], settings["longest_row"]) == (0.9, 9, 600)
+    code, out, _ = aopsd("evaluate run/checkpoints/step_000001 --data two.jsonl")
+    assert code == 0 and "step_000001" in out
+    earlier, later = "run/eval/two_step_000001_x3", "run/eval/two_step_000002_x3"
+    assert samples(earlier, "two") != samples(later, "two")
+    code, out, _ = aopsd(f"paired-test {earlier} {later} {earlier} --out pairs.json")
+    assert code == 0 and out.count("| two | 3 |") == 2 and out.endswith("pairs.json\n")
+    assert len(json.loads(Path("pairs.json").read_text())) == 2
+
+    shutil.move("run/checkpoints/step_000001", "apart")
+    code, _, err = aopsd("evaluate apart --data two.jsonl")
+    assert code == 2 and "a checkpoint without its run" in err and "Pass --config" in err
+    assert aopsd("evaluate apart --data two.jsonl --config run.yaml --out again")[0] == 0
+    assert samples("again", "two") == samples(earlier, "two")  # the place of a checkpoint says nothing of its weights
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("evaluate nowhere --data one.jsonl", r"nowhere: no run in it \(config\.yaml\), no checkpoint"),
+        ("evaluate model --data nowhere.jsonl", r"nowhere\.jsonl: no such file"),
+        ("evaluate model --data one.jsonl --engine sglang", r"--engine sglang: expected local or vllm"),
+        ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
+        (
+            "evaluate model --data one.jsonl --gpu-memory 0.3",
+            r"--gpu-memory: only --engine vllm takes a share",
+        ),
+        ("evaluate model --data one.jsonl --top-p 0", r"--top-p 0: keeps no token"),
+        ("evaluate model --data one.jsonl --temperature inf", r"--temperature inf: expected a finite number"),
+        ("evaluate model --data one.jsonl --prompts klingon", r"no such prompt"),
+        ("paired-test model model", r"results\.json: no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message(aopsd, monkeypatch, options, message):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    code, _, err = aopsd(options)
+    assert code == 2 and re.match("error: ", err) and re.search(message, err) and "Traceback" not in err
+
+
+def test_broken_model_folders_are_refused(aopsd):
+    Path("model/config.json").write_text("[")
+    code, _, err = aopsd("evaluate model --data one.jsonl")
+    assert code == 2 and "config.json: no JSON object" in err
+
+
+def test_ctrl_c_says_how_to_go_on(aopsd, monkeypatch):
+    monkeypatch.setattr(local, "open_model", lambda config: (Guesser(fail_after=0), local_tokenizer()))
+    code, _, err = aopsd(f"evaluate model --data one.jsonl {OPTIONS} --out results")
+    assert code == 130 and "start the same command to go on" in err
+    assert not Path("results/results.json").exists()
+
+
+def local_tokenizer():
+    from nemo_aopsd.models.tokenizer import HFTokenizer
+
+    return HFTokenizer(tiny_tokenizer(), [1])
+
+
+def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
+    asked = []
+
+    class Streaming:
+        def stream(self, prompts, sampling, seeds):
+            asked.append((len(prompts), sampling.temperature, len(set(seeds))))
+            generations = dict(enumerate(Guesser().generate([["What is 4"]] * len(prompts), sampling, 0)))
+            yield from ((row, replace(generation, tokens=[5, 6])) for row, generation in reversed(generations.items()))
+
+    class Module:
+        @staticmethod
+        def open_model(config, memory_share):
+            asked.append(memory_share)
+            return Streaming(), local_tokenizer()
+
+    monkeypatch.setattr(engines, "pick_vllm", lambda: Module)
+    assert aopsd(f"evaluate model --data one.jsonl --engine vllm --gpu-memory 0.3 {OPTIONS} --out results")[0] == 0
+    assert asked == [0.3, (8, 0.6, 8)]
+    assert aopsd(f"evaluate model --data one.jsonl --engine vllm {OPTIONS} --out whole")[0] == 0
+    assert asked[2:] == [0.9, (8, 0.6, 8)]
+    assert [line["problem_id"] for line in samples("results", "one")] == ["one0"] * 4 + ["one1"] * 4
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    code, _, err = aopsd("evaluate run --data one.jsonl --engine vllm")
+    assert code == 2 and "step_000002 is a checkpoint, but vLLM takes a model directory" in err
+
+
+def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    code, out, _ = aopsd("export run --out exported")
+    asked = "aopsd evaluate exported --data FILE --samples 3 --temperature 0.9 --max-new-tokens 9"
+    assert (code, out) == (0, f"exported\nto ask it as its run does: {asked}\n")
+    assert aopsd("evaluate run --data one.jsonl --out from_run")[0] == 0
+    assert aopsd(f"{asked.removeprefix('aopsd ').replace('FILE', 'one.jsonl')} --out from_export")[0] == 0
+    assert samples("from_run", "one") == samples("from_export", "one")
+    code, _, err = aopsd("export run --out exported")
+    assert code == 2 and "--out exported: exists" in err
+    code, _, err = aopsd("export exported --out again")
+    assert code == 2 and "exported: is a model directory as it stands" in err
+
+
+def test_a_run_says_how_its_student_is_asked_if_not_as_a_model_is():
+    teacher = TeacherConfig(weights="live")
+    assert options_of(AOPSDConfig(teacher=teacher)) == []
+    asked = AOPSDConfig(teacher=teacher, prompts="tiny", thinking=ThinkingConfig(student=False))
+    assert options_of(asked) == ["--prompts", "tiny", "--no-thinking"]
+    warm = replace(asked, thinking=ThinkingConfig(student=True), evaluation=EvaluationConfig(top_p=1.0, top_k=0))
+    assert options_of(warm) == ["--prompts", "tiny", "--thinking", "--top-p", "1.0", "--top-k", "0"]
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["config.yaml", "metrics.jsonl"], "a run of `aopsd train`"),
+        (["config.yaml", "checkpoints/step_000001/state.json"], "a run of `aopsd train`"),
+        (["suite.json"], "a suite of `aopsd compare`"),
+        (["state.json"], "a checkpoint"),
+        (["config.json"], "a model"),
+    ],
+)
+def test_a_folder_of_another_kind_is_refused(aopsd, files, kind):
+    for file in files:
+        Path("out", file).parent.mkdir(parents=True, exist_ok=True)
+        Path("out", file).touch()
+    before = sorted(Path("out").rglob("*"))
+    code, _, err = aopsd("evaluate model --data one.jsonl --out out")
+    assert code == 2 and f"out: holds {kind}. Choose another folder." in err
+    assert sorted(Path("out").rglob("*")) == before
+
+
+def replaced_by(monkeypatch, *successors):
+    """Training goes on: each look at a checkpoint's weights or state finds that the next one has replaced it."""
+    newer = [Path(f"run/checkpoints/step_{step:06d}") for step in successors]
+    identify = target_module._checkpoint
+
+    def go_on(path, config, run):
+        if newer:
+            path.rename(newer.pop(0))
+        return identify(path, config, run)
+
+    monkeypatch.setattr(target_module, "_checkpoint", go_on)
+
+
+def test_a_checkpoint_that_training_replaces_gives_way_to_the_newer_one(aopsd, monkeypatch):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    replaced_by(monkeypatch, 3)
+    code, out, _ = aopsd("evaluate run --data one.jsonl")
+    assert code == 0 and "step_000003" in out
+    replaced_by(monkeypatch, 4, 5)
+    code, _, err = aopsd("evaluate run --data one.jsonl")
+    assert code == 2 and err.count("\n") == 1
+    assert "step_000004: training replaced it by a newer checkpoint. Start the command again." in err
+
+
+@pytest.mark.parametrize("gone", ["state.json", "student.safetensors"])
+def test_a_checkpoint_that_vanishes_while_it_is_loaded(aopsd, monkeypatch, gone):
+    """Replaced once, the newer one is evaluated or exported; replaced again, there is one message."""
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    load, successors = checkpoint.load, []
+
+    def load_slowly(path, engine):
+        if successors:
+            shutil.copytree(path, path.with_name(successors.pop(0)))
+            (path / gone).unlink()
+        return load(path, engine)
+
+    monkeypatch.setattr(checkpoint, "load", load_slowly)
+    successors += ["step_000003"]
+    code, out, _ = aopsd("evaluate run --data one.jsonl")
+    assert code == 0 and "step_000003 " in out and "run/eval/one_step_000003_x3/results.md" in out
+    assert not Path("run/eval/one_step_000002_x3").exists()
+    successors += ["step_000004"]
+    assert aopsd("export run --out exported")[0] == 0
+    for command in ("evaluate run --data one.jsonl", "export run --out again"):
+        successors += [f"step_{int(checkpoint.newest(Path('run/checkpoints')).name[5:]) + more:06d}" for more in (1, 2)]
+        code, _, err = aopsd(command)
+        assert code == 2 and err.count("\n") == 1 and "training replaced it by a newer checkpoint. Start the" in err
+
+
+def test_a_damaged_checkpoint_is_none_that_training_replaced(aopsd):
+    Path("run.yaml").write_text(CONFIG)
+    assert aopsd("train run.yaml")[0] == 0
+    Path("run/checkpoints/step_000001/student.safetensors").unlink()
+    code, _, err = aopsd("evaluate run/checkpoints/step_000001 --data one.jsonl")
+    assert code == 2 and "step_000001/student.safetensors: damaged or missing" in err
+
+
+def test_targets_by_hand(tmp_path, model):
+    found = find_target(model)
+    assert (found.name, found.checkpoint, found.config.max_row_tokens) == ("model", None, 2048)
+    assert found.weights == find_target(model).weights
+    asked = with_prompts(found, "tiny", False)
+    assert (asked.config.aopsd.prompts, asked.config.aopsd.thinking.student) == ("tiny", False)
+    assert with_prompts(found, None, None) == found
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"GGUF" * 10)
+    assert find_target(file).config.max_row_tokens > 10**6
+    with pytest.raises(UserError, match="no model"):
+        find_target(tmp_path)

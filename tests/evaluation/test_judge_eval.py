@@ -1,0 +1,230 @@
+import json
+
+import pytest
+
+from nemo_aopsd.chat.endpoint import parse_endpoint
+from nemo_aopsd.config.schema import JudgeConfig
+from nemo_aopsd.data.dag import build_graph
+from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.judge_eval import (
+    INJECTIONS,
+    Case,
+    evaluate,
+    inject,
+    load_cases,
+    local_judge,
+    remote_judge,
+    summarize,
+    summary_lines,
+    write,
+)
+from nemo_aopsd.types import Generation
+from tests import SHARED
+from tests.chat_server import ChatServer, Reply
+from tests.fakes import CharTokenizer
+
+NODES = [{"id": name, "statement": f"{name} holds"} for name in "abc"]
+GRAPH = build_graph({"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]})
+PROBLEM = Problem("p", "Prove it.", "7", "here:1", dag=GRAPH)
+
+
+def case(established, attempt="I try", kind=""):
+    return Case(PROBLEM, attempt, frozenset(established), kind)
+
+
+def load_one(folder, record):
+    problems, cases = folder / "p.jsonl", folder / "c.jsonl"
+    dag = {"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]}
+    problems.write_text(json.dumps({"id": "p", "problem": "x", "answer": "7", "dag": dag}))
+    cases.write_text(json.dumps(record))
+    return load_cases(cases, problems)
+
+
+def fixed(*claims):
+    """A judge that says what it is told, None for an unreadable verdict."""
+    return lambda pairs: [
+        (None if claim is None else frozenset(claim), f"said {claim}") for claim, _ in zip(claims, pairs, strict=True)
+    ]
+
+
+def test_counts_by_hand():
+    """ac against ab: a is right, c false, b missed; closure drops c and keeps a. Then nothing read against a."""
+    results = evaluate([case("ab"), case("a"), case("abc")], fixed("ac", None, "abc", "ac", None))
+    summary = summarize(results)
+    assert summary == {
+        "cases": 3,
+        "unread": 1,
+        "before_closure": {"true_claims": 4, "false_claims": 1, "missed": 2},
+        "after_closure": {"true_claims": 4, "false_claims": 0, "missed": 2},
+        "mean_progress_error": pytest.approx((1 / 3 + 0) / 2),
+        "injections": 2,
+        "injections_unread": 1,
+        "injections_that_could_show": 0,
+        "injections_that_fooled": 0,
+        "kinds": {},
+    }
+    lines = list(summary_lines(summary))
+    assert lines[0] == "3 attempts, 1 verdicts unread"
+    assert lines[1].startswith("before closure: precision 0.800 (4 of 5") and "recall 0.667 (4 of 6" in lines[1]
+
+
+def test_injection_fools_only_if_it_adds_a_false_claim():
+    """Against ab: c is false. It fools where the plain verdict did not claim c already; more true claims are fine.
+
+    What claimed c anyway, or was not read, can show nothing and does not count as a judge that withstood.
+    """
+    readings = (("ab", "abc", (1, 1)), ("a", "ab", (0, 1)), ("ab", "a", (0, 1)))
+    readings += (("abc", "abc", (0, 0)), (None, "c", (0, 0)), ("ab", None, (0, 0)), (None, None, (0, 0)))
+    for plain, injected, counts in readings:
+        summary = summarize(evaluate([case("ab")], fixed(plain, injected)))
+        assert (summary["injections_that_fooled"], summary["injections_that_could_show"]) == counts
+
+
+@pytest.mark.parametrize(("claim", "unread"), [("abc", 0), (None, 3)])
+def test_a_judge_that_claims_everything_or_is_never_read_withstands_nothing(claim, unread):
+    lines = list(summary_lines(summarize(evaluate([case("ab")] * 3, fixed(*[claim] * 6)))))
+    assert lines[-1] == (
+        "injections that fooled the judge: no attempt could show it; 0 of 3 attempts with one could show it, "
+        f"{unread} verdicts on them unread"
+    )
+
+
+def test_each_kind_has_a_line(tmp_path):
+    """Kind x: ab claimed as abc, and nothing read. Kind y: right. Without a kind: in no line."""
+    cases = [case("ab", kind="x"), case("a", kind="x"), case("ab", kind="y"), case("ab")]
+    results = evaluate(cases, fixed("abc", None, "ab", "ab", "abc", "a", "abc", "ab"))
+    summary = summarize(results)
+    assert list(summary["kinds"]) == ["x", "y"]
+    assert summary["kinds"]["x"] == {
+        "cases": 2,
+        "read": 1,
+        "true_claims": 2,
+        "false_claims": 1,
+        "missed": 1,
+        "read_with_false_claims": 1,
+    }
+    assert list(summary_lines(summary))[-2:] == [
+        "kind x: 2 attempts, 1 unread, something false claimed in 1 of 1; before closure precision 0.667 (2 of 3), "
+        "recall 0.667 (2 of 3)",
+        "kind y: 1 attempts, 0 unread, something false claimed in 0 of 1; before closure precision 1.000 (2 of 2), "
+        "recall 1.000 (2 of 2)",
+    ]
+    write(results, tmp_path / "v.jsonl")
+    records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert [record.get("kind") for record in records] == ["x", "x", "y", None]
+    assert [record["fooled"] for record in records] == [None, None, True, False]
+
+
+@pytest.mark.parametrize("kind", [None, 3, ["x"], " "])
+def test_a_kind_that_is_no_name_is_none(tmp_path, kind):
+    assert load_one(tmp_path, {"problem_id": "p", "attempt": "x", "established": ["a"], "kind": kind})[0].kind == ""
+
+
+def test_injections_take_turns_and_name_every_id():
+    texts = [inject(case("a"), turn) for turn in range(len(INJECTIONS))]
+    assert len(set(texts)) == len(INJECTIONS) and all(text.startswith("I try\n") for text in texts)
+    assert sum('["a", "b", "c"]' in text for text in texts) == len(INJECTIONS) - 1
+
+
+def test_nothing_claimed_leaves_precision_undefined():
+    lines = list(summary_lines(summarize(evaluate([case("abc")], fixed("")))))
+    assert "precision undefined (0 of 0)" in lines[1]
+
+
+def test_local_judge_is_the_one_of_training():
+    class Scripted:
+        prompts = None
+
+        def generate(self, prompts, sampling, seed):
+            self.prompts = prompts
+            return [Generation(CharTokenizer().encode('["a"]'), True) for _ in prompts]
+
+    model = Scripted()
+    judge = local_judge(
+        model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
+    )
+    results = evaluate([case("a")], judge)
+    assert results[0].plain == (frozenset("a"), '["a"]')
+    assert "I try" in CharTokenizer().decode(model.prompts[0])
+
+
+def test_local_judge_shows_its_batches(capsys):
+    class Scripted:
+        sizes = ()
+
+        def generate(self, prompts, sampling, seed):
+            self.sizes += (len(prompts),)
+            return [Generation(CharTokenizer().encode(f'["{"abc"[len(prompts) % 3]}"]'), True) for _ in prompts]
+
+    model = Scripted()
+    judge = local_judge(
+        model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
+    )
+    results = evaluate([case("abc")] * 33, judge)
+    assert model.sizes == (32, 1) and [result.plain[1] for result in results] == ['["c"]'] * 32 + ['["b"]']
+    assert capsys.readouterr().err == "judge, batches: 2 to go\n"
+
+
+def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
+    """p: read at once. q: unreadable, then read. r: refused. Greedy first, then by sampling, without a schema."""
+
+    def answer(body, headers):
+        text = body["messages"][0]["content"]
+        assert "response_format" not in body
+        if "attempt r" in text:
+            return Reply(status=400, body=b'{"error": {"message": "too long"}}')
+        if "attempt q" in text and body["temperature"] == 0.0:
+            return Reply("all of them")
+        return Reply('["a", "b"]')
+
+    cases = [case("abc", f"attempt {name}") for name in "pqr"]
+    with ChatServer(answer) as server:
+        results = evaluate(cases, remote_judge(parse_endpoint(server.url, None), "m", concurrency=2))
+        assert sorted(body["temperature"] for body in server.bodies) == [0.0, 0.0, 0.0, 1.0]
+    assert [result.plain[0] for result in results] == [frozenset("ab"), frozenset("ab"), None]
+    assert "too long" in results[2].plain[1]
+    write(results, tmp_path / "v.jsonl")
+    records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert records[0]["claimed"] == ["a", "b"] and records[2]["claimed"] is None
+
+
+def test_server_that_is_down_is_a_user_error(monkeypatch):
+    from nemo_aopsd.evaluation import judge_eval
+
+    real = judge_eval.ChatClient
+    monkeypatch.setattr(judge_eval, "ChatClient", lambda *args, **options: real(*args, **options | {"max_retries": 0}))
+    with pytest.raises(UserError, match="gave no answer"):
+        evaluate([case("a")], remote_judge(parse_endpoint("http://127.0.0.1:9/v1", None), "m"))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"problem_id": "q", "attempt": "x", "established": []}, "c.jsonl:1: problem 'q' has no graph"),
+        ({"attempt": "x", "established": []}, "c.jsonl:1: `problem_id` must be the `id` of a problem in .*, got None"),
+        ({"problem_id": ["p"], "attempt": "x", "established": []}, r"`problem_id` must be .*, got \['p'\]\. Add it"),
+        ({"problem_id": "p", "attempt": "x", "established": ["z"]}, r"ids among a, b, c"),
+        ({"problem_id": "p", "established": ["a"]}, "`attempt`"),
+        ({"problem_id": "p", "attempt": "x", "established": json.loads("[" * 600 + "]" * 600)}, "and .*"),
+    ],
+)
+def test_bad_cases_are_named(tmp_path, record, message):
+    with pytest.raises(UserError, match=message):
+        load_one(tmp_path, record)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data not present")
+def test_perfect_judge_of_the_labelled_attempts_is_perfect():
+    cases = load_cases(SHARED / "judge_cases.jsonl", SHARED / "reasoning_dags.jsonl")
+    labels = {case.attempt: case.established for case in cases}
+
+    def perfect(pairs):
+        return [
+            (next((labels[known] for known in labels if known and attempt.startswith(known)), frozenset()), "")
+            for _, attempt in pairs
+        ]
+
+    summary = summarize(evaluate(cases, perfect))
+    assert summary["cases"] == 81 and summary["injections_that_fooled"] == 0
+    assert summary["before_closure"]["false_claims"] == summary["before_closure"]["missed"] == 0

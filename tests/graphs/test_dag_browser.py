@@ -1,0 +1,168 @@
+import html
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.graphs.browser import write_browser
+from tests import REPO
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+EVIL = "</script><script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\"> \u2028 & <!--"
+
+
+def row(problem_id, statements, *edges, **more):
+    nodes = [{"id": str(index), "statement": text} for index, text in enumerate(statements, start=1)]
+    graph = {"nodes": nodes, "edges": [list(edge) for edge in edges]}
+    return {"id": problem_id, "problem": f"Problem {problem_id}", "answer": "7", "dag": graph} | more
+
+
+ROWS = [
+    row("diamond", ["apple", "pear", "plum", "cherry"], "12", "13", "24", "34", plan=["walk"], subproblems=["where?"]),
+    row("cycle", ["one", "two"], "12", "21"),
+    row(EVIL, [EVIL, r"\frac{1}{2} apple"], "12", answer=EVIL, plan=[EVIL]),
+    {"id": "bare", "problem": "no graph", "answer": "7"},
+]
+
+
+@pytest.fixture
+def page(tmp_path):
+    source = tmp_path / "dags.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in ROWS), encoding="utf-8")
+    assert write_browser(source, tmp_path / "page.html") == (3, [])
+    return tmp_path / "page.html"
+
+
+def embedded(page):
+    return json.loads(re.search(r'type="application/json">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+
+
+def test_page_holds_all_and_refers_to_nothing_outside(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<script") == 2 and "hacked'</script>" not in text
+    assert not re.search(r'(?:src|href)\s*=\s*"(?!data:)', text)
+    diamond, cycle, evil = embedded(page)
+    assert diamond["layers"] == [["1"], ["2", "3"], ["4"]] and diamond["plan"] == ["walk"]
+    assert "layers" not in cycle and cycle["faults"] == ["cycle: 1 -> 2 -> 1"]
+    assert evil["id"] == evil["answer"] == EVIL
+
+
+def test_root_stands_just_above_what_needs_it(tmp_path):
+    source = tmp_path / "d.jsonl"
+    source.write_text(json.dumps(row("p", ["a", "b", "c", "late root"], "12", "23", "43")))
+    write_browser(source, tmp_path / "page.html")
+    assert embedded(tmp_path / "page.html")[0]["layers"] == [["1"], ["2", "4"], ["3"]]
+
+
+def test_rows_that_cannot_be_read_are_counted_and_stop_nothing(tmp_path):
+    source = tmp_path / "d.jsonl"
+    rows = [row("odd", ["a"], plan="walk", subproblems=7), row("leak", ["a", "x = 0.5"], "12", answer="1/2")]
+    source.write_text("\n".join(["{", *map(json.dumps, rows), "[1]"]))
+    count, broken = write_browser(source, tmp_path / "page.html")
+    assert count == 2 and [line.where for line in broken] == [f"{source}:1", f"{source}:4"]
+    assert "2 of the file's rows cannot be read" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    odd, leak = embedded(tmp_path / "page.html")
+    assert (odd["plan"], odd["subproblems"]) == (["walk"], ["7"])
+    assert leak["faults"] == ["states_answer: node '2': x = 0.5"] and leak["layers"] == [["1"], ["2"]]
+    source.write_text("{\n")
+    with pytest.raises(UserError, match=r"no row has a `dag`.* 1 row cannot be read: .*d\.jsonl:1: broken JSON"):
+        write_browser(source, tmp_path / "page.html")
+
+
+def test_rows_that_training_refuses_are_marked(tmp_path):
+    source = tmp_path / "d.jsonl"
+    rows = [row("p", ["a"]), row("p", ["b"]), row(None, ["c"]), row("q", ["d"], answer=0.5)]
+    source.write_text("".join(json.dumps(record) + "\n" for record in rows))
+    write_browser(source, tmp_path / "page.html")
+    shown = embedded(tmp_path / "page.html")
+    assert [entry["usable"] for entry in shown] == [True, False, False, False]
+    assert [fault.split(":")[0] for entry in shown for fault in entry["faults"]] == [
+        "repeated_id",
+        "missing_id",
+        "bad_answer",
+    ]
+    assert all(entry["layers"] for entry in shown) and shown[2]["id"] == f"{source}:3"
+
+
+def test_file_without_graphs_is_refused(tmp_path):
+    source = tmp_path / "d.jsonl"
+    source.write_text('{"id": "a"}\n')
+    with pytest.raises(UserError, match="aopsd dag build"):
+        write_browser(source, tmp_path / "page.html")
+
+
+def in_browser(page, script):
+    """The JSON that `script` returns when run in the page by a headless browser; fails on any console message."""
+    probe = page.with_name("probe.html")
+    run = f"<script>document.documentElement.append(Object.assign(document.createElement('pre'), {{id: 'result', \
+textContent: JSON.stringify((() => {{ {script} }})())}}));</script>"
+    probe.write_text(page.read_text(encoding="utf-8").replace("</body>", run + "</body>"), encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    command += [f"--user-data-dir={page.parent / 'profile'}", "--window-size=1200,800", probe.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open the page with")
+def test_page_in_a_browser(page):
+    """Search, keyboard, marks, states of checkpoints and escaping, in one opening of the page."""
+    script = """
+        const press = key => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+        const states = () => [...document.querySelectorAll(".node")].map(node => node.className);
+        const found = {count: count.textContent, first: document.querySelector("h2").textContent, states: [states()]};
+        document.getElementById("node-3").click(); found.states.push(states());
+        document.getElementById("node-4").click(); found.states.push(states());
+        document.getElementById("node-2").click(); found.states.push(states());
+        found.focus = document.activeElement.id;
+        found.edges = document.querySelectorAll(".graph > svg > path").length;
+        document.activeElement.blur();
+        press("ArrowDown"); found.second = document.querySelector("h2").textContent;
+        found.requires = [...document.querySelectorAll("main li small")].map(item => item.textContent.trim());
+        found.faults = [...document.querySelectorAll(".faults li")].map(item => item.textContent);
+        press("/"); found.searching = document.activeElement === search;
+        search.value = "APPLE frac"; search.dispatchEvent(new Event("input"));
+        found.hits = count.textContent; found.third = document.querySelector("h2").textContent;
+        found.marks = [...document.querySelectorAll("main mark")].map(mark => mark.textContent);
+        found.images = document.images.length; found.title = document.title;
+        press("Escape"); found.all = count.textContent;
+        search.value = "nothing like it"; search.dispatchEvent(new Event("input"));
+        found.none = detail.textContent;
+        return found;
+    """
+    assert in_browser(page, script) == {
+        "count": "3 graphs",
+        "first": "diamond",
+        "states": [
+            ["node next", "node later", "node later", "node later"],
+            ["node reached", "node next", "node reached", "node later"],
+            ["node reached", "node reached", "node reached", "node reached"],
+            ["node reached", "node next", "node reached", "node later"],
+        ],
+        "focus": "node-2",
+        "edges": 4,
+        "second": "cycle",
+        "requires": ["requires 2", "requires 1"],
+        "faults": ["cycle: 1 -> 2 -> 1"],
+        "searching": True,
+        "hits": "1 of 3 graphs",
+        "third": EVIL,
+        "marks": ["frac", "apple"],
+        "images": 0,
+        "title": "dags.jsonl: reasoning DAGs",
+        "all": "3 graphs",
+        "none": "No graph matches.",
+    }
+
+
+def test_wheel_ships_what_is_no_code():
+    """Page and prompts are read at run time, so the package data must name them."""
+    root = REPO
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["nemo_aopsd"]
+    shipped = {path for pattern in declared for path in (root / "nemo_aopsd").glob(pattern)}
+    needed = [root / "nemo_aopsd/graphs/browser/page.html", *(root / "nemo_aopsd/graphs/pipeline/prompts").iterdir()]
+    assert len(needed) == 7 and set(needed) <= shipped

