@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK, TrainRow
+from nemo_aopsd.types import Branch, Generation, Sampling, Signal, Tokens, TopK, TrainRow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_aopsd.method.objectives import Objective
+    from nemo_aopsd.config.schema import ObjectiveConfig
 
 Message = dict[str, str]  # {"role": ..., "content": ...}
 
@@ -59,6 +59,41 @@ class LanguageModel(Protocol):
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
     ) -> list[list[Tensor]]:
         """Log-probs of each branch's own tokens (the anchor too), each after `prompt + response[:position]`."""
+
+
+class Objective(Protocol):
+    """A token-level objective. It declares what it reads, and nothing else is computed.
+
+    Loss and metrics add up over micro-batches of whole rows: both are sums over the micro-batch divided by the counts
+    of the whole batch. Masked tokens may hold anything in any column.
+    """
+
+    config: ObjectiveConfig
+    signal: Signal
+    on_policy_rate: float  # share of steps on the student's own responses; the others take the data's solutions
+    needs_old_logprobs: bool  # of the student at collection
+    needs_reward: bool  # 1 for a right final answer, 0 for a wrong or unfinished one
+
+    def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
+        """The rows of a step with what needs all of them at once: `advantages`."""
+
+    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
+        """[N] from the student's log-softmax [N, V], with gradient, and the teacher's: [N, V], or the top k of N."""
+
+    def __call__(
+        self,
+        logprobs: Tensor,  # [B, S] float, current student, with gradient
+        *,
+        divergence: Tensor | None,  # [B, S], with gradient
+        entropy: Tensor | None,  # [B, S], the teacher's, of the rows' top k
+        old_logprobs: Tensor | None,  # [B, S]
+        teacher_logprobs: Tensor | None,  # [B, S]
+        weights: Tensor,  # [B, S]
+        advantages: Tensor | None,  # [B, S]
+        mask: Tensor,  # [B, S] bool
+        num_tokens: float,  # valid tokens of the whole batch
+        num_rows: float,  # rows of the whole batch with a valid token
+    ) -> tuple[Tensor, dict[str, Tensor]]: ...
 
 
 class Engine(Protocol):

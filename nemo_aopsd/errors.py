@@ -1,5 +1,16 @@
 """The one error that a user can mend: bad input, a bad setting, a broken file. The CLI prints it and exits with 2."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 
 class UserError(ValueError):
     """The message says what was found, what was expected, where, and what to do."""
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A hint at the end of a message; empty where nothing known is like `name`."""
+    matches = get_close_matches(name, known, n=1)
+    return f" Did you mean `{matches[0]}`?" if matches else ""

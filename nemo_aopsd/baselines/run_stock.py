@@ -1,6 +1,6 @@
 """Run a script of NeMo RL, unchanged, with our environment, dataset and data processor registered:
 
-    python -m nemo_aopsd.engines.nemo_rl.run_stock examples/run_grpo.py --config CONFIG [OVERRIDE ...]
+    python -m nemo_aopsd.baselines.run_stock examples/run_grpo.py --config CONFIG [OVERRIDE ...]
 
 NeMo RL makes environments before it imports the dataset's module (setup_response_data in nemo_rl/data/utils.py), so
 naming our dataset in the config comes too late for `register_env`, and no other key of a config imports anything.

@@ -259,7 +259,7 @@ def _checkpoints(config: Config) -> Path:
 
 
 def _find(problems: list[Problem], problem_id: str, file: str | Path) -> Problem:
-    from nemo_aopsd.config.keys import nearest
+    from nemo_aopsd.errors import nearest
 
     for problem in problems:
         if problem.id == problem_id:

@@ -6,7 +6,7 @@ Checked a layer at a time (one file, or one override), so that an error names th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 # Top-level blocks of NeMo RL's recipes; ours is `aopsd`.
 NEMO_RL_BLOCKS = (
@@ -163,11 +163,6 @@ def _nearest_setting(key: str, block: str, schema: DictConfig) -> str:
     settings = flatten(OmegaConf.to_container(config_schema()))
     by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in settings}
     return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    matches = get_close_matches(name, known, n=1)
-    return f" Did you mean `{matches[0]}`?" if matches else ""
 
 
 def first_line(error: Exception) -> str:

@@ -28,11 +28,10 @@ from nemo_aopsd.config.keys import (
     first_line,
     flatten,
     locate,
-    nearest,
     type_error,
 )
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_text
 
 # What our loop reads from NeMo RL's blocks and a short config may leave out.

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.config.keys import nearest
 from nemo_aopsd.config.load import method_settings
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 FOLDER = Path(__file__).parents[2] / "examples/configs"
 KINDS = ("methods", "ablations")

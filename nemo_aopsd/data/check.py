@@ -11,8 +11,9 @@ from typing import Any
 
 from nemo_aopsd.data.answer_leaks import find_graph_faults
 from nemo_aopsd.data.dag import Fault
-from nemo_aopsd.data.problems import answer_text, bad_fields, decode_line, read_lines
+from nemo_aopsd.data.problems import answer_text, bad_fields
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import decode_line, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def _not_found(path: str | Path, problem_id: str, ids: list[str], broken: list[L
     for line in broken:
         if _names(line.text, problem_id):
             return f"{line.where}: {line.why} The line seems to hold problem {problem_id!r}."
-    from nemo_aopsd.config.keys import nearest  # loads OmegaConf
+    from nemo_aopsd.errors import nearest
 
     message = f"{path}: no problem with id {problem_id!r} among its {len(ids)}."
     hint = nearest(problem_id, ids) or (f" The first one is `{ids[0]}`." if ids else "")

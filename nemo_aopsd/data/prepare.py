@@ -17,10 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.data.source import Row
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, write_jsonl
+from nemo_aopsd.files import atomic_write, read_jsonl, write_jsonl
 from nemo_aopsd.grading import exact, grade
 from nemo_aopsd.grading.normalize import normalize
 from nemo_aopsd.grading.structure import read_shape

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,9 @@ import networkx as nx
 
 from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 
 _BARE = ("id", "problem", "answer")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,57 +30,6 @@ class Problem:
     plan: tuple[str, ...] = ()
     subproblems: tuple[str, ...] = ()
     dag: nx.DiGraph | None = None
-
-
-def read_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`(where, record)` of each non-blank line. Raises UserError on a missing file, bad bytes or bad JSON."""
-    for where, line in read_lines(path):
-        yield where, decode_line(line, where)
-
-
-def read_lines(path: str | Path) -> Iterator[tuple[str, bytes]]:
-    """`(where, bytes)` of each non-blank line; `where` is `file:line`. Raises UserError on a missing file.
-
-    A byte order mark before the first line, which some editors write, is passed over.
-    """
-    path = Path(path)
-    if not path.is_file():
-        found = "is a folder" if path.is_dir() else f"no such file (looked from {Path.cwd()})"
-        raise UserError(f"{path}: {found}. Expected a file with one JSON object a line. Check the path.")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            if line.strip():
-                yield f"{path}:{number}", line.removesuffix(b"\n")
-
-
-def decode_line(line: bytes, where: str) -> dict[str, Any]:
-    """The JSON object of one line. Raises UserError on bad bytes or bad JSON."""
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Mend the line.") from error
-    except RecursionError as error:
-        raise UserError(f"{where}: JSON nested too deeply to be read. Flatten the line.") from error
-    except ValueError as error:
-        raise UserError(f"{where}: a number has too many digits. Write it as a string.") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. One object a line.")
-    if _SURROGATE.search(line):
-        _refuse_lone_surrogates(record, where)
-    return record
-
-
-def _refuse_lone_surrogates(record: dict[str, Any], where: str) -> None:
-    """JSON can escape half of a surrogate pair, which no file or tokenizer takes."""
-    for field, value in record.items():
-        try:
-            json.dumps([field, value], ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            half = ascii(error.object[error.start]).strip("'")
-            raise UserError(f"{where}: `{field}` holds {half}, half of a character. Write it whole.") from error
 
 
 def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 
 _SUFFIXES = (".jsonl", ".parquet")
 _HUB_ID = re.compile(r"[\w.\-]+/[\w.\-]+")

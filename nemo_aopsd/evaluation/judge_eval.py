@@ -27,10 +27,10 @@ from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.console import track
 from nemo_aopsd.data.dag import largest_closed_subset
-from nemo_aopsd.data.problems import Problem, load_problems, read_jsonl
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import derive_seed, write_jsonl
+from nemo_aopsd.files import derive_seed, read_jsonl, write_jsonl
 from nemo_aopsd.method.judge import judge_attempts, judge_messages, parse_verdict
 from nemo_aopsd.stats import wilson_interval
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nemo_aopsd.data.problems import Problem, read_jsonl
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, write_jsonl
+from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, read_jsonl, write_jsonl
 from nemo_aopsd.grading import grade
 from nemo_aopsd.method.leaks import mentions_context
 from nemo_aopsd.types import Generation, Sampling, Tokens

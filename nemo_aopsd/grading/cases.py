@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.grading import Grade, grade, grade_answer, grade_anywhere
 from nemo_aopsd.grading.extract import joined_answer, tagged_answer
 

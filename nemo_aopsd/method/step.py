@@ -30,7 +30,7 @@ from nemo_aopsd.types import Generation, Signal, Tokens, TopK, TrainRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_aopsd.method.objectives import Objective
+    from nemo_aopsd.engine import Objective
 
 
 @dataclass(frozen=True, slots=True)

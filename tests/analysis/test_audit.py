@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from nemo_aopsd.analysis.audit import events, judge, labels, measure, report, sampling
 from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, load_events, read_labels
 from nemo_aopsd.cli import audit as cli_audit
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from tests import REPO
 from tests.chat_server import ChatServer, Reply
 from tests.fake_run import write_run

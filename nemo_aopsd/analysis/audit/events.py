@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.data.problems import Problem, load_problems, read_jsonl
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.method.context import assign_donors, teacher_messages
 
 SHOWN_CHARACTERS = 4000  # of the response before the event; what is left out is counted

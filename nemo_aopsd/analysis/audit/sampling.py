@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.analysis.audit.events import Place, Population, find_events, read_events
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed, read_json, write_jsonl
+from nemo_aopsd.files import atomic_write, derive_seed, read_json, read_jsonl, write_jsonl
 from nemo_aopsd.run.folder import load_run_config
 
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0)  # nats a token, between the bins

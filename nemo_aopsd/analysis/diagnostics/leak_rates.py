@@ -18,9 +18,8 @@ from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error
 from nemo_aopsd.analysis.diagnostics.patterns import Compiled
 from nemo_aopsd.analysis.diagnostics.records_of import open_run, read_rollouts
 from nemo_aopsd.analysis.report.fields import check_fields
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_json
+from nemo_aopsd.files import read_json, read_jsonl
 from nemo_aopsd.method.leaks import leak_patterns
 
 NUM_GROUPS = 24  # of steps, in the figure

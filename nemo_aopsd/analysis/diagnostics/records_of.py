@@ -11,8 +11,8 @@ import numpy as np
 
 from nemo_aopsd.analysis.report.fields import Kind, check_fields
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.run.folder import load_run_config
 
 Record = dict[str, Any]

@@ -22,9 +22,8 @@ from nemo_aopsd.analysis.report.fields import (
 )
 from nemo_aopsd.analysis.report.measures import GapMass
 from nemo_aopsd.config.schema import AOPSDConfig, Config
-from nemo_aopsd.data.problems import read_jsonl
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_journal
+from nemo_aopsd.files import read_journal, read_jsonl
 from nemo_aopsd.run.folder import load_run_config
 
 Record = dict[str, Any]

@@ -22,10 +22,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config.keys import Origins, locate, nearest
+from nemo_aopsd.config.keys import Origins, locate
 from nemo_aopsd.config.load import flatten, read_file
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 BASE = "base"
 _KEYS = ("config", "settings", "reference", "members")

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.loss import micro_batch_loss
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
@@ -20,7 +21,6 @@ from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.method.objectives import Objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import TrainRow
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
+from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.network import Network, log_softmax
 from nemo_aopsd.engines.local.scoring import response_hidden
-from nemo_aopsd.method.objectives import Objective
 from nemo_aopsd.types import TopK, TrainRow
 
 # A comparison holds more values over the vocabulary than the sampled path does, so it takes this many times fewer

@@ -15,6 +15,7 @@ from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig, GenerationConfig
 
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
@@ -24,7 +25,6 @@ from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.method.objectives import Objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import TrainRow
 

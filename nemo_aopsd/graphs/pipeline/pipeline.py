@@ -14,8 +14,9 @@ from typing import Any
 
 from nemo_aopsd.chat.client import ChatClient, Completion, Request, ServerUnavailable
 from nemo_aopsd.chat.endpoint import Endpoint
-from nemo_aopsd.data.problems import Problem, parse_problem, read_jsonl
+from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.graphs.pipeline.journal import Journal
 from nemo_aopsd.graphs.pipeline.ledger import BudgetUsedUp, Ledger
 from nemo_aopsd.graphs.pipeline.results import Tally, beside, files_of, summarize, write

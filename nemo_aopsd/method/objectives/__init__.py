@@ -2,49 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-from nemo_aopsd.types import Signal, TopK, TrainRow
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from nemo_aopsd.config.schema import ObjectiveConfig
-
-
-class Objective(Protocol):
-    """A token-level objective. It declares what it reads, and nothing else is computed.
-
-    Loss and metrics add up over micro-batches of whole rows: both are sums over the micro-batch divided by the counts
-    of the whole batch. Masked tokens may hold anything in any column.
-    """
-
-    config: ObjectiveConfig
-    signal: Signal
-    on_policy_rate: float  # share of steps on the student's own responses; the others take the data's solutions
-    needs_old_logprobs: bool  # of the student at collection
-    needs_reward: bool  # 1 for a right final answer, 0 for a wrong or unfinished one
-
-    def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
-        """The rows of a step with what needs all of them at once: `advantages`."""
-
-    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
-        """[N] from the student's log-softmax [N, V], with gradient, and the teacher's: [N, V], or the top k of N."""
-
-    def __call__(
-        self,
-        logprobs: Tensor,  # [B, S] float, current student, with gradient
-        *,
-        divergence: Tensor | None,  # [B, S], with gradient
-        entropy: Tensor | None,  # [B, S], the teacher's, of the rows' top k
-        old_logprobs: Tensor | None,  # [B, S]
-        teacher_logprobs: Tensor | None,  # [B, S]
-        weights: Tensor,  # [B, S]
-        advantages: Tensor | None,  # [B, S]
-        mask: Tensor,  # [B, S] bool
-        num_tokens: float,  # valid tokens of the whole batch
-        num_rows: float,  # rows of the whole batch with a valid token
-    ) -> tuple[Tensor, dict[str, Tensor]]: ...
+from nemo_aopsd.config.schema import ObjectiveConfig
+from nemo_aopsd.engine import Objective
 
 
 def build_objective(config: ObjectiveConfig) -> Objective:

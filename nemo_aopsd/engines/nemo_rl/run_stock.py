@@ -1,0 +1,6 @@
+"""The place that commands of before named; the code lives in `baselines/run_stock.py`."""
+
+import runpy
+
+if __name__ == "__main__":
+    runpy.run_module("nemo_aopsd.baselines.run_stock", run_name="__main__")
