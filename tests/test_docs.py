@@ -60,8 +60,3 @@ def test_every_equation_of_the_paper_is_in_the_table():
         pytest.skip("the paper's source is not here")
     labels = set(re.findall(r"\\label\{(eq:[\w-]+)\}", PAPER.read_text(encoding="utf-8")))
     assert labels <= {label for label, _ in equation_rows()}
-
-
-def test_the_file_tree_of_the_readme_is_the_file_tree():
-    listed = set(re.findall(r"^  (\w+\.py)\s", README, re.MULTILINE))
-    assert listed == {path.name for path in (REPO / "nemo_aopsd").glob("*.py") if path.name != "__init__.py"}
