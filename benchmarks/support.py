@@ -25,7 +25,7 @@ from nemo_aopsd.method.context import assign_donors, student_messages, teacher_m
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK
 
-EMBEDDED = Path(nemo_aopsd.__file__).parent / "embedded"
+EMBEDDED = Path(nemo_aopsd.__file__).parent / "builtin"
 CONFIG = Path(nemo_aopsd.__file__).parents[1] / "examples/configs/aopsd_tiny_cpu.yaml"
 COMPARED = {
     "fkl, no clip": ("solution", ObjectiveConfig(name="fkl")),

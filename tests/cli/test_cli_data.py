@@ -125,8 +125,8 @@ def test_importing_the_commands_loads_nothing_heavy():
 
 def test_judge_of_a_config(tmp_path):
     """The built-in tiny model judges two attempts at its own problems, by the code that training uses."""
-    package = Path(cli_data.__file__).parent
-    problems = package / "embedded/data/heldout.jsonl"
+    package = Path(cli_data.__file__).parents[1]
+    problems = package / "builtin/data/heldout.jsonl"
     first = json.loads(problems.read_text(encoding="utf-8").splitlines()[0])
     cases, out = tmp_path / "c.jsonl", tmp_path / "v.jsonl"
     nodes = [node["id"] for node in first["dag"]["nodes"]]

@@ -42,7 +42,7 @@ ARCHITECTURES = {
     "Qwen/Qwen3-30B-A3B-Instruct-2507": Architecture(48, 32, 4, 2048, 768, 151936, experts=128),
     "Qwen/Qwen3.5-2B": Architecture(24, 8, 2, 2048, None, 248320, head_dim=256, linear_heads=16),
 }
-TINY = json.loads((ROOT / "nemo_aopsd" / "embedded" / "model" / "config.json").read_text())
+TINY = json.loads((ROOT / "nemo_aopsd/builtin/model" / "config.json").read_text())
 TINY_ARCHITECTURE = Architecture(
     *(TINY["num_hidden_layers"], TINY["num_attention_heads"], TINY["num_key_value_heads"]),
     *(TINY["hidden_size"], TINY["intermediate_size"], TINY["vocab_size"], TINY["head_dim"]),
@@ -84,7 +84,7 @@ def config(request):
 @pytest.fixture
 def architecture(config):
     name = config.policy["model_name"]
-    return TINY_ARCHITECTURE if name.endswith("embedded/model") else ARCHITECTURES[name]
+    return TINY_ARCHITECTURE if name.endswith("builtin/model") else ARCHITECTURES[name]
 
 
 def test_every_config_is_covered():

@@ -410,7 +410,7 @@ def recipe(*overrides):
 def tiny():
     """The overrides of the tiny run, as the document has them."""
     text = (REPO / "docs/nemo_rl_environment.md").read_text(encoding="utf-8")
-    command = next(block for block in re.findall(r"```sh\n(.+?)```", text, re.DOTALL) if "embedded/model" in block)
+    command = next(block for block in re.findall(r"```sh\n(.+?)```", text, re.DOTALL) if "builtin/model" in block)
     words = command.replace("\\\n", " ").replace("$AOPSD", str(REPO)).split()
     return words[words.index(str(RECIPE)) + 1 :]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_real_slurm import REPO, Slurm
-from tests.cluster.test_real_slurm import pytestmark as needs_slurm
+from tests.slurm.test_real_slurm import REPO, Slurm
+from tests.slurm.test_real_slurm import pytestmark as needs_slurm
 
 RAY = Path(sys.executable).with_name("ray")
 pytestmark = [*needs_slurm, pytest.mark.skipif(not RAY.exists(), reason=f"no {RAY}: a Python that has Ray")]
