@@ -96,14 +96,13 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
     """Keys without effect under the run's other settings."""
     own = _READ_BY_OBJECTIVE[aopsd.objective.name]
     yield from (f"objective.{key}" for keys in _READ_BY_OBJECTIVE.values() for key in keys if key not in own)
-    has_order, shows_progress = aopsd.curriculum.name != "shuffle", aopsd.shown_context == "dag_frontier"
-    if not has_order:
+    if aopsd.curriculum.name == "shuffle":
         yield "curriculum.ema"
     if not aopsd.objective.reads_teacher:
         yield from ("context.kind", "teacher.weights")
-    if not shows_progress:
+    if aopsd.shown_context != "dag_frontier":
         yield "context.mark_frontier"
-    if not (has_order or shows_progress):
+    if not aopsd.needs_progress:
         yield "judge.model"
     if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
         yield "teacher.ema_decay"

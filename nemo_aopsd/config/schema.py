@@ -175,6 +175,11 @@ class AOPSDConfig:
         """`context.kind`, or none where no teacher would read it."""
         return self.context.kind if self.objective.reads_teacher else "none"
 
+    @property
+    def needs_progress(self) -> bool:
+        """Whether the judge is asked at all: the frontier shows progress, and any order but `shuffle` learns from it."""
+        return self.shown_context == "dag_frontier" or self.curriculum.name != "shuffle"
+
 
 @dataclass(frozen=True)
 class Config:

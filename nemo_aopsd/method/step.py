@@ -127,9 +127,8 @@ def collect(
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with _timed(seconds, "judge"):
-        shows_progress = aopsd.shown_context == "dag_frontier"
         verdicts_B: list[Verdict | None] = [None] * len(problems_B)
-        if shows_progress or (aopsd.curriculum.name != "shuffle" and not from_data):
+        if aopsd.needs_progress and (aopsd.shown_context == "dag_frontier" or not from_data):
             verdicts_B = judge_rollouts(problems_B, responses_B, engine, config, seed)
         reached_B = [
             dag.largest_closed_subset(problem.dag, verdict.judged) if verdict else None

@@ -82,7 +82,7 @@ def _no_response(rows: _Rows) -> Iterator[str]:
 def _no_verdict(problems: Sequence[Problem], config: Config, tokenizer: Tokenizer) -> Iterator[str]:
     """As judge.py refuses it in the middle of a step."""
     aopsd = config.aopsd
-    if aopsd.shown_context != "dag_frontier" and aopsd.curriculum.name == "shuffle":
+    if not aopsd.needs_progress:
         return
     verdict = aopsd.judge.max_new_tokens
     prompts = (judge_messages(problem, CUT, aopsd.prompts) for problem in problems)

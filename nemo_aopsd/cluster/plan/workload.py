@@ -144,9 +144,9 @@ def from_rollouts(
 
 def _judge_rate(aopsd: AOPSDConfig, on_policy_rate: float) -> float:
     """A frontier needs every response judged, a curriculum only the student's own (step.py, stage 2)."""
-    if aopsd.shown_context == "dag_frontier":
-        return 1.0
-    return 0.0 if aopsd.curriculum.name == "shuffle" else on_policy_rate
+    if not aopsd.needs_progress:
+        return 0.0
+    return 1.0 if aopsd.shown_context == "dag_frontier" else on_policy_rate
 
 
 def _context_tokens(kind: str, lengths: dict[str, float], wording: float) -> float:
