@@ -47,12 +47,12 @@ def main() -> None:
     )
     uniform = make_config(args, weighting="uniform", threshold=1.0)
     first = run_step(engine, uniform)[1]
-    gaps = torch.cat([rollout.gap.abs() for rollout in first.rollouts])
+    gaps = torch.cat([rollout.gap.abs() for rollout in first.scored])
     threshold = gaps.quantile(1 - args.trigger_rate).item()
     continuation = make_config(args, weighting="continuation", threshold=threshold)
-    lengths = sorted({len(rollout.output.tokens) for rollout in first.rollouts})
+    lengths = sorted({len(rollout.draft.output.tokens) for rollout in first.scored})
     prompts = [
-        statistics.mean(len(getattr(rollout, side)) for rollout in first.rollouts)
+        statistics.mean(len(getattr(rollout.draft, side)) for rollout in first.scored)
         for side in ("student_prompt", "teacher_prompt")
     ]
     print(
@@ -70,8 +70,8 @@ def main() -> None:
 
 def report(runs: dict[str, list[dict[str, float]]], last: StepResult) -> None:
     """Prints seconds by stage, the trigger rate of the last continuation step, and the ratio with its spread."""
-    num_tokens = sum(len(rollout.output.tokens) for rollout in last.rollouts)
-    probes = [probe for rollout in last.rollouts for probe in rollout.probes]
+    num_tokens = sum(len(rollout.draft.output.tokens) for rollout in last.scored)
+    probes = [probe for rollout in last.scored for probe in rollout.probes]
     suffix = statistics.mean(len(probe.suffix) for probe in probes) if probes else 0.0
     print(
         f"trigger rate: {len(probes)} of {num_tokens} tokens = {len(probes) / num_tokens:.2%}; mean suffix {suffix:.1f}"

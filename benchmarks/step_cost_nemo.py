@@ -157,7 +157,7 @@ def measure(
     threshold = threshold_of(gaps_of(first), rate)
     configs = {name: arm_named(name).applied(config, threshold) for name in arms}
     sides = ("student_prompt", "teacher_prompt")
-    prompts = {side: sorted({len(getattr(rollout, side)) for rollout in first.rollouts}) for side in sides}
+    prompts = {side: sorted({len(getattr(rollout.draft, side)) for rollout in first.scored}) for side in sides}
     say(f"tokens of prompts: {prompts}; threshold forced to {threshold:.4f} nats, k = {config.aopsd.probes.length}")
     for name in arms[1:]:
         say(f"warm-up, {run_step(engine, name, configs[name], problems, parts, seed=0)[0]}")
@@ -184,17 +184,17 @@ def run_step(
     result = train_step(problems, engine, build_objective(config.aopsd.objective), config, donors={}, seed=seed)
     total = time.perf_counter() - start
     seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | {"total": total}
-    suffixes = [len(probe.suffix) for rollout in result.rollouts for probe in rollout.probes]
+    suffixes = [len(probe.suffix) for rollout in result.scored for probe in rollout.probes]
     threshold = config.aopsd.probes.threshold
     rate = None if arm_named(name).top_k else (gaps_of(result) >= threshold).float().mean().item()
-    lengths = sorted({len(rollout.output.tokens) for rollout in result.rollouts})
+    lengths = sorted({len(rollout.draft.output.tokens) for rollout in result.scored})
     mean_suffix = statistics.mean(suffixes) if suffixes else 0.0
     return Step(name, seconds, lengths, threshold, rate, len(suffixes), mean_suffix), result
 
 
 def gaps_of(result: StepResult) -> torch.Tensor:
     """|gap| of every response token of a step, in nats."""
-    return torch.cat([rollout.gap.abs() for rollout in result.rollouts])
+    return torch.cat([rollout.gap.abs() for rollout in result.scored])
 
 
 def threshold_of(gaps: torch.Tensor, rate: float) -> float:

@@ -27,15 +27,19 @@ class Tokenizer(Protocol):
 
     def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
         """Prompt ids, generation marker included. `thinking` None leaves the template's default."""
+        ...
 
     def encode(self, text: str) -> Tokens:
         """Ids of bare text, without any special token added."""
+        ...
 
     def decode(self, tokens: Tokens) -> str:
         """The text of `tokens`, end-of-sequence and other special tokens left out."""
+        ...
 
     def pieces(self, tokens: Tokens) -> list[str]:
         """The text of each token by itself, special tokens shown; for people to look at."""
+        ...
 
 
 class LanguageModel(Protocol):
@@ -43,22 +47,27 @@ class LanguageModel(Protocol):
 
     def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
         """Sample one response a prompt. The same seed and inputs give the same ids."""
+        ...
 
     def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
         """Log-probs `[T]` float32 of each response token at temperature 1, under its own prompt."""
+        ...
 
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
         """The `k` most likely tokens at the place of each response token. Raises UserError if k > vocabulary."""
+        ...
 
     def continue_greedily(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
         """Extend each branch greedily to `length` tokens in all; an end token (its own included) ends it."""
+        ...
 
     def branch_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
     ) -> list[list[Tensor]]:
         """Log-probs of each branch's own tokens (the anchor too), each after `prompt + response[:position]`."""
+        ...
 
 
 class Objective(Protocol):
@@ -76,9 +85,11 @@ class Objective(Protocol):
 
     def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
         """The rows of a step with what needs all of them at once: `advantages`."""
+        ...
 
     def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
         """[N] from the student's log-softmax [N, V], with gradient, and the teacher's: [N, V], or the top k of N."""
+        ...
 
     def __call__(
         self,
@@ -112,15 +123,20 @@ class Engine(Protocol):
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """Hand numbers that the run folder has already to the engine's own trackers, if it has any."""
+        ...
 
     def forget_metrics_after(self, step: int) -> None:
         """Before the first number of a process: the run goes on from `step`, so later steps are made again."""
+        ...
 
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights."""
+        ...
 
     def save(self, directory: Path) -> None:
         """Write student, optimizer and (unless frozen) teacher into an existing empty directory."""
+        ...
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote."""
+        ...

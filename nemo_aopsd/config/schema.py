@@ -177,7 +177,7 @@ class AOPSDConfig:
 
     @property
     def needs_progress(self) -> bool:
-        """Whether the judge is asked at all: the frontier shows progress, and any order but `shuffle` learns from it."""
+        """Whether the judge is asked: the frontier shows progress, and any order but `shuffle` learns from it."""
         return self.shown_context == "dag_frontier" or self.curriculum.name != "shuffle"
 
 

@@ -31,6 +31,13 @@ class Problem:
     subproblems: tuple[str, ...] = ()
     dag: nx.DiGraph | None = None
 
+    @property
+    def graph(self) -> nx.DiGraph:
+        """`dag`, for callers that have checked that there is one (context.check_problems). Raises ValueError if not."""
+        if self.dag is None:
+            raise ValueError(f"{self.where}: problem {self.id!r} has no `dag`")
+        return self.dag
+
 
 def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
     """Every problem of a JSONL file, in order; `bare` without what a teacher may be shown.

@@ -7,23 +7,22 @@ from statistics import mean
 
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
 from nemo_aopsd.method.context import disclosed_share
-from nemo_aopsd.method.step import Rollout, StepResult
+from nemo_aopsd.method.rollout import Draft, Scored, StepResult
 
 GAP_THRESHOLDS = (1.0, 2.0)  # nats; those of the paper's Figure 1b
 
 
 def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> dict[str, float]:
     """Everything that metrics.jsonl says of a step. `leaks`: does each response refer to a private context?"""
-    rollouts = result.rollouts
-    scored = [rollout for rollout in rollouts if not rollout.dropped]
+    drafts, scored = result.drafts, result.scored
     metrics = {
-        "rollout/count": len(rollouts),
-        "rollout/mean_tokens": mean(len(rollout.output.tokens) for rollout in rollouts),
-        "rollout/truncated": sum(not rollout.output.finished for rollout in rollouts),
-        **_source_metrics(rollouts, aopsd, leaks),
-        **_mean("reward/mean", (rollout.reward for rollout in rollouts)),
-        "context/dropped": len(rollouts) - len(scored),
-        **_progress_metrics(rollouts, aopsd.shown_context),
+        "rollout/count": len(drafts),
+        "rollout/mean_tokens": mean(len(draft.output.tokens) for draft in drafts),
+        "rollout/truncated": sum(not draft.output.finished for draft in drafts),
+        **_source_metrics(drafts, aopsd, leaks),
+        **_mean("reward/mean", (draft.reward for draft in drafts)),
+        "context/dropped": len(drafts) - len(scored),
+        **_progress_metrics(drafts, aopsd.shown_context),
         **_gap_metrics(scored),
         **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.weighting in CONTINUED else {}),
         **result.train_metrics,
@@ -33,32 +32,32 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
     return {key: float(value) for key, value in metrics.items()}
 
 
-def _source_metrics(rollouts: list[Rollout], aopsd: AOPSDConfig, leaks: list[bool]) -> dict[str, float]:
+def _source_metrics(drafts: list[Draft], aopsd: AOPSDConfig, leaks: list[bool]) -> dict[str, float]:
     """The data's solutions are counted; only the student's own answers tell how often it talks of a private context."""
-    own = [leak for rollout, leak in zip(rollouts, leaks, strict=True) if not rollout.is_demonstration]
+    own = [leak for draft, leak in zip(drafts, leaks, strict=True) if not draft.is_demonstration]
     metrics = _mean("rollout/leak_rate", own)
     if aopsd.objective.reads_solutions:
-        solutions = [rollout for rollout in rollouts if rollout.is_demonstration]
+        solutions = [draft for draft in drafts if draft.is_demonstration]
         metrics["rollout/demonstrations"] = len(solutions)
-        metrics["rollout/cut_demonstrations"] = sum(not rollout.output.finished for rollout in solutions)
+        metrics["rollout/cut_demonstrations"] = sum(not draft.output.finished for draft in solutions)
     return metrics
 
 
-def _progress_metrics(rollouts: list[Rollout], context: str) -> dict[str, float]:
-    judged = [rollout for rollout in rollouts if rollout.verdict is not None]
+def _progress_metrics(drafts: list[Draft], context: str) -> dict[str, float]:
+    verdicts = [draft.verdict for draft in drafts if draft.verdict is not None]
     metrics: dict[str, float] = {}
-    if judged:
-        metrics["judge/failed"] = sum(rollout.verdict.failed for rollout in judged)
-        metrics["judge/cut"] = sum(rollout.verdict.cut for rollout in judged)
-        metrics |= _mean("dag/progress", (rollout.progress for rollout in judged))
-    shares = (disclosed_share(rollout.problem, context, rollout.reached or frozenset()) for rollout in rollouts)
+    if verdicts:
+        metrics["judge/failed"] = sum(verdict.failed for verdict in verdicts)
+        metrics["judge/cut"] = sum(verdict.cut for verdict in verdicts)
+        metrics |= _mean("dag/progress", (draft.progress for draft in drafts))
+    shares = (disclosed_share(draft.problem, context, draft.reached or frozenset()) for draft in drafts)
     return metrics | _mean("dag/disclosed_share", shares)
 
 
-def _gap_metrics(scored: list[Rollout]) -> dict[str, float]:
+def _gap_metrics(scored: list[Scored]) -> dict[str, float]:
     import torch
 
-    gaps = torch.cat([torch.empty(0), *(rollout.gap.abs() for rollout in scored if rollout.gap is not None)])
+    gaps = torch.cat([torch.empty(0), *(gap.abs() for row in scored if (gap := row.gap) is not None)])
     if not len(gaps):
         return {}
     total = gaps.sum().item()
@@ -71,10 +70,10 @@ def _gap_metrics(scored: list[Rollout]) -> dict[str, float]:
     return metrics
 
 
-def _probe_metrics(scored: list[Rollout], threshold: float) -> dict[str, float]:
-    probes = [probe for rollout in scored for probe in rollout.probes]
-    num_tokens = sum(len(rollout.output.tokens) for rollout in scored)
-    num_triggered = sum((rollout.gap.abs() >= threshold).sum().item() for rollout in scored)
+def _probe_metrics(scored: list[Scored], threshold: float) -> dict[str, float]:
+    probes = [probe for row in scored for probe in row.probes]
+    num_tokens = sum(len(row.weights) for row in scored)
+    num_triggered = sum(int((gap.abs() >= threshold).sum()) for row in scored if (gap := row.gap) is not None)
     metrics = {
         "probe/count": len(probes),
         "probe/unprobed": num_triggered - len(probes),

@@ -16,7 +16,9 @@ from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.method.context import assign_donors, disclosed_share
-from nemo_aopsd.method.step import Rollout, collect
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.rollout import Draft, Scored
+from nemo_aopsd.method.step import collect
 from nemo_aopsd.types import Tokens
 
 _TINTS = {  # sign of the gap: backgrounds from weak to strong; text stays black on each
@@ -36,24 +38,25 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
     config = replace(config, aopsd=replace(config.aopsd, **changes))
     aopsd = config.aopsd
     donors = assign_donors(problems, aopsd.seed) if aopsd.context.kind == "other_problem" else {}
-    seconds: dict[str, float] = {}
+    objective = build_objective(aopsd.objective)
     with console.status(f"one rollout of {problem.id}, its verdict and its probes"):
-        [rollout] = collect([problem], engine, config, donors=donors, seed=aopsd.seed, seconds=seconds)
+        found = collect([problem], engine, objective, config, donors=donors, seed=aopsd.seed)
+    [(draft, scored)] = found.pairs()
 
     tokenizer, threshold = engine.tokenizer, aopsd.probes.threshold
     _heading(console, f"Problem {problem.id}, answer {problem.answer}")
     _plain(console, f"{problem.where}. Context {aopsd.context.kind}, weighting {aopsd.weighting}, seed {aopsd.seed}.")
-    _show_prompt(console, "1. The student reads", rollout.student_prompt, tokenizer)
-    _show_response(console, rollout, tokenizer, threshold)
-    _show_progress(console, rollout, aopsd.context.kind)
-    _show_prompt(console, "4. The teacher reads", rollout.teacher_prompt, tokenizer)
-    if rollout.dropped:
+    _show_prompt(console, "1. The student reads", draft.student_prompt, tokenizer)
+    _show_response(console, draft, scored, tokenizer, threshold)
+    _show_progress(console, draft, aopsd.context.kind)
+    _show_prompt(console, "4. The teacher reads", draft.teacher_prompt or [], tokenizer)
+    if scored is None:
         _heading(console, "5. Gaps and probes")
         _plain(console, "None: the teacher's prompt and the response do not fit together, so this rollout is dropped.")
     else:
-        _show_gaps(console, rollout, tokenizer, threshold, aopsd.weighting)
+        _show_gaps(console, scored, tokenizer, threshold, aopsd.weighting)
     _heading(console, "Seconds")
-    _plain(console, "   ".join(f"{stage} {value:.1f}" for stage, value in seconds.items()))
+    _plain(console, "   ".join(f"{stage} {value:.1f}" for stage, value in found.seconds.items()))
 
 
 def _show_prompt(console: Console, title: str, prompt: Tokens, tokenizer: Tokenizer) -> None:
@@ -61,17 +64,19 @@ def _show_prompt(console: Console, title: str, prompt: Tokens, tokenizer: Tokeni
     _plain(console, "".join(tokenizer.pieces(prompt)))
 
 
-def _show_response(console: Console, rollout: Rollout, tokenizer: Tokenizer, threshold: float) -> None:
-    tokens = rollout.output.tokens
-    end = "finished" if rollout.output.finished else "cut off at the length limit"
+def _show_response(
+    console: Console, draft: Draft, scored: Scored | None, tokenizer: Tokenizer, threshold: float
+) -> None:
+    tokens = draft.output.tokens
+    end = "finished" if draft.output.finished else "cut off at the length limit"
     _heading(console, f"2. The student answers ({len(tokens)} tokens, {end})")
     pieces = tokenizer.pieces(tokens)
     if not tokens:
         _plain(console, "(an empty response)")
-    elif rollout.dropped:
+    elif scored is None:
         _plain(console, "".join(pieces))
     else:
-        gaps = rollout.gap.tolist()
+        gaps = _gaps(scored)
         console.print(gap_text(pieces, gaps, threshold), highlight=False)
         console.print(_legend(threshold, coloured=console.is_terminal and not console.no_color), highlight=False)
 
@@ -105,45 +110,51 @@ def _legend(threshold: float, *, coloured: bool) -> Text:
     return text
 
 
-def _show_progress(console: Console, rollout: Rollout, context: str) -> None:
+def _gaps(scored: Scored) -> list[float]:
+    assert scored.gap is not None  # the policy gradient, which the preview always uses, reads both sides
+    return scored.gap.tolist()
+
+
+def _show_progress(console: Console, draft: Draft, context: str) -> None:
     _heading(console, "3. How far it got")
-    verdict, graph = rollout.verdict, rollout.problem.dag
-    if verdict is None:
+    verdict, reached = draft.verdict, draft.reached
+    if verdict is None or reached is None:
         _plain(console, f"Not judged: neither context {context} nor the curriculum uses progress.")
         return
     if verdict.failed:
         _plain(console, f"The judge's verdict cannot be read, so nothing counts as reached. It said: {verdict.text!r}")
     else:
-        judged, reached = (", ".join(sorted(ids)) or "none" for ids in (verdict.judged, rollout.reached))
+        judged, closed = (", ".join(sorted(ids)) or "none" for ids in (verdict.judged, reached))
         _plain(console, f"The judge names: {judged}.")
-        _plain(console, f"Reached, with all prerequisites: {reached} (progress {rollout.progress:.2f}).")
-    disclosed = disclosed_share(rollout.problem, context, rollout.reached)
+        _plain(console, f"Reached, with all prerequisites: {closed} (progress {draft.progress:.2f}).")
+    graph = draft.problem.graph
+    disclosed = disclosed_share(draft.problem, context, reached)
     if disclosed is not None:
         _plain(console, f"Disclosed to the teacher: {disclosed:.0%} of {len(graph)} checkpoints.")
-    ahead = frontier(graph, rollout.reached)
+    ahead = frontier(graph, reached)
     table = _table("id", "state", "checkpoint")
     for node, statement in graph.nodes(data="statement"):
-        state = "reached" if node in rollout.reached else "next" if node in ahead else "later"
+        state = "reached" if node in reached else "next" if node in ahead else "later"
         style = {"reached": "blue", "next": "dark_orange", "later": "dim"}[state]
         table.add_row(Text(node), Text(state, style), Text(_visible(statement)))
     console.print(table)
 
 
-def _show_gaps(console: Console, rollout: Rollout, tokenizer: Tokenizer, threshold: float, weighting: str) -> None:
+def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, threshold: float, weighting: str) -> None:
     probed = weighting in CONTINUED
-    gaps, tokens = rollout.gap.tolist(), rollout.output.tokens
+    gaps, tokens = _gaps(scored), scored.draft.output.tokens
     triggered = [t for t, gap in enumerate(gaps) if abs(gap) >= threshold]
     _heading(console, "5. Gaps and probes")
     mean = f"{sum(map(abs, gaps)) / len(gaps):.3f} nats" if gaps else "not defined"
     _plain(console, f"Mean |gap| {mean}; {len(triggered)} of {len(gaps)} tokens with |gap| >= {threshold:g}.")
     if not triggered:
         return
-    probes = {probe.position: probe for probe in rollout.probes}
+    probes = {probe.position: probe for probe in scored.probes}
     columns = ("anchor", "teacher continues", "L") if probed else ()
     table = _table("#", "at", "token", "gap", *columns, "weight")
     for row, t in enumerate(triggered, start=1):
         cells = [str(row), str(t), _quoted([tokens[t]], tokenizer), f"{gaps[t]:+.2f}"]
-        weight = f"{rollout.weights[t]:.2f}"
+        weight = f"{scored.weights[t]:.2f}"
         if probed and t in probes:
             probe = probes[t]
             nll = "none" if probe.nll is None else f"{probe.nll:.2f}"

@@ -6,34 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.method.context import disclosed_share
-from nemo_aopsd.method.step import Rollout
+from nemo_aopsd.method.rollout import Draft, Scored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def rollout_record(rollout: Rollout, tokenizer: Tokenizer, context: str) -> dict[str, Any]:
-    """The rollout as a JSON object; log-probs rounded to 6 digits, null for a dropped rollout."""
-    verdict, reached = rollout.verdict, rollout.reached
+def rollout_record(draft: Draft, scored: Scored | None, tokenizer: Tokenizer, context: str) -> dict[str, Any]:
+    """The rollout as a JSON object; log-probs rounded to 6 digits, null for one that was left out (`scored` None)."""
+    verdict, reached = draft.verdict, draft.reached
     return {
-        "problem_id": rollout.problem.id,
-        "student_prompt": rollout.student_prompt,
-        "teacher_prompt": rollout.teacher_prompt,
-        "response": rollout.output.tokens,
-        "finished": rollout.output.finished,
-        "response_text": tokenizer.decode(rollout.output.tokens),
-        "pieces": tokenizer.pieces(rollout.output.tokens),
+        "problem_id": draft.problem.id,
+        "student_prompt": draft.student_prompt,
+        "teacher_prompt": draft.teacher_prompt,
+        "response": draft.output.tokens,
+        "finished": draft.output.finished,
+        "response_text": tokenizer.decode(draft.output.tokens),
+        "pieces": tokenizer.pieces(draft.output.tokens),
         "judged": sorted(verdict.judged) if verdict else None,
         "judge_failed": verdict.failed if verdict else None,
         "judge_cut": verdict.cut if verdict else None,
         "judge_text": verdict.text if verdict else None,
         "reached": sorted(reached) if reached is not None else None,
-        "progress": rollout.progress,
-        "disclosed_share": disclosed_share(rollout.problem, context, reached or frozenset()),
-        "dropped": rollout.dropped,
-        "student_logprobs": _rounded(rollout.student_logprobs),
-        "teacher_logprobs": _rounded(rollout.teacher_logprobs),
-        "weights": _rounded(rollout.weights),
+        "progress": draft.progress,
+        "disclosed_share": disclosed_share(draft.problem, context, reached or frozenset()),
+        "dropped": scored is None,
+        "student_logprobs": _rounded(scored and scored.student_logprobs),
+        "teacher_logprobs": _rounded(scored and scored.teacher_logprobs),
+        "weights": _rounded(scored and scored.weights),
         "probes": [
             {
                 "position": probe.position,
@@ -45,7 +45,7 @@ def rollout_record(rollout: Rollout, tokenizer: Tokenizer, context: str) -> dict
                 "nll": probe.nll,
                 "weight": probe.weight,
             }
-            for probe in rollout.probes
+            for probe in (scored.probes if scored else [])
         ],
     }
 

@@ -24,7 +24,8 @@ from nemo_aopsd.method.context import assign_donors, student_messages
 from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.method.step import StepResult, judge_rollouts, train_step
+from nemo_aopsd.method.rollout import StepResult
+from nemo_aopsd.method.step import judge_rollouts, train_step
 from nemo_aopsd.run import checkpoint
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
@@ -109,7 +110,7 @@ class Trainer:
             )
             self.step += 1
             self.next_batch += 1
-            self.response_tokens += sum(len(rollout.output.tokens) for rollout in result.rollouts)
+            self.response_tokens += sum(len(draft.output.tokens) for draft in result.drafts)
             self.train_seconds += sum(result.seconds.values())
             self._observe(result)
             self._record(result, epoch)
@@ -124,14 +125,14 @@ class Trainer:
                 return
 
     def _observe(self, result: StepResult) -> None:
-        for rollout in result.rollouts:
-            if rollout.progress is not None and not rollout.is_demonstration:
-                self.curriculum.observe(rollout.problem.id, rollout.progress)
+        for draft in result.drafts:
+            if draft.progress is not None and not draft.is_demonstration:
+                self.curriculum.observe(draft.problem.id, draft.progress)
 
     def _record(self, result: StepResult, epoch: int) -> None:
         at = {"epoch": epoch, "step": self.step}
         records = [
-            at | rollout_record(rollout, self.engine.tokenizer, self.aopsd.shown_context) for rollout in result.rollouts
+            at | rollout_record(*pair, self.engine.tokenizer, self.aopsd.shown_context) for pair in result.pairs()
         ]
         leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
         totals = {"rollout/total_tokens": self.response_tokens, "time/total": self.train_seconds}
@@ -172,8 +173,8 @@ class Trainer:
         found: dict[str, list[float]] = {key: [] for key in ids}
         for problem, verdict in zip(problems, verdicts, strict=True):
             if not verdict.failed:
-                reached = largest_closed_subset(problem.dag, verdict.judged)
-                found[problem.id].append(progress(problem.dag, reached))
+                reached = largest_closed_subset(problem.graph, verdict.judged)
+                found[problem.id].append(progress(problem.graph, reached))
         return found
 
     def _evaluate(self) -> None:

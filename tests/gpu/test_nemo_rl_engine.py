@@ -31,7 +31,7 @@ from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, read_journal
 from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.method.step import _train_row, collect
+from nemo_aopsd.method.step import collect
 from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
@@ -77,17 +77,17 @@ def rollouts(engine, config, problems):
     """One collection on the cluster, with a threshold low enough for many probes."""
     aopsd = replace(config.aopsd, probes=replace(config.aopsd.probes, threshold=0.5))
     chosen = problems[: config.aopsd.num_prompts_per_step]
-    seconds = {}
-    found = collect(chosen, engine, replace(config, aopsd=aopsd), donors={}, seed=7, seconds=seconds)
-    print("seconds", {stage: round(value, 2) for stage, value in seconds.items()})
-    return [rollout for rollout in found if not rollout.dropped]
+    objective = build_objective(aopsd.objective)
+    found = collect(chosen, engine, objective, replace(config, aopsd=aopsd), donors={}, seed=7)
+    print("seconds", {stage: round(value, 2) for stage, value in found.seconds.items()})
+    return found.scored
 
 
 def columns(rollouts):
     return (
-        [rollout.student_prompt for rollout in rollouts],
-        [rollout.teacher_prompt for rollout in rollouts],
-        [rollout.output.tokens for rollout in rollouts],
+        [rollout.draft.student_prompt for rollout in rollouts],
+        [rollout.draft.teacher_prompt for rollout in rollouts],
+        [rollout.draft.output.tokens for rollout in rollouts],
     )
 
 
@@ -145,7 +145,7 @@ def test_log_probs_equal_the_local_engine_s(rollouts, references, trainer_yardst
         measured = differences([getattr(rollout, f"{role}_logprobs") for rollout in rollouts], expected)
         note(role=role, cluster_minus_float32=measured, local_rounded_minus_float32=trainer_yardstick[role])
         assert measured["mean"] < ROOM * trainer_yardstick[role]["mean"]
-    sampled = [rollout.output.logprobs for rollout in rollouts]
+    sampled = [rollout.draft.output.logprobs for rollout in rollouts]
     note(vllm_minus_trainer=differences(sampled, [rollout.student_logprobs for rollout in rollouts]))
 
 
@@ -193,7 +193,7 @@ def greedy_regrets(teacher, prompts, rollouts):
     rows, paths, firsts = [], [], []
     for prompt, rollout in zip(prompts, rollouts, strict=True):
         for probe in rollout.probes:
-            rows.append(prompt + rollout.output.tokens[: probe.position])
+            rows.append(prompt + rollout.draft.output.tokens[: probe.position])
             paths.append([probe.anchor, *probe.suffix])
             firsts.append(1 if probe.gap > 0 else 0)  # the student's own anchor was not the teacher's choice
     best = [top.logprobs[:, 0] for top in teacher.top_logprobs(rows, paths, 1)]
@@ -203,11 +203,11 @@ def greedy_regrets(teacher, prompts, rollouts):
 
 def test_no_row_is_lost_at_any_alignment(engine, local, rollouts, yardstick, note):
     """Anchors at every place of a block of the cache, with suffixes that the cache holds already."""
-    longest = max(rollouts, key=lambda rollout: len(rollout.output.tokens))
-    tokens = longest.output.tokens
+    longest = max(rollouts, key=lambda rollout: len(rollout.draft.output.tokens))
+    tokens = longest.draft.output.tokens
     branches = [[Branch(t, tokens[t : t + 4]) for t in range(len(tokens) - 4)] * 2]
-    found = engine.student.branch_logprobs([longest.student_prompt], [tokens], branches)
-    expected = local.student.branch_logprobs([longest.student_prompt], [tokens], branches)
+    found = engine.student.branch_logprobs([longest.draft.student_prompt], [tokens], branches)
+    expected = local.student.branch_logprobs([longest.draft.student_prompt], [tokens], branches)
     measured = differences(found[0], expected[0])
     note(branches=len(branches[0]), **measured)
     assert [len(row) for row in found[0]] == [4] * len(branches[0])
@@ -240,7 +240,8 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, t
     from nemo_aopsd.engines.nemo_rl.batches import training_batch
     from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 
-    rows = [_train_row(rollout, config.aopsd, build_objective(config.aopsd.objective)) for rollout in rollouts]
+    objective = build_objective(config.aopsd.objective)
+    rows = [rollout.train_row(config.aopsd, objective) for rollout in rollouts]
     unmoved = [replace(r, teacher_logprobs=r.old_logprobs, weights=torch.ones_like(r.weights)) for r in rows]
     settings = engine.settings
     loss_fn = AOPSDLossFn(ClippedPGLossConfig(**config.raw["loss_fn"]), config.aopsd.objective)
@@ -316,19 +317,18 @@ def test_export_and_one_update_equal_the_local_engine_s(
     engine.export(tmp_path / "hf")
     exported = local_engine(tmp_path / "hf")
     chosen = problems[: config.aopsd.num_prompts_per_step]
-    rollouts = collect(chosen, engine, config, donors={}, seed=derive_seed(1, "export"), seconds={})
-    rollouts = [rollout for rollout in rollouts if not rollout.dropped]
+    objective = build_objective(config.aopsd.objective)
+    rollouts = collect(chosen, engine, objective, config, donors={}, seed=derive_seed(1, "export")).scored
     student_prompts, teacher_prompts, responses = columns(rollouts)
     students = exported.student.logprobs(student_prompts, responses)
     teachers = local.teacher.logprobs(teacher_prompts, responses)
     measured = differences([rollout.student_logprobs for rollout in rollouts], students)
-    objective = build_objective(config.aopsd.objective)
     exact = [
         replace(rollout, student_logprobs=student, teacher_logprobs=teacher)
         for rollout, student, teacher in zip(rollouts, students, teachers, strict=True)
     ]
-    expected = exported.train([_train_row(rollout, config.aopsd, objective) for rollout in exact], objective)
-    cluster = engine.train([_train_row(rollout, config.aopsd, objective) for rollout in rollouts], objective)
+    expected = exported.train([rollout.train_row(config.aopsd, objective) for rollout in exact], objective)
+    cluster = engine.train([rollout.train_row(config.aopsd, objective) for rollout in rollouts], objective)
     note(
         exported_student=measured,
         loss=cluster["train/loss"],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.method.step import _train_row, collect
+from nemo_aopsd.method.step import collect
 from tests.gpu.test_nemo_rl_engine import ROOM, columns, differences, local_engine, problems, tolerance  # noqa: F401
 
 
@@ -27,8 +27,8 @@ def started(engine):
 
 def collected(engine, config, problems, seed):  # noqa: F811
     chosen = problems[: config.aopsd.num_prompts_per_step]
-    found = collect(chosen, engine, config, donors={}, seed=seed, seconds={})
-    return [rollout for rollout in found if not rollout.dropped]
+    objective = build_objective(config.aopsd.objective)
+    return collect(chosen, engine, objective, config, donors={}, seed=seed).scored
 
 
 def test_the_teachers_top_k_is_the_local_engines(started, config, problems, note):  # noqa: F811
@@ -76,7 +76,7 @@ def test_three_updates_have_the_local_engines_loss_and_gradient_norm(started, co
     for step in range(3):
         started.export(tmp_path / f"hf{step}")
         rollouts = collected(started, config, problems, 10 + step)
-        rows = objective.prepare([_train_row(rollout, config.aopsd, objective) for rollout in rollouts])
+        rows = objective.prepare([rollout.train_row(config.aopsd, objective) for rollout in rollouts])
         rows = [row for row in rows if row.mask.any()]
         expected = local_engine(tmp_path / f"hf{step}").train(rows, objective)
         found = started.train(rows, objective)

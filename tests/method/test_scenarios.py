@@ -52,7 +52,7 @@ def tiny_engine(kind: str = "llama", **changes) -> LocalEngine:
 
 
 def run_step(engine, aopsd: AOPSDConfig = PLAIN, seed: int = 0, problems=PROBLEMS, **policy):
-    """Rollouts and training rows of one step."""
+    """Scored rollouts and training rows of one step."""
     config = make_config(Path("unused"), aopsd, **policy)
     return run_step_of(config, engine, problems, seed)
 
@@ -62,7 +62,7 @@ def run_step_of(config, engine, problems, seed: int = 0):
     engine.train = lambda rows, objective: trained.extend(rows) or train(rows, objective)
     donors = assign_donors(problems, seed=0)
     objective = PolicyGradient(config.aopsd.objective)
-    return train_step(problems, engine, objective, config, donors=donors, seed=seed).rollouts, trained
+    return train_step(problems, engine, objective, config, donors=donors, seed=seed).scored, trained
 
 
 def sampling(temperature: float = 1.0, max_new_tokens: int = 12) -> dict:
@@ -96,9 +96,9 @@ def embedded():
 def test_the_prompt_that_is_sampled_from_is_the_prompt_that_is_scored_and_trained_on(embedded):
     engine, student, rollouts, rows, sent, _ = embedded
     for prompt, rollout, row in zip(sent, rollouts, rows, strict=True):
-        messages = student_messages(rollout.problem, "tiny")
+        messages = student_messages(rollout.draft.problem, "tiny")
         expected = engine.tokenizer.hf.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        assert prompt == rollout.student_prompt == row.prompt == expected
+        assert prompt == rollout.draft.student_prompt == row.prompt == expected
         pieces = engine.tokenizer.pieces(prompt)
         assert pieces[0] == "<|user|>" and pieces[-1] == "<|assistant|>"  # chat tokens are still there
         scored = plain_logprobs(student, expected, row.response)
@@ -110,8 +110,8 @@ def test_response_ids_that_no_text_gives_back_are_scored_and_trained_on_verbatim
     hf = engine.tokenizer.hf
     for response, rollout, row in zip(responses, rollouts, rows, strict=True):
         assert engine.tokenizer.encode(engine.tokenizer.decode(response)) != response
-        assert row.response == rollout.output.tokens == response
-        messages = teacher_messages(rollout.problem, "dag_frontier", "tiny", reached=rollout.reached)
+        assert row.response == rollout.draft.output.tokens == response
+        messages = teacher_messages(rollout.draft.problem, "dag_frontier", "tiny", reached=rollout.draft.reached)
         prompt = hf.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         expected = plain_logprobs(student, prompt, response)  # the frozen teacher starts as the student
         torch.testing.assert_close(row.teacher_logprobs, expected, atol=1e-4, rtol=1e-4)
@@ -226,8 +226,10 @@ def test_a_teacher_that_returns_too_few_rows_stops_the_step():
 def test_teacher_equal_to_student_leaves_no_gap_whatever_the_rollout_temperature(temperature):
     rollouts, _ = run_step(tiny_engine(), generation=sampling(temperature, 40))
     reference, _ = run_step(tiny_engine(), generation=sampling(3.0, 40))
-    assert sum(len(rollout.output.tokens) for rollout in rollouts) > 8
-    assert [rollout.output for rollout in rollouts] != [rollout.output for rollout in reference]  # it was used
+    assert sum(len(rollout.draft.output.tokens) for rollout in rollouts) > 8
+    assert [rollout.draft.output for rollout in rollouts] != [
+        rollout.draft.output for rollout in reference
+    ]  # it was used
     assert max(rollout.gap.abs().max().item() for rollout in rollouts) < 1e-4
 
 
@@ -236,28 +238,28 @@ def test_each_of_several_end_tokens_ends_a_response_and_is_learned_from():
     assert engine.tokenizer.end_ids == {END, OTHER_END}
     aopsd = replace(PLAIN, num_generations_per_prompt=40, mask_truncated=True)
     rollouts, rows = run_step(engine, aopsd, generation=sampling(3.0, 60))
-    finished = [(rollout, row) for rollout, row in zip(rollouts, rows, strict=True) if rollout.output.finished]
-    assert {rollout.output.tokens[-1] for rollout, _ in finished} == {END, OTHER_END}
+    finished = [(rollout, row) for rollout, row in zip(rollouts, rows, strict=True) if rollout.draft.output.finished]
+    assert {rollout.draft.output.tokens[-1] for rollout, _ in finished} == {END, OTHER_END}
     for rollout, row in finished:
-        assert not {END, OTHER_END} & set(rollout.output.tokens[:-1])
-        assert row.response[-1] == rollout.output.tokens[-1] and row.mask[-1] and row.mask.all()
+        assert not {END, OTHER_END} & set(rollout.draft.output.tokens[:-1])
+        assert row.response[-1] == rollout.draft.output.tokens[-1] and row.mask[-1] and row.mask.all()
 
 
 @pytest.mark.parametrize("spare", [1, 0, -1])
 def test_a_row_just_below_at_and_above_the_longest_length(spare):
     one = PROBLEMS[:1]
     [rollout], _ = run_step(tiny_engine(), problems=one)
-    limit = len(rollout.teacher_prompt) + len(rollout.output.tokens) + PLAIN.probes.length + spare
+    limit = len(rollout.draft.teacher_prompt) + len(rollout.draft.output.tokens) + PLAIN.probes.length + spare
     lengths = {"max_total_sequence_length": limit}
     if spare >= 0:
         _, [row] = run_step(tiny_engine(**lengths), problems=one, **lengths)
-        assert row.response == rollout.output.tokens
+        assert row.response == rollout.draft.output.tokens
         return
     with pytest.raises(UserError, match=rf"p000.*exceed policy\.max_total_sequence_length={limit}"):
         run_step(tiny_engine(**lengths), problems=one, **lengths)
     drop = replace(PLAIN, context=ContextConfig(kind="none", on_overlong="drop"))
-    [dropped], rows = run_step(tiny_engine(**lengths), drop, problems=one, **lengths)
-    assert dropped.dropped and rows == []
+    left, rows = run_step(tiny_engine(**lengths), drop, problems=one, **lengths)
+    assert left == rows == []
 
 
 def training_rows(engine: LocalEngine) -> list[TrainRow]:
@@ -317,7 +319,7 @@ def test_the_teachers_checksum_before_training_after_steps_and_after_resuming(tm
 
 def named_tests() -> list[tuple[str, str]]:
     table = (REPO / "docs/scenarios.md").read_text(encoding="utf-8")
-    return re.findall(r"`(tests/\w+\.py)::(\w+)`", table)
+    return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", table)
 
 
 def test_every_test_that_the_table_of_scenarios_names_exists():

@@ -36,23 +36,25 @@ def test_every_stage_hands_on_the_same_response_ids():
     engine = make_engine()
     before = engine.student.logits.detach().clone()
     result, config = step(engine)
-    assert len(result.rollouts) == len(PROBLEMS)
-    for rollout, row in zip(result.rollouts, engine.trained[0], strict=True):
-        assert row.response == rollout.output.tokens
-        assert CharTokenizer().decode(rollout.student_prompt).startswith(rollout.problem.problem)
-        assert rollout.reached == dag.largest_closed_subset(rollout.problem.dag, rollout.verdict.judged)
-        shown = disclose(rollout.problem, rollout.reached)
-        assert shown in CharTokenizer().decode(rollout.teacher_prompt)
-        student = before.log_softmax(-1)[[rollout.student_prompt[-1], *row.response[:-1]], row.response]
-        teacher = engine.teacher.table()[[rollout.teacher_prompt[-1], *row.response[:-1]], row.response]
+    assert len(result.drafts) == len(PROBLEMS)
+    for rollout, row in zip(result.scored, engine.trained[0], strict=True):
+        assert row.response == rollout.draft.output.tokens
+        assert CharTokenizer().decode(rollout.draft.student_prompt).startswith(rollout.draft.problem.problem)
+        assert rollout.draft.reached == dag.largest_closed_subset(
+            rollout.draft.problem.dag, rollout.draft.verdict.judged
+        )
+        shown = disclose(rollout.draft.problem, rollout.draft.reached)
+        assert shown in CharTokenizer().decode(rollout.draft.teacher_prompt)
+        student = before.log_softmax(-1)[[rollout.draft.student_prompt[-1], *row.response[:-1]], row.response]
+        teacher = engine.teacher.table()[[rollout.draft.teacher_prompt[-1], *row.response[:-1]], row.response]
         assert torch.allclose(row.old_logprobs.double(), student, atol=1e-6)
         assert torch.allclose(row.teacher_logprobs.double(), teacher.detach(), atol=1e-6)
         probed = {probe.position: probe.weight for probe in rollout.probes}
         assert set(probed) == {t for t, g in enumerate((teacher - student).tolist()) if abs(g) >= 1.0}
         assert row.weights.tolist() == pytest.approx([probed.get(t, 1.0) for t in range(len(row.response))])
-    assert any(rollout.probes for rollout in result.rollouts)
+    assert any(rollout.probes for rollout in result.scored)
     metrics = step_metrics(result, config.aopsd, [False] * 4)
-    assert metrics["probe/count"] == sum(len(rollout.probes) for rollout in result.rollouts)
+    assert metrics["probe/count"] == sum(len(rollout.probes) for rollout in result.scored)
     assert 0 < metrics["probe/weight_mean"] <= 1
 
 
@@ -65,22 +67,22 @@ def test_teacher_equal_to_student_and_empty_context_is_the_identity():
     assert metrics["gap/mean_abs"] < 1e-4
     assert metrics["probe/count"] == 0
     assert metrics["train/grad_norm"] < 1e-6
-    assert all(rollout.verdict is None for rollout in result.rollouts)  # nobody asked for progress
+    assert all(draft.verdict is None for draft in result.drafts)  # nobody asked for progress
 
 
 def test_uniform_weighting_runs_no_probe():
     engine = make_engine()
     engine.teacher.continue_greedily = None  # would fail if called
     result, config = step(engine, AOPSDConfig(weighting="uniform"))
-    assert all(rollout.probes == [] and (rollout.weights == 1).all() for rollout in result.rollouts)
+    assert all(rollout.probes == [] and (rollout.weights == 1).all() for rollout in result.scored)
     assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
 
 
 def weighed(weighting):
     aopsd = AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0))
     result, config = step(make_engine(), aopsd)
-    weights = torch.cat([rollout.weights for rollout in result.rollouts])
-    gaps = torch.cat([rollout.gap for rollout in result.rollouts])
+    weights = torch.cat([rollout.weights for rollout in result.scored])
+    gaps = torch.cat([rollout.gap for rollout in result.scored])
     return weights, gaps.abs() >= 1.0, step_metrics(result, config.aopsd, [False] * 4)
 
 
@@ -102,13 +104,13 @@ def test_controls_on_the_gap_ask_for_no_continuation(weighting):
     engine = make_engine()
     engine.teacher.continue_greedily = None  # would fail if called
     result, config = step(engine, AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0)))
-    assert any((rollout.weights < 1).any() for rollout in result.rollouts)
+    assert any((rollout.weights < 1).any() for rollout in result.scored)
     assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
 
 
 def test_two_rollouts_of_one_problem_get_their_own_disclosure():
     result, _ = step(make_engine(), AOPSDConfig(num_generations_per_prompt=8), problems=PROBLEMS[:1])
-    prompts = {rollout.reached: tuple(rollout.teacher_prompt) for rollout in result.rollouts}
+    prompts = {draft.reached: tuple(draft.teacher_prompt) for draft in result.drafts}
     assert len(prompts) > 1
     assert len(set(prompts.values())) == len(prompts)
 
@@ -120,11 +122,11 @@ def test_every_context_runs(kind):
     result, config = step(make_engine(), AOPSDConfig(context=ContextConfig(kind=kind)))
     metrics = step_metrics(result, config.aopsd, [False] * 4)
     assert ("dag/disclosed_share" in metrics) == kind.startswith("dag")
-    assert all(rollout_record(rollout, CharTokenizer(), kind)["teacher_prompt"] for rollout in result.rollouts)
+    assert all(rollout_record(*pair, CharTokenizer(), kind)["teacher_prompt"] for pair in result.pairs())
 
 
 def longest_teacher_row(result) -> int:
-    return max(len(rollout.teacher_prompt) + len(rollout.output.tokens) for rollout in result.rollouts)
+    return max(len(draft.teacher_prompt) + len(draft.output.tokens) for draft in result.drafts)
 
 
 def test_an_overlong_teacher_row_is_an_error_that_names_the_problem_or_a_counted_drop():
@@ -141,11 +143,11 @@ def test_an_overlong_teacher_row_is_an_error_that_names_the_problem_or_a_counted
     aopsd = replace(strict, context=ContextConfig(kind="dag_full", on_overlong="drop"))
     engine = make_engine()
     result, config = step(engine, aopsd, max_total_sequence_length=limit - 1)
-    dropped = [rollout for rollout in result.rollouts if rollout.dropped]
+    dropped = [draft for draft in result.drafts if not draft.fits]
     assert 1 <= len(dropped) < 4
     assert len(engine.trained[0]) == 4 - len(dropped)
     assert step_metrics(result, config.aopsd, [False] * 4)["context/dropped"] == len(dropped)
-    assert rollout_record(dropped[0], CharTokenizer(), "dag_frontier")["student_logprobs"] is None
+    assert rollout_record(dropped[0], None, CharTokenizer(), "dag_frontier")["student_logprobs"] is None
 
 
 def test_all_rows_dropped_trains_on_nothing_and_stays_finite():
@@ -164,7 +166,7 @@ def test_truncated_rollouts_stay_in_the_loss_unless_masked_and_are_always_counte
     result, config = step(engine, AOPSDConfig(mask_truncated=masked))
     metrics = step_metrics(result, config.aopsd, [False] * 4)
     assert metrics["rollout/truncated"] == 4
-    assert all(rollout.verdict is not None for rollout in result.rollouts)
+    assert all(draft.verdict is not None for draft in result.drafts)
     assert all(bool(row.mask.any()) != masked for row in engine.trained[0])
     assert metrics.get("train/skipped", 0) == masked
 
@@ -195,10 +197,10 @@ def test_one_step_moves_probability_towards_the_teacher():
 
 
 def test_the_same_seed_gives_the_same_step_and_another_seed_another():
-    runs = [step(make_engine(), seed=seed)[0].rollouts for seed in (3, 3, 4)]
-    tokens = [[rollout.output.tokens for rollout in run] for run in runs]
+    runs = [step(make_engine(), seed=seed)[0].drafts for seed in (3, 3, 4)]
+    tokens = [[draft.output.tokens for draft in run] for run in runs]
     assert tokens[0] == tokens[1] != tokens[2]
-    assert [rollout.reached for rollout in runs[0]] == [rollout.reached for rollout in runs[1]]
+    assert [draft.reached for draft in runs[0]] == [draft.reached for draft in runs[1]]
 
 
 def test_the_judge_can_be_the_teacher():

@@ -61,10 +61,10 @@ def test_each_objective_trains_and_computes_only_what_it_declares(name):
         forbid(engine.student, "generate")
     before = engine.student.logits.detach().clone()
     result = step(engine, aopsd)
-    metrics = step_metrics(result, aopsd, [False] * len(result.rollouts))
+    metrics = step_metrics(result, aopsd, [False] * len(result.drafts))
     assert all(value == value and abs(value) < float("inf") for value in metrics.values())
     assert ("gap/mean_abs" in metrics) == (name in ("pg", "eopd", "minillm"))
-    records = [rollout_record(rollout, CharTokenizer(), aopsd.shown_context) for rollout in result.rollouts]
+    records = [rollout_record(*pair, CharTokenizer(), aopsd.shown_context) for pair in result.pairs()]
     assert all((record["teacher_prompt"] is None) == (name in ("sft", "grpo")) for record in records)
     assert not any(record["dropped"] for record in records)
     moved = not torch.equal(before, engine.student.logits)
@@ -76,8 +76,8 @@ def test_no_teacher_means_no_judge_for_its_context_and_no_drop():
         engine = make_engine()
         aopsd = replace(settings(name), context=ContextConfig(kind="dag_frontier"))
         result = step(engine, aopsd, max_total_sequence_length=60)
-        assert all(rollout.verdict is None and not rollout.dropped for rollout in result.rollouts)
-        assert "dag/disclosed_share" not in step_metrics(result, aopsd, [False] * len(result.rollouts))
+        assert all(draft.verdict is None and draft.fits for draft in result.drafts)
+        assert "dag/disclosed_share" not in step_metrics(result, aopsd, [False] * len(result.drafts))
 
 
 # Demonstrations
@@ -131,8 +131,8 @@ def test_a_gkd_step_is_all_demonstrations_or_all_rollouts():
     kinds = set()
     for seed in range(12):
         result = step(make_engine(), settings("gkd"), seed=seed)
-        [kind] = {rollout.is_demonstration for rollout in result.rollouts}
-        texts = [CharTokenizer().decode(rollout.output.tokens) for rollout in result.rollouts]
+        [kind] = {draft.is_demonstration for draft in result.drafts}
+        texts = [CharTokenizer().decode(draft.output.tokens) for draft in result.drafts]
         assert (texts == [f"Add one to {index}" for index in range(4)]) == kind  # cut at 12 tokens
         kinds.add(kind)
     assert kinds == {True, False}
@@ -153,7 +153,7 @@ def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
     engine, aopsd = make_engine(), settings("grpo")
     scripted(engine, ["so \\boxed{1}", "no \\boxed{7}"])
     result = step(engine, aopsd, problems=PROBLEMS[:1])
-    assert [rollout.reward for rollout in result.rollouts] == [1.0, 0.0]
+    assert [draft.reward for draft in result.drafts] == [1.0, 0.0]
     assert step_metrics(result, aopsd, [False] * 2)["reward/mean"] == 0.5
     [rows] = engine.trained
     assert rows[0].advantages[0].item() == pytest.approx(0.5**0.5, abs=1e-5)
@@ -166,7 +166,7 @@ def test_a_right_answer_that_does_not_end_has_no_reward():
     engine = make_engine()
     scripted(engine, ["so \\boxed{1}", "no \\boxed{7}"], finished=False)
     result = step(engine, settings("grpo"), problems=PROBLEMS[:1])
-    assert [rollout.reward for rollout in result.rollouts] == [0.0, 0.0]
+    assert [draft.reward for draft in result.drafts] == [0.0, 0.0]
 
 
 # Payload

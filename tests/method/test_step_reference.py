@@ -300,24 +300,25 @@ class Reference:
         param.sub_(OPTIMIZER.lr * first / (second.sqrt() + OPTIMIZER.eps))
 
 
-def check_rollout(rollout, reference, judge, case):
+def check_rollout(draft, rollout, reference, judge, case):
     """Compare all that is known of a rollout before the update; returns its row for the update, if it has one."""
-    problem, response = rollout.problem, rollout.output.tokens
+    problem, response = draft.problem, draft.output.tokens
     asked = fill("student", problem=problem.problem)
-    assert rollout.student_prompt == asked
-    assert rollout.output.finished == (response[-1] in TOKENIZER.end_ids)
+    assert draft.student_prompt == asked
+    assert draft.output.finished == (response[-1] in TOKENIZER.end_ids)
 
     checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.dag.nodes(data=True))
     shown = fill("judge", problem=problem.problem, checkpoints=checkpoints, attempt=TOKENIZER.decode(response))
     named = judge.script[TOKENIZER.decode(shown)]
     reached = reached_by_trying_all(problem.dag, named or [])
-    assert rollout.reached == reached
-    assert rollout.progress == (None if named is None else len(reached) / 5)
+    assert draft.reached == reached
+    assert draft.progress == (None if named is None else len(reached) / 5)
 
     told = teacher_prompt(problem, reached, case)
-    assert rollout.teacher_prompt == told
-    assert rollout.dropped == (len(told) + len(response) + case.k > case.row_tokens)
-    if rollout.dropped:
+    assert draft.teacher_prompt == told
+    assert draft.fits != (len(told) + len(response) + case.k > case.row_tokens)
+    assert (rollout is None) == (not draft.fits)
+    if rollout is None:
         return None
 
     p, q, gaps, probes, weights = reference.weigh(asked, told, response)
@@ -332,7 +333,7 @@ def check_rollout(rollout, reference, judge, case):
         assert (found.nll is None) == (nll is None)
         assert found.nll is None or found.nll == pytest.approx(nll, **CLOSE)
         assert found.weight == pytest.approx(weight, **CLOSE)
-    return None if case.mask_truncated and not rollout.output.finished else (asked, response, p, q, weights)
+    return None if case.mask_truncated and not draft.output.finished else (asked, response, p, q, weights)
 
 
 @pytest.fixture
@@ -357,8 +358,8 @@ def test_two_steps_equal_a_plain_reference(seed, prompts, monkeypatch):
         objective = PolicyGradient(config.aopsd.objective)
         result = train_step(problems, engine, objective, config, donors={}, seed=100 * seed + step)
         each = [problem.id for problem in problems for _ in range(case.generations)]
-        assert [rollout.problem.id for rollout in result.rollouts] == each
-        rows = [check_rollout(rollout, reference, judge, case) for rollout in result.rollouts]
+        assert [draft.problem.id for draft in result.drafts] == each
+        rows = [check_rollout(*pair, reference, judge, case) for pair in result.pairs()]
         loss, norm, clipped = reference.update([row for row in rows if row])
         assert result.train_metrics["train/loss"] == pytest.approx(loss, **CLOSE)
         assert result.train_metrics["train/grad_norm"] == pytest.approx(norm, **CLOSE)
@@ -379,8 +380,8 @@ def test_a_rollout_is_dropped_exactly_where_a_probe_would_not_fit(prompts, monke
         config = case.config(prompts)
         problems = [random_problem(0, rng)]
         result = train_step(problems, engine, PolicyGradient(config.aopsd.objective), config, donors={}, seed=0)
-        return result.rollouts[0], case
+        return result.drafts[0], case
 
-    rollout, case = first_rollout(600)
-    needed = len(rollout.teacher_prompt) + len(rollout.output.tokens) + case.k
-    assert [first_rollout(limit)[0].dropped for limit in (needed, needed - 1)] == [False, True]
+    draft, case = first_rollout(600)
+    needed = len(draft.teacher_prompt) + len(draft.output.tokens) + case.k
+    assert [first_rollout(limit)[0].fits for limit in (needed, needed - 1)] == [True, False]

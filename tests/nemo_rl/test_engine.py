@@ -21,6 +21,7 @@ from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.engines.nemo_rl.cluster import Role, cluster_errors
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch
@@ -72,6 +73,11 @@ def local_engine(config):
     return LocalEngine(model, loading.wrap_tokenizer(loading.load_tokenizer(settings), model), settings)
 
 
+def collected(problems, engine, config):
+    objective = build_objective(config.aopsd.objective)
+    return collect(problems, engine, objective, config, donors={}, seed=1).scored
+
+
 def test_no_worker_starts_before_the_first_use(engine, turns):
     assert turns == {}
     assert engine.tokenizer.render([{"role": "user", "content": "a"}], None)
@@ -79,20 +85,21 @@ def test_no_worker_starts_before_the_first_use(engine, turns):
 
 
 def test_a_collection_equals_the_local_engine_s_on_the_same_rollouts(engine, config, problems):
-    rollouts = collect(problems[:4], engine, config, donors={}, seed=1, seconds={})
+    rollouts = collected(problems[:4], engine, config)
     local = local_engine(config)
-    prompts = [rollout.student_prompt for rollout in rollouts]
-    teacher_prompts = [rollout.teacher_prompt for rollout in rollouts]
-    responses = [rollout.output.tokens for rollout in rollouts]
+    prompts = [rollout.draft.student_prompt for rollout in rollouts]
+    teacher_prompts = [rollout.draft.teacher_prompt for rollout in rollouts]
+    responses = [rollout.draft.output.tokens for rollout in rollouts]
     for role, rows in (("student", prompts), ("teacher", teacher_prompts)):
         found = [getattr(rollout, f"{role}_logprobs") for rollout in rollouts]
         torch.testing.assert_close(found, getattr(local, role).logprobs(rows, responses), atol=1e-4, rtol=1e-4)
     for rollout in rollouts:  # vLLM's own, here the same weights in the same precision
-        torch.testing.assert_close(rollout.output.logprobs, rollout.student_logprobs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(rollout.draft.output.logprobs, rollout.student_logprobs, atol=1e-4, rtol=1e-4)
     probes = [probe for rollout in rollouts for probe in rollout.probes]
     assert probes
     starts = [
-        [Branch(p.position, [r.output.tokens[p.position]] if p.gap > 0 else []) for p in r.probes] for r in rollouts
+        [Branch(p.position, [r.draft.output.tokens[p.position]] if p.gap > 0 else []) for p in r.probes]
+        for r in rollouts
     ]
     branches = local.teacher.continue_greedily(teacher_prompts, responses, starts, config.aopsd.probes.length)
     assert [[Branch(p.position, [p.anchor, *p.suffix]) for p in r.probes] for r in rollouts] == branches
@@ -111,7 +118,7 @@ def test_a_kept_cache_needs_no_turn_between_rollout_and_update(config, problems,
         sleep = engine.cluster.generation.finish_generation
         monkeypatch.setattr(engine.cluster.generation, "finish_generation", lambda: slept.append(1) or sleep())  # noqa: B023
         torch.manual_seed(0)
-        rollouts = collect(problems[:4], engine, config, donors={}, seed=1, seconds={})
+        rollouts = collected(problems[:4], engine, config)
         engine.cluster.let_train()
         assert turns == {"trainer": "train", "sampler": "asleep", "shown": "student"}
         steps.append((len(slept), rollouts))
@@ -120,7 +127,7 @@ def test_a_kept_cache_needs_no_turn_between_rollout_and_update(config, problems,
     assert (often, seldom) == (3, 2)  # one of them brings the teacher
     assert any(rollout.probes for rollout in kept)
     for one, other in zip(apart, kept, strict=True):
-        assert one.output.tokens == other.output.tokens
+        assert one.draft.output.tokens == other.draft.output.tokens
         assert one.probes == other.probes
         assert torch.equal(one.gap, other.gap)
 
@@ -206,7 +213,7 @@ def test_a_failure_under_teacher_weights_leaves_the_student_in_place(engine):
 def test_a_lost_row_stops_the_step(engine, config, problems):
     engine.cluster.generation.llm.lose_rows = 1
     with pytest.raises(RuntimeError, match="vLLM returned"):
-        collect(problems[:4], engine, config, donors={}, seed=1, seconds={})
+        collected(problems[:4], engine, config)
 
 
 def test_a_batch_without_a_counted_token_is_skipped(engine, config, problems):

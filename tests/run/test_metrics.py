@@ -7,43 +7,54 @@ from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.console import step_line
 from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.method.probes import Probe, probe_weights
-from nemo_aopsd.method.step import Rollout, StepResult
+from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
-from nemo_aopsd.types import Generation
+from nemo_aopsd.types import Generation, TopK
 from tests.fakes import CharTokenizer, make_problem
 
 VERDICT = Verdict(frozenset({"a", "b", "d"}), failed=False, cut=False, text='["a", "b", "d"]')
 
 
-def make_rollout(gap: list[float], probes: list[Probe] = [], **changes) -> Rollout:  # noqa: B006
+def make_draft(num_tokens: int) -> Draft:
+    output = Generation(list(range(5, 5 + num_tokens)), True)
+    return Draft(make_problem(0), [1, 2], output, teacher_prompt=[1, 2, 3]).judged(VERDICT)
+
+
+def make_scored(gap: list[float], probes: list[Probe]) -> Scored:
     student = torch.full((len(gap),), -1.0)
-    return replace(
-        Rollout(
-            problem=make_problem(0),
-            student_prompt=[1, 2],
-            output=Generation(list(range(5, 5 + len(gap))), True),
-            verdict=VERDICT,
-            reached=frozenset({"a", "b"}),
-            teacher_prompt=[1, 2, 3],
-            student_logprobs=student,
-            teacher_logprobs=student + torch.tensor(gap),
-            probes=probes,
-            weights=probe_weights(probes, len(gap)),
-        ),
-        **changes,
-    )
+    weights = probe_weights(probes, len(gap))
+    teacher = student + torch.tensor(gap)
+    return Scored(make_draft(len(gap)), weights, student, teacher, probes=probes)
 
 
-def metrics_of(*rollouts: Rollout) -> dict[str, float]:
-    result = StepResult(list(rollouts), {"train/loss": 0.25}, {"rollout": 2.0, "update": 1.0})
-    return step_metrics(result, AOPSDConfig(), [False] * (len(rollouts) - 1) + [True])
+def metrics_of(drafts: list[Draft], scored: list[Scored]) -> dict[str, float]:
+    result = StepResult(drafts, scored, {"rollout": 2.0, "update": 1.0}, {"train/loss": 0.25})
+    return step_metrics(result, AOPSDConfig(), [False] * (len(drafts) - 1) + [True])
+
+
+def test_scores_of_another_length_than_the_response_are_refused():
+    row = make_scored([0.5, 1.0], [])
+    for name in ("weights", "student_logprobs", "teacher_logprobs"):
+        for length in (0, 1, 3):
+            with pytest.raises(ValueError, match="log-probs"):
+                replace(row, **{name: torch.zeros(length)})
+    with pytest.raises(ValueError, match="log-probs"):
+        replace(row, top_k=TopK(torch.zeros(1, 4), torch.zeros(1, 4), torch.zeros(1)))
+
+
+def test_each_draft_meets_its_own_scores():
+    rows = [make_scored([0.5], []), make_scored([0.1, 0.2], [])]
+    left = replace(make_draft(3), fits=False)
+    found = Collection([rows[0].draft, left, rows[1].draft], rows, {})
+    assert list(found.pairs()) == [(rows[0].draft, rows[0]), (left, None), (rows[1].draft, rows[1])]
 
 
 def test_numbers_of_a_small_step_by_hand():
     probe = Probe(position=1, gap=-2.5, anchor=9, suffix=[7, 8], nll=1.5, weight=0.5)
     empty = Probe(position=0, gap=2.0, anchor=0, suffix=[], nll=None, weight=1.0)
-    metrics = metrics_of(make_rollout([0.5, -2.5, 0.0, 1.0], [probe]), make_rollout([2.0, -4.0], [empty]))
+    rows = [make_scored([0.5, -2.5, 0.0, 1.0], [probe]), make_scored([2.0, -4.0], [empty])]
+    metrics = metrics_of([row.draft for row in rows], rows)
     assert metrics == pytest.approx(
         {
             "rollout/count": 2,
@@ -78,16 +89,17 @@ def test_numbers_of_a_small_step_by_hand():
 
 def test_what_does_not_apply_is_absent_and_never_0():
     unread = replace(VERDICT, failed=True, judged=frozenset())
-    dropped = make_rollout([1.0], verdict=unread, reached=frozenset(), dropped=True)
-    metrics = metrics_of(dropped)
+    dropped = replace(make_draft(1).judged(unread), fits=False)
+    metrics = metrics_of([dropped], [])
     assert metrics["judge/failed"] == metrics["context/dropped"] == 1
     assert not {"dag/progress", "gap/mean_abs", "probe/trigger_rate", "probe/nll_mean"} & set(metrics)
-    assert rollout_record(dropped, CharTokenizer(), "dag_frontier")["progress"] is None
+    assert rollout_record(dropped, None, CharTokenizer(), "dag_frontier")["progress"] is None
 
 
 def test_a_record_holds_what_the_figures_need():
     probe = Probe(position=1, gap=-2.5, anchor=9, suffix=[7, 8], nll=1.5, weight=0.5)
-    record = rollout_record(make_rollout([0.5, -2.5], [probe]), CharTokenizer(), "dag_frontier")
+    row = make_scored([0.5, -2.5], [probe])
+    record = rollout_record(row.draft, row, CharTokenizer(), "dag_frontier")
     assert record["judged"] == ["a", "b", "d"] and record["reached"] == ["a", "b"]
     assert record["teacher_logprobs"] == [-0.5, -3.5] and record["weights"] == [1.0, 0.5]
     assert "".join(record["pieces"]) == record["response_text"]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.run.preview import gap_style, gap_text, show
 from nemo_aopsd.types import Generation
@@ -35,11 +36,12 @@ def test_shows_the_numbers_of_the_step_itself():
     aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0), num_generations_per_prompt=4)
     text, config = preview(aopsd, width=200)
     one = replace(config, aopsd=replace(aopsd, num_generations_per_prompt=1))
-    [rollout] = collect([PROBLEMS[1]], engine(), one, donors={}, seed=0, seconds={})
+    objective = build_objective(one.aopsd.objective)
+    [rollout] = collect([PROBLEMS[1]], engine(), objective, one, donors={}, seed=0).scored
     assert len(rollout.probes) >= 3
     tokenizer = CharTokenizer()
     flat = " ".join(text.split())
-    for prompt in (rollout.student_prompt, rollout.teacher_prompt):
+    for prompt in (rollout.draft.student_prompt, rollout.draft.teacher_prompt):
         assert " ".join(tokenizer.decode(prompt).split()) in flat
     table = re.findall(r"^ *(\d+) +(\d+) .* ([+-]\d+\.\d\d) .* (\d+\.\d\d|none) +(\d\.\d\d) *$", text, re.MULTILINE)
     expected = [
@@ -55,8 +57,8 @@ def test_shows_the_numbers_of_the_step_itself():
     assert table == expected
     for row in range(1, len(expected) + 1):
         assert f"#{row}»" in flat
-    reached = ", ".join(sorted(rollout.reached)) or "none"
-    assert f"Reached, with all prerequisites: {reached} (progress {rollout.progress:.2f})" in flat
+    reached = ", ".join(sorted(rollout.draft.reached)) or "none"
+    assert f"Reached, with all prerequisites: {reached} (progress {rollout.draft.progress:.2f})" in flat
 
 
 def test_reads_the_same_without_colours():

@@ -75,7 +75,7 @@ def test_checkpoints_of_another_run_are_not_overwritten(tmp_path):
 
 
 def test_one_process_at_a_time_writes_a_run(tmp_path):
-    code = f"from pathlib import Path; from nemo_aopsd.run_folder import lock\nwith lock(Path({str(tmp_path)!r})): pass"
+    code = f"from pathlib import Path; from nemo_aopsd.run.folder import lock\nwith lock(Path({str(tmp_path)!r})): pass"
     with run_folder.lock(tmp_path):
         second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert f"process {os.getpid()} is writing a run there" in second.stderr
