@@ -120,6 +120,7 @@ class Engine(Protocol):
         Calls `objective.divergence` where its signal is top-k or full, never with more positions than a small share
         of memory takes; then the objective itself, once a micro-batch.
         """
+        ...
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """Hand numbers that the run folder has already to the engine's own trackers, if it has any."""

@@ -74,27 +74,29 @@ def teacher_messages(
         case "none":
             return student_messages(problem, prompts)
         case "solution":
-            return _user(fill(prompts, "teacher_solution", problem=problem.problem, context=problem.solution))
+            return _user(fill(prompts, "teacher_solution", problem=problem.problem, context=_solution(problem)))
         case "plan" | "subproblems":
             steps = "\n".join(f"{number}. {step}" for number, step in enumerate(getattr(problem, kind), start=1))
             return _user(fill(prompts, f"teacher_{kind}", problem=problem.problem, context=steps))
         case "dag_full":
-            return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=serialize(problem.dag)))
+            return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=serialize(problem.graph)))
         case "dag_frontier":
             text = disclose(problem, reached, mark_frontier)
             wording = "teacher_dag_marked" if mark_frontier else "teacher_dag"
             return _user(fill(prompts, wording, problem=problem.problem, context=text))
         case "other_problem":
-            gaps = {"problem": problem.problem, "donor_problem": donor.problem, "context": donor.solution}
+            if donor is None:
+                raise ValueError(f"{problem.where}: problem {problem.id!r} has no donor (assign_donors)")
+            gaps = {"problem": problem.problem, "donor_problem": donor.problem, "context": _solution(donor)}
             return _user(fill(prompts, "teacher_other_problem", **gaps))
     raise ValueError(f"unknown context {kind!r}")
 
 
 def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = True) -> str:
     """P(y) = phi(G[R u F(R)]) (eq:local-disclosure); marks say `reached` or `next`."""
-    ahead = frontier(problem.dag, reached)
+    ahead = frontier(problem.graph, reached)
     marks = dict.fromkeys(reached, "reached") | dict.fromkeys(ahead, "next")
-    return serialize(problem.dag, marks if mark_frontier else None, only=reached | ahead)
+    return serialize(problem.graph, marks if mark_frontier else None, only=reached | ahead)
 
 
 def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> float | None:
@@ -103,7 +105,7 @@ def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> flo
         case "dag_full":
             return 1.0
         case "dag_frontier":
-            return len(reached | frontier(problem.dag, reached)) / len(problem.dag)
+            return len(reached | frontier(problem.graph, reached)) / len(problem.graph)
     return None
 
 
@@ -120,6 +122,12 @@ def assign_donors(problems: Sequence[Problem], seed: int) -> dict[str, Problem]:
     cycle = [problem for group in groups.values() for problem in group]
     shift = max(map(len, groups.values()))
     return {problem.id: donor for problem, donor in zip(cycle, cycle[shift:] + cycle[:shift], strict=True)}
+
+
+def _solution(problem: Problem) -> str:
+    if problem.solution is None:  # check_problems has looked
+        raise ValueError(f"{problem.where}: problem {problem.id!r} has no solution")
+    return problem.solution
 
 
 def _text(problem: Problem) -> str:

@@ -36,7 +36,7 @@ class Verdict:
 
 def judge_messages(problem: Problem, attempt: str, prompts: str) -> list[Message]:
     """The judge's prompt. Chat markup and closing tags in the attempt are defused, so that it stays a quotation."""
-    checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.dag.nodes(data=True))
+    checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.graph.nodes(data=True))
     quoted = _MARKUP.sub(r"(\1)", attempt)
     gaps = {"problem": problem.problem, "checkpoints": checkpoints, "attempt": quoted}
     return [{"role": "user", "content": fill(prompts, "judge", **gaps)}]
@@ -112,7 +112,7 @@ def judge_attempts(
             pending, model.generate([asked[i][0] for i in pending], sampling, seed + trial), strict=True
         ):
             text = tokenizer.decode(output.tokens)
-            judged = parse_verdict(text, problems[index].dag)
+            judged = parse_verdict(text, problems[index].graph)
             verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index][1], text)
         pending = [index for index in pending if verdicts[index].failed]
     return [verdicts[index] for index in range(len(problems))]

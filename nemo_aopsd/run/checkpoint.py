@@ -90,5 +90,9 @@ def _checksum(path: Path) -> str:
 
 def _complete(folder: Path) -> list[Path]:
     """Checkpoints from old to new."""
-    found = [path.parent for path in folder.glob("step_*/state.json") if _NAME.fullmatch(path.parent.name)]
-    return sorted(found, key=lambda path: int(_NAME.fullmatch(path.name)[1]))
+    found = [
+        (match, path.parent)
+        for path in folder.glob("step_*/state.json")
+        if (match := _NAME.fullmatch(path.parent.name))
+    ]
+    return [path for _, path in sorted(found, key=lambda each: int(each[0][1]))]

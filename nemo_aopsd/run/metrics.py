@@ -74,7 +74,7 @@ def _probe_metrics(scored: list[Scored], threshold: float) -> dict[str, float]:
     probes = [probe for row in scored for probe in row.probes]
     num_tokens = sum(len(row.weights) for row in scored)
     num_triggered = sum(int((gap.abs() >= threshold).sum()) for row in scored if (gap := row.gap) is not None)
-    metrics = {
+    metrics: dict[str, float] = {
         "probe/count": len(probes),
         "probe/unprobed": num_triggered - len(probes),
         "probe/positive": sum(probe.gap > 0 for probe in probes),

@@ -28,7 +28,7 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
 def _check_answer_leaks(problems: list[Problem]) -> None:
     """What `dag build` rejects and `dag check` calls an error; the loader has compared texts only, not values."""
     for problem in problems:
-        for leak in find_answer_leaks(problem.dag, problem.answer):
+        for leak in find_answer_leaks(problem.graph, problem.answer):
             raise UserError(
                 f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, "
                 f"{problem.answer!r}: {leak.kind} ({leak.detail}). Mend the graph or drop the row. List all: "

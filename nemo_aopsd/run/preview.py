@@ -133,10 +133,10 @@ def _show_progress(console: Console, draft: Draft, context: str) -> None:
         _plain(console, f"Disclosed to the teacher: {disclosed:.0%} of {len(graph)} checkpoints.")
     ahead = frontier(graph, reached)
     table = _table("id", "state", "checkpoint")
-    for node, statement in graph.nodes(data="statement"):
+    for node, data in graph.nodes(data=True):
         state = "reached" if node in reached else "next" if node in ahead else "later"
         style = {"reached": "blue", "next": "dark_orange", "later": "dim"}[state]
-        table.add_row(Text(node), Text(state, style), Text(_visible(statement)))
+        table.add_row(Text(node), Text(state, style), Text(_visible(data["statement"])))
     console.print(table)
 
 

@@ -82,29 +82,29 @@ def load(target: Target, engine: Engine) -> Target:
 
     Raises UserError if that is replaced as well while it is loaded.
     """
-    try:
-        checkpoint.load(target.checkpoint, engine)
-        return target
-    except (OSError, UserError):
-        if not _is_replaced(target):
-            raise
-    newer = _newest(target.config, target.folder.parent) if target.is_newest else target
-    try:
-        checkpoint.load(newer.checkpoint, engine)
-    except (OSError, UserError) as error:
-        if not _is_replaced(newer):
-            raise
-        raise UserError(_replaced(newer.checkpoint)) from error
-    return newer
+    for trial in range(_TRIES):
+        path = target.checkpoint
+        assert path is not None, f"{target.name}: a bare model has no checkpoint"
+        try:
+            checkpoint.load(path, engine)
+            break
+        except (OSError, UserError) as error:
+            if not _is_replaced(target, path):
+                raise
+            if trial + 1 == _TRIES:
+                raise UserError(_replaced(path)) from error
+        if target.is_newest:
+            target = _newest(target.config, target.folder.parent)
+    return target
 
 
-def _is_replaced(target: Target) -> bool:
-    path = target.checkpoint
+def _is_replaced(target: Target, path: Path) -> bool:
     return not (path / "state.json").is_file() or (target.is_newest and checkpoint.newest(path.parent) != path)
 
 
 def _newest(config: Config, run: Path) -> Target:
     """The newest checkpoint of a run that may be training: one that vanishes meanwhile has a successor."""
+    newest: Path | None = None
     for _ in range(_TRIES):
         newest = checkpoint.newest(Path(config.checkpointing["checkpoint_dir"]))
         if newest is None:
@@ -115,7 +115,7 @@ def _newest(config: Config, run: Path) -> Target:
             return replace(_checkpoint(newest, config, run), is_newest=True)
         except FileNotFoundError:
             continue
-    raise UserError(_replaced(newest))
+    raise UserError(_replaced(newest or run))
 
 
 def _replaced(path: Path) -> str:

@@ -34,7 +34,9 @@ def test_loss_equals_the_formula_token_by_token():
     data = columns(3, 5)
     logprobs = data["old_logprobs"] + 0.4 * torch.randn(3, 5, generator=torch.Generator().manual_seed(1)).double()
     num_tokens = data["mask"].sum().item()
-    loss, metrics = PolicyGradient(ObjectiveConfig(advantage_clip=1.0))(logprobs, **data, num_tokens=num_tokens)
+    loss, metrics = PolicyGradient(ObjectiveConfig(advantage_clip=1.0))(
+        logprobs, **data, num_tokens=num_tokens, num_rows=1
+    )
     advantage = (data["weights"] * (data["teacher_logprobs"] - logprobs)).clamp(-1, 1)
     expected = reference(*(x.tolist() for x in (logprobs, advantage, data["old_logprobs"], data["mask"])), num_tokens)
     assert loss.item() == pytest.approx(expected, abs=1e-12)
@@ -49,7 +51,7 @@ def test_on_policy_gradient_is_minus_advantage_over_tokens_and_the_teacher_gets_
     data["teacher_logprobs"].requires_grad_(True)
     logprobs = data["old_logprobs"].clone().requires_grad_(True)
     num_tokens = data["mask"].sum().item()
-    loss, _ = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=num_tokens)
+    loss, _ = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=num_tokens, num_rows=1)
     loss.backward()
     advantage = data["weights"] * (data["teacher_logprobs"] - logprobs).detach()
     assert torch.allclose(logprobs.grad, -advantage * data["mask"] / num_tokens, atol=1e-14)
@@ -69,7 +71,7 @@ def test_gradient_in_float64_equals_finite_differences_with_the_advantage_held_f
         return x.log_softmax(-1).gather(-1, chosen).squeeze(-1)
 
     data["old_logprobs"] = (logprobs(logits) + 0.25 * torch.randn(2, 4, generator=generator).double()).detach()
-    loss, _ = objective(logprobs(logits), **data, num_tokens=8)
+    loss, _ = objective(logprobs(logits), **data, num_tokens=8, num_rows=1)
     loss.backward()
     fixed = (data["weights"] * (data["teacher_logprobs"] - logprobs(logits).detach())).clamp(-1.5, 1.5)
 
@@ -99,7 +101,7 @@ def test_micro_batches_add_up_to_the_same_loss_metrics_and_gradient(size):
         losses, metrics = 0.0, {}
         for chunk in chunks:
             part = {name: value[chunk] for name, value in data.items()}
-            loss, found = objective(logprobs[chunk], **part, num_tokens=num_tokens)
+            loss, found = objective(logprobs[chunk], **part, num_tokens=num_tokens, num_rows=1)
             loss.backward()
             losses += loss.item()
             metrics = {key: metrics.get(key, 0.0) + value.item() for key, value in found.items()}
@@ -118,7 +120,7 @@ def test_garbage_under_the_mask_reaches_neither_loss_nor_gradient():
     for name, garbage in (("old_logprobs", -math.inf), ("teacher_logprobs", math.nan), ("weights", math.inf)):
         data[name][~data["mask"]] = garbage
     logprobs = data["old_logprobs"].clamp(min=-9).requires_grad_(True)
-    loss, metrics = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=1)
+    loss, metrics = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=1, num_rows=1)
     loss.backward()
     assert torch.isfinite(loss) and all(torch.isfinite(value) for value in metrics.values())
     assert torch.equal(logprobs.grad != 0, data["mask"])
@@ -130,7 +132,7 @@ def test_the_advantage_is_bounded_by_c_on_both_sides():
     data["teacher_logprobs"] = torch.tensor([[-1.0, -60.0]], dtype=torch.float64)
     data["old_logprobs"] = torch.tensor([[-60.0, -1.0]], dtype=torch.float64)
     logprobs = data["old_logprobs"].clone().requires_grad_(True)
-    loss, metrics = PolicyGradient(ObjectiveConfig(advantage_clip=10.0))(logprobs, **data, num_tokens=2)
+    loss, metrics = PolicyGradient(ObjectiveConfig(advantage_clip=10.0))(logprobs, **data, num_tokens=2, num_rows=1)
     loss.backward()
     assert torch.allclose(logprobs.grad, torch.tensor([[-5.0, 5.0]], dtype=torch.float64))
     assert metrics["train/frac_clipped"].item() == 1
@@ -145,7 +147,7 @@ def test_a_token_that_the_teacher_prefers_gains_probability_and_a_disfavoured_on
         "weights": torch.ones(1, 2, dtype=torch.float64),
         "mask": torch.ones(1, 2, dtype=torch.bool),
     }
-    loss, _ = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=2)
+    loss, _ = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=2, num_rows=1)
     loss.backward()
     after = (logits - 0.1 * logits.grad).log_softmax(-1)[..., 0]
     assert after[0, 0] > logprobs[0, 0]
@@ -160,7 +162,7 @@ def test_ratio_clip_stops_the_gradient_where_it_binds_and_says_how_often():
         "mask": torch.ones(1, 2, dtype=torch.bool),
     }
     logprobs = torch.tensor([[-1.0, -2.05]], dtype=torch.float64, requires_grad=True)  # ratios e and 0.95
-    loss, metrics = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=2)
+    loss, metrics = PolicyGradient(ObjectiveConfig())(logprobs, **data, num_tokens=2, num_rows=1)
     loss.backward()
     assert logprobs.grad[0, 0] == 0
     assert logprobs.grad[0, 1] < 0

@@ -89,6 +89,7 @@ def test_loss_metrics_and_gradient_equal_the_cores_policy_gradient():
         weights=data["probe_weights"][:, 1:],
         mask=data["token_mask"][:, 1:].bool(),
         num_tokens=num_tokens,
+        num_rows=1,
     )
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-7)  # the parent divides by a float32 token count

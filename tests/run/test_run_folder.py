@@ -108,6 +108,19 @@ def test_a_run_is_resumed_by_the_same_config_only(run):
         run_folder.check_resumable(run, config_of(run, "checkpointing.checkpoint_dir=/elsewhere"))
 
 
+def test_a_run_of_the_built_in_model_from_where_that_stood_before_is_refused_in_one_message(run):
+    """Such a run goes on if the two settings are given as they were: its files and checkpoints are read as they are."""
+    new = {"policy.model_name": "/p/nemo_aopsd/builtin/model", "data.train.data_path": "/p/nemo_aopsd/builtin/train"}
+    old = {key: value.replace("builtin", "embedded") for key, value in new.items()}
+    before, now = ([f"{key}={value}" for key, value in paths.items()] for paths in (old, new))
+    (run / "config.yaml").write_text(to_yaml(config_of(run, *before)))
+    with pytest.raises(UserError) as error:
+        run_folder.check_resumable(run, config_of(run, *now))
+    told = [f"  {key}: {old[key]!r} -> {new[key]!r}" for key in sorted(new)]
+    assert str(error.value).split("\n")[1:-1] == told
+    run_folder.check_resumable(run, config_of(run, *before))
+
+
 def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
     lines = ({"step": step, "epoch": (step - 1) // 2} for step in range(1, 6))
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -156,6 +156,15 @@ def test_resuming_with_other_problems_is_refused(tmp_path):
         train(config, changed, HELD_OUT, make_engine(), tmp_path, resume=True, console=Console(quiet=True))
 
 
+def test_a_state_has_the_keys_of_every_checkpoint_made_so_far(uninterrupted):
+    """A key that is renamed or added without a default would make a traceback of the resumption of an older run."""
+    assert set(uninterrupted[-1]) | {"train_seconds"} == {
+        *("step", "next_batch", "response_tokens", "train_seconds", "teacher_checksum", "problems", "held_out"),
+        *("curriculum", "files"),
+    }
+    assert set(uninterrupted[-1]["curriculum"]) == {"epoch", "competence", "observed", "history"}
+
+
 def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path, uninterrupted):
     run(tmp_path, aopsd=replace(AOPSD, max_num_steps=2))
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2

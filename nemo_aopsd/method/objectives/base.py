@@ -28,7 +28,7 @@ class BaseObjective:
     def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} compares no distributions")
 
-    def reduce(self, values: Tensor, mask: Tensor, num_tokens: float, num_rows: float | None) -> Tensor:
+    def reduce(self, values: Tensor, mask: Tensor, num_tokens: float, num_rows: float) -> Tensor:
         """This micro-batch's share of the mean of `values` [B, S] that `aggregation` names (methods: section 1.2).
 
         token_mean: sum over b, t of m l / N.    seq_mean: 1/B sum over b of (sum over t of m l / sum over t of m).
@@ -37,6 +37,18 @@ class BaseObjective:
             return token_mean(values, mask, num_tokens)
         lengths = mask.sum(-1).clamp(min=1)
         return (torch.where(mask, values, 0.0).sum(-1) / lengths).sum() / num_rows
+
+
+def whole(teacher: Tensor | TopK) -> Tensor:
+    """The teacher's distributions [N, V], which an objective with a full signal is given."""
+    assert not isinstance(teacher, TopK), "the engine gave the teacher's top k alone"
+    return teacher
+
+
+def likeliest(teacher: Tensor | TopK) -> TopK:
+    """The teacher's top k, which an objective with a top-k signal is given."""
+    assert isinstance(teacher, TopK), "the engine gave the teacher's whole distributions"
+    return teacher
 
 
 def token_mean(values: Tensor, mask: Tensor, num_tokens: float) -> Tensor:

@@ -14,7 +14,7 @@ class Distillation(BaseObjective):
     """L = mean over tokens of D_t; a subclass says which D in `divergence`. Without gradient through the sampling."""
 
     signal = Signal(full=True)
-    top_k_form: str | None = None  # of `forward_kl_on_top_k`, where only the teacher's top k are compared
+    top_k_form = "none"  # of `forward_kl_on_top_k`, where only the teacher's top k are compared
     token_clip: float | None = None  # tau
 
     def __call__(

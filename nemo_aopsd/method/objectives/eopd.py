@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.method.objectives.base import token_mean
+from nemo_aopsd.method.objectives.base import likeliest, token_mean
 from nemo_aopsd.method.objectives.divergences import top_k_forward_kl
 from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.types import Signal, TopK
@@ -23,26 +25,28 @@ class EntropyAware(PolicyGradient):
         super().__init__(config)
         self.signal = Signal(sampled=True, top_k=config.top_k, entropy=True)
 
-    def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
+    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
         """KL_t [N], behind a shut gate too."""
-        return top_k_forward_kl(student_logprobs, teacher, "teacher_renorm")
+        return top_k_forward_kl(student_logprobs, likeliest(teacher), "teacher_renorm")
 
     def __call__(
         self,
         logprobs: Tensor,
         *,
-        divergence: Tensor,  # [B, S], with gradient
-        entropy: Tensor,  # [B, S]
+        divergence: Tensor | None = None,  # [B, S], with gradient
+        entropy: Tensor | None = None,  # [B, S]
         mask: Tensor,
         num_tokens: float,
-        num_rows: float | None = None,
-        **columns: Tensor | None,
+        num_rows: float,
+        **columns: Any,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        counts = {"mask": mask, "num_tokens": num_tokens, "num_rows": num_rows}
-        policy_loss, metrics = super().__call__(logprobs, **columns, **counts)
+        assert divergence is not None and entropy is not None  # of the teacher's top k
+        policy_loss, metrics = super().__call__(
+            logprobs, mask=mask, num_tokens=num_tokens, num_rows=num_rows, **columns
+        )
         open_gates = entropy >= self.config.entropy_threshold
         gated = torch.where(open_gates, divergence, 0.0)
-        loss = policy_loss + self.config.entropy_weight * self.reduce(gated, **counts)
+        loss = policy_loss + self.config.entropy_weight * self.reduce(gated, mask, num_tokens, num_rows)
         return loss, metrics | {
             "train/loss": loss.detach(),
             "train/divergence": token_mean(gated.detach(), mask, num_tokens),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
+from nemo_aopsd.method.objectives.base import whole
 from nemo_aopsd.method.objectives.distillation import Distillation
 from nemo_aopsd.method.objectives.divergences import forward_kl, jensen_shannon, reverse_kl
+from nemo_aopsd.types import TopK
 
 
 class GeneralizedDistillation(Distillation):
@@ -19,7 +21,7 @@ class GeneralizedDistillation(Distillation):
         super().__init__(config)
         self.on_policy_rate = config.on_policy_rate
 
-    def divergence(self, student_logprobs: Tensor, teacher: Tensor) -> Tensor:
+    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
         if self.config.divergence == "jsd":
-            return jensen_shannon(student_logprobs, teacher, self.config.jsd_beta)
-        return {"fkl": forward_kl, "rkl": reverse_kl}[self.config.divergence](student_logprobs, teacher)
+            return jensen_shannon(student_logprobs, whole(teacher), self.config.jsd_beta)
+        return {"fkl": forward_kl, "rkl": reverse_kl}[self.config.divergence](student_logprobs, whole(teacher))

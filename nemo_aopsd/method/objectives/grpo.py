@@ -25,7 +25,7 @@ class GroupRelative(BaseObjective):
         """Rows with their group's advantage at every token. A group is the rows of one prompt."""
         groups: dict[tuple[int, ...], list[float]] = {}
         for row in rows:
-            groups.setdefault(tuple(row.prompt), []).append(row.reward)
+            groups.setdefault(tuple(row.prompt), []).append(_reward(row))
         return [
             replace(row, advantages=torch.full((len(row.response),), _advantage(row, groups[tuple(row.prompt)])))
             for row in rows
@@ -51,8 +51,13 @@ class GroupRelative(BaseObjective):
         }
 
 
+def _reward(row: TrainRow) -> float:
+    assert row.reward is not None  # `needs_reward`
+    return row.reward
+
+
 def _advantage(row: TrainRow, rewards: list[float]) -> float:
     if len(rewards) < 2:
         raise ValueError(f"a group of one response has no relative reward (prompt of {len(row.prompt)} tokens)")
     group = torch.tensor(rewards, dtype=torch.float64)
-    return ((row.reward - group.mean()) / (group.std() + 1e-6)).item()
+    return ((_reward(row) - group.mean()) / (group.std() + 1e-6)).item()

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean
+from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean, whole
 from nemo_aopsd.method.objectives.divergences import reverse_kl
-from nemo_aopsd.types import Signal, TrainRow
+from nemo_aopsd.types import Signal, TopK, TrainRow
 
 
 class MiniLLM(BaseObjective):
@@ -26,7 +26,7 @@ class MiniLLM(BaseObjective):
 
     def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
         """Rows with A. Whitening has the statistics of all valid tokens of the step."""
-        returns = [mean_of_the_rest(row.teacher_logprobs - row.old_logprobs, row.mask) for row in rows]
+        returns = [mean_of_the_rest(_gap(row), row.mask) for row in rows]
         counted = torch.cat([values[row.mask] for row, values in zip(rows, returns, strict=True)]) if rows else None
         if self.config.whiten and counted is not None and len(counted) > 1:
             deviation, mean = torch.std_mean(counted)
@@ -34,8 +34,8 @@ class MiniLLM(BaseObjective):
         bound = self.config.advantage_clip
         return [replace(row, advantages=found.clamp(-bound, bound)) for row, found in zip(rows, returns, strict=True)]
 
-    def divergence(self, student_logprobs: Tensor, teacher: Tensor) -> Tensor:
-        return reverse_kl(student_logprobs, teacher)
+    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
+        return reverse_kl(student_logprobs, whole(teacher))
 
     def __call__(
         self,
@@ -57,6 +57,11 @@ class MiniLLM(BaseObjective):
             "train/frac_ratio_clipped": token_mean(binds.float(), mask, num_tokens),
             "train/mean_abs_advantage": token_mean(advantages.abs(), mask, num_tokens),
         }
+
+
+def _gap(row: TrainRow) -> Tensor:
+    assert row.teacher_logprobs is not None and row.old_logprobs is not None  # `signal` and `needs_old_logprobs`
+    return row.teacher_logprobs - row.old_logprobs
 
 
 def mean_of_the_rest(values: Tensor, mask: Tensor) -> Tensor:

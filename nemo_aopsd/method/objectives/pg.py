@@ -28,7 +28,7 @@ class PolicyGradient(BaseObjective):
         weights: Tensor,  # [B, S]
         mask: Tensor,  # [B, S] bool
         num_tokens: float,
-        num_rows: float | None = None,
+        num_rows: float,
         **_unread: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         bound = self.config.advantage_clip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
+from nemo_aopsd.method.objectives.base import likeliest
 from nemo_aopsd.method.objectives.distillation import Distillation
 from nemo_aopsd.method.objectives.divergences import top_k_forward_kl
 from nemo_aopsd.types import Signal, TopK
@@ -21,5 +22,5 @@ class TopKForwardKL(Distillation):
         self.signal = Signal(top_k=config.top_k)
         self.top_k_form = config.top_k_form
 
-    def divergence(self, student_logprobs: Tensor, teacher: TopK) -> Tensor:
-        return top_k_forward_kl(student_logprobs, teacher, self.top_k_form)
+    def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
+        return top_k_forward_kl(student_logprobs, likeliest(teacher), self.top_k_form)
