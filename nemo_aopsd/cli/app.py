@@ -30,6 +30,7 @@ from nemo_aopsd.cli import plan as cli_plan
 from nemo_aopsd.cli import wordproblems as cli_wordproblems
 from nemo_aopsd.cli.methods import MethodName, load_chosen
 from nemo_aopsd.config.load import load_config, to_yaml
+from nemo_aopsd.config.methods import FOLDER
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
@@ -37,7 +38,7 @@ from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run.folder_kinds import keep_apart
 from nemo_aopsd.run.preflight import check_inputs, summarize
 
-DEMO_CONFIG = Path(__file__).parents[2] / "examples/configs/aopsd_tiny_cpu.yaml"
+DEMO_CONFIG = FOLDER / "demo.yaml"
 
 app = typer.Typer(
     help="AOPSD: adaptive on-policy self-distillation. A run is a YAML file; its results are a folder.",
@@ -58,7 +59,7 @@ cli_methods.mount(app)
 cli_doctor.mount(app)
 cli_plan.mount(app)
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see examples/configs.")]
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, or `demo`, which is shipped.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file; +KEY=VALUE adds a key.")
 ]
@@ -78,7 +79,7 @@ def run() -> None:
         _fail(f"{where}: {error.strerror or error}. {remedy}")
 
 
-@app.command(epilog="Example: aopsd train examples/configs/aopsd_tiny_cpu.yaml logger.log_dir=runs/mine aopsd.seed=1")
+@app.command(epilog="Example: aopsd train demo logger.log_dir=runs/mine aopsd.seed=1")
 def train(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -106,7 +107,7 @@ def train(
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(_run(settings)))}")
 
 
-@app.command(epilog="Example: aopsd preview examples/configs/aopsd_tiny_cpu.yaml --problem train-365-level4")
+@app.command(epilog="Example: aopsd preview demo --problem train-365-level4")
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
     settings = load_chosen(config, overrides, method)
@@ -182,8 +183,6 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder; a run in it is replaced.")] = Path("runs/demo"),
 ) -> None:
     """The whole algorithm on a tiny built-in model and its problems, in minutes; exit code 1 if it shows no gain."""
-    if not DEMO_CONFIG.is_file():
-        raise UserError(f"{DEMO_CONFIG}: not there. The demo runs from a checkout of the project; clone it.")
     config = load_config(DEMO_CONFIG, [run_folder.path_override("logger.log_dir", out), *(overrides or [])])
     if config.aopsd.evaluation.data_path is None:
         raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
@@ -195,7 +194,7 @@ def demo(
         run_folder.remove_run(run)
         run_folder.check_free(run, _checkpoints(config))
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *(overrides or [])])
-        again = shlex.join(["aopsd", "train", str(DEMO_CONFIG), *(overrides or [])])
+        again = shlex.join(["aopsd", "train", "demo", *(overrides or [])])
         _train(config, *_check(config), resume=False, typed=typed, again=again)
     from nemo_aopsd.analysis.report import write_report
     from nemo_aopsd.evaluation.epochs import paired_interval

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.config.methods import find_method
+from nemo_aopsd.config.methods import FOLDER, find_method, find_recipe
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nemo_aopsd.analysis.suite.spec import Suite
     from nemo_aopsd.config.schema import Config
 
-_EXAMPLE = "aopsd compare examples/suites/embedded.yaml --seeds 5 --jobs 8"
+_EXAMPLE = "aopsd compare embedded --seeds 5 --jobs 8"
 
 
 def mount(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def compare(
-    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file, see examples/suites.")],
+    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file, or `embedded`, which is shipped.")],
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Each member with the seeds 0 to N - 1.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time; they share the CPU's cores.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: runs/compare/ and SUITE's name.")] = None,
@@ -52,7 +52,7 @@ def compare(
     from nemo_aopsd.run import folder as run_folder
     from nemo_aopsd.run.folder_kinds import keep_apart
 
-    read = load_suite(suite, find_method)
+    read = load_suite(find_recipe(suite, FOLDER / "suites"), find_method)
     out = out or Path("runs/compare") / suite.stem
     _keep_inputs(read, out)
     keep_apart(out, "a suite of `aopsd compare`")

@@ -190,13 +190,14 @@ def judge_eval(
 ) -> None:
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
     from nemo_aopsd.config.load import load_config
+    from nemo_aopsd.config.methods import find_recipe
     from nemo_aopsd.evaluation import judge_eval as evaluation
     from nemo_aopsd.files import keep_inputs
 
     _check_one_judge(base_url, model, config)
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
-    settings = load_config(config, overrides or []) if config else None
+    settings = load_config(find_recipe(config), overrides or []) if config else None
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
     keep_inputs([out], read)

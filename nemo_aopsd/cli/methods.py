@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.methods import KINDS, find_method, list_methods
+from nemo_aopsd.config.methods import KINDS, find_method, find_recipe, list_methods
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 
@@ -21,8 +21,8 @@ MethodName = Annotated[
 
 
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
-    """The config file, the named method over it, and the overrides over both. Raises UserError."""
-    return load_config(config, overrides or [], method and find_method(method))
+    """The config file or shipped config, the named method over it, and the overrides over both. Raises UserError."""
+    return load_config(find_recipe(config), overrides or [], method and find_method(method))
 
 
 def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: str | None) -> Config | None:
@@ -34,7 +34,7 @@ def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: 
 
 def mount(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command("methods", epilog="Example: aopsd train examples/configs/aopsd_tiny_cpu.yaml --method opsd")(methods)
+    app.command("methods", epilog="Example: aopsd train demo --method opsd logger.log_dir=runs/opsd")(methods)
 
 
 def methods(

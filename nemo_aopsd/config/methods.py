@@ -1,7 +1,8 @@
-"""The configs of methods and ablations, and finding one by its name.
+"""The configs that the package ships in `recipes/`, and finding one by its name.
 
-Each file holds only what makes the method; it goes over a base config. Its first line says what it is, its second one
-which row of the paper it reproduces.
+`demo.yaml` is a whole run and `suites/` compare methods on it. A file of `methods/` or `ablations/` holds only what
+makes the method and goes over another config: its first line says what it is, its second one which row of the paper it
+reproduces.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.errors import UserError, nearest
 
-FOLDER = Path(__file__).parents[2] / "examples/configs"
+FOLDER = Path(__file__).parent / "recipes"
 KINDS = ("methods", "ablations")
 _HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>.+)\n")
 _ROW = re.compile(r"\S.*?: \S.*")  # a label and what it has there
@@ -64,6 +65,12 @@ def read_method(path: Path) -> Method:
             "between them, or `# Paper: none: why it is there`. Mend the line."
         )
     return Method(path.stem, path.parent.name, header["title"], header["row"], settings)
+
+
+def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
+    """`path` itself, or what is shipped under that name: `demo`, or `embedded` below `recipes/suites`."""
+    shipped = folder / f"{path}.yaml"
+    return shipped if path.name == str(path) and not path.exists() and shipped.is_file() else path
 
 
 def find_method(name: str, folder: Path = FOLDER) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -49,7 +50,7 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         run = path.absolute().parents[1]
         if config is None and not (run / "config.yaml").is_file():
             raise UserError(f"{path}: a checkpoint without its run ({run} has no config.yaml). Pass --config RUN.yaml.")
-        return _checkpoint(path, load_config(config) if config else run_folder.load_run_config(run), run)
+        return _checkpoint(path, load_config(find_recipe(config)) if config else run_folder.load_run_config(run), run)
     if path.suffix == ".gguf" or (path / "config.json").is_file():
         return Target(path.name, _bare_config(path), None, f"{path.name} {_fingerprint(path)}", Path("evaluations"))
     raise UserError(

@@ -378,8 +378,3 @@ def test_the_demo_replaces_its_own_run_and_nothing_else(demo, tmp_path):
     (tmp_path / "other/notes.md").write_text("mine")
     code, line = demo([0] * 20, [2] * 20, "demo --out other")
     assert code == 2 and "there, but no run" in line
-
-
-def test_the_demo_needs_its_config(aopsd, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "gone.yaml")
-    assert_one_message(aopsd("demo"), r"gone\.yaml: not there\. The demo runs from a checkout")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,10 +66,7 @@ def by_name(diagnosis):
     return {check.name: check for check in diagnosis.checks}
 
 
-def test_the_matrix_is_that_of_pyproject_and_of_the_verification_log():
-    extra = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["optional-dependencies"]["nemo"]
-    pinned = dict(requirement.split("==") for requirement in extra)
-    assert pinned == {name: versions.TESTED[name] for name in pinned}
+def test_the_matrix_is_that_of_the_verification_log():
     stack = (REPO / "docs/verification.md").read_text()
     for name, words in {"torch": "torch 2.11.0", "transformers": "transformers 5.8.1"}.items():
         assert words in stack and words.endswith(versions.TESTED[name])

@@ -24,6 +24,7 @@ from nemo_aopsd.config.schema import (
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
+from tests import REPO
 from tests.fakes import make_config, make_engine, make_problem
 
 METHODS = {method.name: method for method in list_methods()}
@@ -33,7 +34,7 @@ KEYS = flatten(OmegaConf.to_container(config_schema())).keys()
 
 @cache
 def over(name, base="aopsd_tiny_cpu"):
-    return load_config(FOLDER / f"{base}.yaml", ["aopsd.engine=local"], find_method(name)).aopsd
+    return load_config(REPO / f"examples/configs/{base}.yaml", ["aopsd.engine=local"], find_method(name)).aopsd
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -14,10 +14,11 @@ from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.methods import FOLDER, find_method, list_methods
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.preflight import check_inputs
+from tests import REPO
 
 METHODS = {method.name: method for method in list_methods()}
-TINY, LARGE = FOLDER / "aopsd_tiny_cpu.yaml", FOLDER / "aopsd_qwen3_8b.yaml"
-DOCS = FOLDER.parents[1] / "docs/methods.md"
+TINY, LARGE = FOLDER / "demo.yaml", REPO / "examples/configs/aopsd_qwen3_8b.yaml"
+DOCS = REPO / "docs/methods.md"
 
 # Objective, context, weighting, curriculum of each method: typed from the paper's list of baselines.
 POINTS = {

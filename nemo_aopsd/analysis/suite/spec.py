@@ -1,6 +1,6 @@
 """A suite: one base config, settings that all members share, and members by name. What each run will be.
 
-    config: ../configs/aopsd_tiny_cpu.yaml   # paths are relative to the file that names them
+    config: mine.yaml                      # relative to this file, or `demo`, which is shipped
     settings: {aopsd: {max_num_epochs: 2}}   # over it, for every member; a method or a member may say otherwise
     reference: opsd                          # besides `base`, what the others are compared with
     members:
@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 
 from nemo_aopsd.config.keys import Origins, locate
 from nemo_aopsd.config.load import flatten, read_file
+from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError, nearest
 
@@ -132,6 +133,8 @@ def _read(path: Path, children: tuple[Path, ...]) -> tuple[dict[str, Any], Origi
     tree: dict[str, Any] = OmegaConf.to_container(layer.tree)  # interpolation is left to the configs
     for key, block in _blocks_with_config(tree):
         target = path.parent / block["config"]
+        if not target.is_file():
+            target = find_recipe(Path(block["config"]))
         if not target.is_file():
             where = locate(key, layer.origins, path)
             raise UserError(f"{where}: there is no file {target}. Paths are relative to the file that names them.")

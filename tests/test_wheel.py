@@ -1,0 +1,56 @@
+"""What a user has after `pip install` of the wheel, in an empty folder and without the checkout."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import REPO
+
+PROBLEM = {"id": "p", "problem": "?", "answer": "1", "dag": {"nodes": [{"id": "a", "statement": "x"}], "edges": []}}
+SUITE = "config: demo\nmembers: {base: , opsd: , mine: {method: aopsd, settings: {aopsd: {probes: {length: 4}}}}}\n"
+SHORT = "aopsd.max_num_steps=1 aopsd.num_prompts_per_step=4 aopsd.curriculum.num_initial_attempts=1"
+FEW = "aopsd.evaluation.data_path=few.jsonl data.train.data_path=few.jsonl aopsd.evaluation.num_samples=1"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Runs `aopsd` of the built wheel in an empty folder; returns its stdout."""
+    root = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", root, REPO], check=True)
+    subprocess.run([*pip, "install", "--no-deps", "--target", root / "site", *root.glob("*.whl")], check=True)
+    folder = root / "empty"
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(root / "site"), "OMP_NUM_THREADS": "1"}
+
+    def run(line, code=0):
+        command = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", *line.split()]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    run.folder, run.site = folder, root / "site"
+    return run
+
+
+def test_methods_and_checks_need_nothing_but_the_wheel(installed):
+    methods = json.loads(installed("methods --json"))
+    assert {"aopsd", "opsd", "gap_only", "k_16"} <= {method["name"] for method in methods}
+    assert len(methods) == len(list((REPO / "nemo_aopsd/config/recipes").glob("[ma]*s/*.yaml")))
+    (installed.folder / "problems.jsonl").write_text(json.dumps(PROBLEM) + "\n")
+    assert "1 usable" in installed("dag check problems.jsonl")
+    installed("train demo --method opsd logger.log_dir=runs/opsd --check")
+    (installed.folder / "suite.yaml").write_text(SUITE)
+    assert "mine" in installed("compare suite.yaml --dry-run") and "opsd" in installed("compare embedded --dry-run")
+
+
+def test_the_demo_trains_and_reports(installed):
+    data = (installed.site / "nemo_aopsd/builtin/data/heldout.jsonl").read_text().splitlines(keepends=True)
+    (installed.folder / "few.jsonl").write_text("".join(data[:4]))
+    installed(f"train demo {FEW} {SHORT} logger.log_dir=runs/mine")
+    assert Path(installed.folder, "runs/mine/metrics.jsonl").read_text().count("\n") == 1
+    assert installed("report runs/mine").strip().endswith("report.html")
