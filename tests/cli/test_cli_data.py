@@ -118,7 +118,7 @@ def test_help_shows_an_example():
 
 
 def test_importing_the_commands_loads_nothing_heavy():
-    script = "import nemo_aopsd.cli.data, nemo_aopsd.dag_pipeline.pipeline, nemo_aopsd.judge_eval, sys\n"
+    script = "import nemo_aopsd.cli.data, nemo_aopsd.graphs.pipeline.pipeline, nemo_aopsd.evaluation.judge_eval, sys\n"
     script += "print([m for m in ('torch', 'transformers', 'openai', 'pyarrow', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
 

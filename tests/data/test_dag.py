@@ -98,7 +98,7 @@ def test_serialize_by_hand():
 def test_serialize_does_not_depend_on_the_hash_seed():
     """networkx iterates over a small subgraph in the order of a set."""
     script = (
-        "from nemo_aopsd.dag import build_graph, serialize\n"
+        "from nemo_aopsd.data.dag import build_graph, serialize\n"
         "nodes = [{'id': f'n{i}', 'statement': 's'} for i in range(20)]\n"
         "print(serialize(build_graph({'nodes': nodes, 'edges': []}), only={'n1', 'n2', 'n3', 'n4'}))"
     )

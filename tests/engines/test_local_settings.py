@@ -117,7 +117,7 @@ def test_a_directory_without_weights_is_named(folder):
 
 def test_checking_loads_neither_torch_nor_transformers(folder):
     code = (
-        "import sys; from nemo_aopsd.config import AOPSDConfig, Config; from nemo_aopsd.engines import local\n"
+        "import sys; from nemo_aopsd.config.schema import AOPSDConfig, Config; from nemo_aopsd.engines import local\n"
         f"local.check(Config(AOPSDConfig(), {config(folder).policy!r}, {{}}, {{}}, {{}}, {{}}))\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy import'"
     )

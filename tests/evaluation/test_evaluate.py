@@ -280,7 +280,7 @@ def test_paired_interval_needs_the_same_problems():
 
 def test_importing_it_loads_no_model_library():
     script = (
-        "import sys, nemo_aopsd.evaluate, nemo_aopsd.grading, nemo_aopsd.leaks, nemo_aopsd.stats\n"
+        "import sys, nemo_aopsd.evaluation.epochs, nemo_aopsd.grading, nemo_aopsd.method.leaks, nemo_aopsd.stats\n"
         "print(sorted({'torch', 'transformers', 'sympy', 'math_verify', 'rich'} & set(sys.modules)))"
     )
     root = REPO

@@ -17,9 +17,9 @@ NUM_KILLS = 10
 SCRIPT = """
 import random, sys, time
 from pathlib import Path
-from nemo_aopsd.config import EvaluationConfig
-from nemo_aopsd.data import Problem
-from nemo_aopsd.evaluate import sampling_of
+from nemo_aopsd.config.schema import EvaluationConfig
+from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.evaluation.epochs import sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler
 from nemo_aopsd.evaluation.session import Session
 from tests.evaluation.test_evaluate import Guesser, Words
