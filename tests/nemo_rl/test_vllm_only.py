@@ -1,12 +1,17 @@
 """What evaluation through vLLM alone asks of vLLM 0.20.0's own classes; no GPU, no model."""
 
+import ctypes
 import inspect
+import os
+from types import SimpleNamespace
 
+import pytest
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.platforms.interface import Platform
 from vllm.sampling_params import RequestOutputKind
 
-from nemo_aopsd.engines.vllm_only.worker import Request, open_engine, sampling_params
+from nemo_aopsd.engines.vllm_only.worker import Gpu, Request, open_engine, sampling_params, show
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.types import Sampling
 
@@ -46,3 +51,19 @@ def test_the_engine_has_what_we_call_and_outputs_what_we_read():
     assert callable(LLMEngine.step) and callable(LLMEngine.has_unfinished_requests)
     assert {"request_id", "outputs", "finished"} <= set(inspect.signature(RequestOutput).parameters)
     assert {"token_ids", "finish_reason"} <= set(inspect.signature(CompletionOutput).parameters)
+
+
+@pytest.mark.parametrize(
+    "name", ["2", "GPU-2deb0782-510e-a736-2239-e9433c0abaaa", "MIG-377e0049-554c-540b-93c6-d0976f8426cb"]
+)
+def test_vllm_finds_the_gpu_however_it_is_named(monkeypatch, name):
+    monkeypatch.setattr(Platform, "device_control_env_var", "CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=lambda flags: 0))
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    if name != "2":
+        with pytest.raises(ValueError, match="invalid literal for int"):
+            Platform.device_id_to_physical_device_id(0)
+    show(Gpu(name, "2"))
+    assert Platform.device_id_to_physical_device_id(0) == 2
+    assert os.environ["CUDA_DEVICE_ORDER"] == ("FASTEST_FIRST" if name == "2" else "PCI_BUS_ID")

@@ -5,30 +5,71 @@ CUDA is never touched here: a process that has opened a GPU cannot hand it over.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import itertools
 import multiprocessing
 import os
+import re
+import signal
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import Empty
-from typing import Any
+from queue import Empty, Queue
 
 from nemo_aopsd.config.keys import first_line
-from nemo_aopsd.engines.vllm_only.worker import Failure, Request, Response, Task, work
+from nemo_aopsd.engines.vllm_only.worker import Failure, Gpu, Request, Response, Task, work
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 _STEP = 2048  # tokens by which the longest row of the processes grows, so that they seldom start anew
-_PATIENCE = 5.0  # seconds between looks at whether the processes live
+_LOOK = 1.0  # seconds between looks at whether the processes live
+_GRACE = 10.0  # seconds that a killed process is waited for; one that a driver holds may take longer, or for ever
+_GO_ON = "Its own messages are above. What is sampled is kept; mend that and start the same command to go on."
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    process: Any  # multiprocessing.Process
-    inbox: Any  # its queue of tasks
+    """The process of one GPU, and our end of its pipe.
+
+    No queue of multiprocessing: such a queue makes the exit of this process wait until the other side has read all,
+    and a process that is killed while it writes can hold the queue's lock for ever. A pipe ends with its process.
+    """
+
+    gpu: Gpu
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+
+    def exchange(self, task: Task, results: Results) -> None:
+        """Hand over the task and pass on what comes, None if the process ends first. For a thread: either may wait."""
+        try:
+            with suppress(OSError):  # it has ended; what it said before is still to be read
+                self.pipe.send(task)
+            for _ in task.requests:
+                results.put((self, self.pipe.recv()))
+        except (EOFError, OSError):
+            results.put((self, None))
+
+    def kill(self) -> None:
+        """The process and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit code; None if it does not end."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+
+Results = Queue[tuple[Worker, Response | Failure | None]]
 
 
 class VLLMModel:
@@ -37,7 +78,7 @@ class VLLMModel:
     def __init__(
         self,
         path: Path,
-        gpus: Sequence[str],
+        gpus: Sequence[Gpu],
         longest_row: int,
         end_ids: list[int],
         memory_share: float,
@@ -51,8 +92,7 @@ class VLLMModel:
         self.memory_share, self.target = memory_share, target
         self.workers: list[Worker] = []
         self.length = 0  # tokens of the longest row that the workers take
-        self.context = multiprocessing.get_context("spawn")
-        self.results: Any = None
+        atexit.register(self.close)  # the GPUs are free when the command returns
 
     def stream(self, prompts: list[Tokens], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Generation]]:
         """(index, response) as they end; row i goes to GPU i modulo their number.
@@ -76,17 +116,20 @@ class VLLMModel:
     def close(self) -> None:
         """End all processes."""
         for worker in self.workers:
-            worker.process.terminate()
+            worker.kill()
+        deadline = time.monotonic() + _GRACE
         for worker in self.workers:
-            worker.process.join()
+            worker.wait(max(0.0, deadline - time.monotonic()))
         self.workers, self.length = [], 0
 
     def _answers(self, requests: list[Request], sampling: Sampling) -> Iterator[tuple[int, Generation]]:
         self._start(max(len(request.prompt) + request.max_new_tokens for request in requests))
+        results: Results = Queue()
         for start, worker in enumerate(self.workers):
-            worker.inbox.put(Task(sampling, requests[start :: len(self.workers)]))
+            task = Task(sampling, requests[start :: len(self.workers)])
+            threading.Thread(target=worker.exchange, args=(task, results), daemon=True).start()
         for _ in requests:
-            response = self._next()
+            response = self._next(results)
             yield response.index, Generation(response.tokens, response.finished)
 
     def _start(self, needed: int) -> None:
@@ -94,29 +137,52 @@ class VLLMModel:
             return
         self.close()
         self.length = min(self.longest_row, -(-needed // _STEP) * _STEP)
-        self.results = self.context.Queue()
         for gpu in self.gpus:
-            inbox = self.context.Queue()
-            arguments = (gpu, str(self.path), self.length, self.memory_share, self.end_ids, inbox, self.results)
-            process = self.context.Process(target=self.target, args=arguments, name=f"vllm on GPU {gpu}", daemon=True)
-            process.start()
-            self.workers.append(Worker(process, inbox))
+            arguments = (gpu, str(self.path), self.length, self.memory_share, self.end_ids)
+            self.workers.append(start_worker(gpu, self.target, arguments))
 
-    def _next(self) -> Response:
+    def _next(self, results: Results) -> Response:
         while True:
-            dead = [worker.process for worker in self.workers if not worker.process.is_alive()]
-            try:
-                found = self.results.get(timeout=_PATIENCE)
-            except Empty:
-                if dead:  # before the wait, so whatever it had put into the queue would have come
-                    raise UserError(
-                        f"{dead[0].name} ended with exit code {dead[0].exitcode} before all responses were there; its "
-                        "own messages are above. What is sampled is kept; start the same command to go on."
-                    ) from None
-                continue
-            if isinstance(found, Failure):
-                raise UserError(f"vLLM on GPU {found.gpu}: {found.message} Its own messages are above.")
+            for worker in self.workers:
+                if worker.process.poll() is not None:
+                    worker.kill()  # what it started may hold the pipe open, which then would not end
+            with suppress(Empty):
+                worker, found = results.get(timeout=_LOOK)
+                break
+        if isinstance(found, Response):
             return found
+        if found is None:
+            what = f" {_ending(worker.wait(_LOOK))} before all responses were there"
+        else:
+            what = f": {found.message.rstrip('.')}"
+        raise UserError(f"vLLM on GPU {worker.gpu.name}{what}. {_GO_ON}")
+
+
+def start_worker(gpu: Gpu, target: Callable[..., None], arguments: tuple) -> Worker:
+    """A process that calls `target(*arguments, pipe)`, in a session of its own, which is what `kill` ends."""
+    ours, theirs = multiprocessing.Pipe()
+    ours.send((target, arguments))  # small, so it lies in the pipe until the process is there
+    with theirs:
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from nemo_aopsd.engines.vllm_only.worker import main; "
+            f"main({theirs.fileno()}, {os.getpid()})"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code],  # what it printed is there however it ends
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    return Worker(gpu, process, ours)
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "fell silent"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = "; memory may have run out" if code == -signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({signal.strsignal(-code)}{hint})"
 
 
 def check_installed() -> None:
@@ -128,10 +194,19 @@ def check_installed() -> None:
         )
 
 
-def visible_gpus() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES, one a GPU: the variable's own, or the driver's list. UserError if none."""
+def visible_gpus() -> list[Gpu]:
+    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings, MIG names), else all that there is.
+
+    Of a GPU that is split, "all" means its parts. Raises UserError if there is none, or a name is not there.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [name.strip() for name in named.split(",") if name.strip()] if named is not None else _all_gpus()
+    if named is None:
+        present = _present()
+        split = {gpu.index for gpu in present if gpu.name.startswith("MIG-")}
+        gpus = [gpu for gpu in present if gpu.name.startswith("MIG-") or gpu.index not in split]
+    else:
+        names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in named.split(",")))  # as CUDA
+        gpus = [Gpu(name, name) if name.isdecimal() else _find(name) for name in names if name]
     if not gpus:
         raise UserError(
             "--engine vllm: no GPU to be seen. Check CUDA_VISIBLE_DEVICES and nvidia-smi, or leave --engine out for "
@@ -140,13 +215,27 @@ def visible_gpus() -> list[str]:
     return gpus
 
 
-def _all_gpus() -> list[str]:
-    query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+def _find(name: str) -> Gpu:
+    present = _present()
+    found = [gpu for gpu in present if gpu.name.startswith(name)]
+    if len(found) != 1:
+        raise UserError(
+            f"--engine vllm: CUDA_VISIBLE_DEVICES names {name!r}, which fits {len(found)} GPUs. Give numbers, or of "
+            f"these: {', '.join(gpu.name for gpu in present) or 'none'}."
+        )
+    return found[0]
+
+
+def _present() -> list[Gpu]:
+    """The driver's list: each GPU, followed by its parts if it is split."""
     try:
-        listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(f"--engine vllm: nvidia-smi found no GPU ({first_line(error)}). Check the driver.") from error
-    return listed.split()
+    gpus: list[Gpu] = []
+    for number, name in re.findall(r"^(?:GPU (\d+):|\s+MIG ).*\(UUID: (\S+)\)", listed, re.MULTILINE):
+        gpus.append(Gpu(name, number or gpus[-1].index))
+    return gpus
 
 
 def load_tokenizer(path: Path) -> HFTokenizer:

@@ -5,16 +5,29 @@ Written against vLLM 0.20.0: `LLMEngine.from_engine_args`, `add_request`, `step`
 
 from __future__ import annotations
 
-import multiprocessing
+import ctypes
 import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty
+from multiprocessing.connection import Connection
 from typing import Any
 
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.types import Sampling, Tokens
 
-_PATIENCE = 5.0  # seconds between looks at whether the parent lives
+_LOOK = 0.5  # seconds between looks at whether the parent lives
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """`name` is for CUDA_VISIBLE_DEVICES; `index` is the driver's number, of the whole GPU if this is a part (MIG)."""
+
+    name: str
+    index: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +57,65 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    gpu: str
     message: str
 
 
-def work(
-    gpu: str, path: str, max_model_len: int, memory_share: float, end_ids: list[int], inbox: Any, out: Any
-) -> None:
-    """Answer each Task of the queue `inbox`: a Response for each request, or one Failure, into the queue `out`."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before vLLM looks for devices
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # no process of vLLM's own, which could outlive this one
+def main(descriptor: int, parent: int) -> None:
+    """A worker from start to end, the leader of its own process group, with `descriptor` its end of the pipe.
+
+    What comes first through the pipe says what to do. Any failure is sent back; nothing outlives it or the `parent`.
+    """
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    pipe = Connection(descriptor)
     try:
-        engine = open_engine(path, max_model_len, memory_share)
-        while (task := next_task(inbox)) is not None:
-            answer(engine, end_ids, task, out)
-    except Exception as error:  # whatever it is, the parent must hear of it; the traceback is printed below
-        out.put(Failure(gpu, f"{type(error).__name__}: {first_line(error)}"))
-        raise
+        target, arguments = pipe.recv()
+        target(*arguments, pipe)
+    except BaseException as error:  # whatever it is, sys.exit too, the parent must hear of it
+        traceback.print_exc()
+        pipe.send(Failure(f"{type(error).__name__}: {first_line(error)}"))
+    finally:
+        _end()
 
 
-def next_task(inbox: Any) -> Task | None:
-    """The next task, whenever it comes; None once the parent is gone, killed say."""
-    while _parent_lives():
-        try:
-            return inbox.get(timeout=_PATIENCE)
-        except Empty:
-            continue
-    return None
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:  # also a killed parent, and while the main thread loads a model
+        time.sleep(_LOOK)
+    _end()
+
+
+def _end() -> None:
+    os.killpg(0, signal.SIGKILL)  # this process and all that it started, without exit handlers that could wait
+
+
+def work(gpu: Gpu, path: str, max_model_len: int, memory_share: float, end_ids: list[int], pipe: Connection) -> None:
+    """Answer each Task that comes through `pipe` with a Response for each request."""
+    show(gpu)  # before vLLM looks for devices
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process is enough, and sooner at work
+    engine = open_engine(path, max_model_len, memory_share)
+    while (task := next_task(pipe)) is not None:
+        answer(engine, end_ids, task, pipe.send)
+
+
+def show(gpu: Gpu) -> None:
+    """Let this process see one GPU. CUDA takes numbers, UUIDs and MIG names, but vLLM 0.20 reads numbers alone.
+
+    So vLLM always finds a number. CUDA reads the variable once, when it starts: a part of a GPU is opened by its name
+    before. vLLM asks the number for the kind of GPU and the size by which it chooses batches, CUDA for free memory.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu.name
+    if gpu.name == gpu.index:
+        return
+    if gpu.name.startswith("MIG-") and (code := ctypes.CDLL("libcuda.so.1").cuInit(0)):
+        raise RuntimeError(f"CUDA cannot open {gpu.name} (cuInit gives {code})")
+    os.environ |= {"CUDA_VISIBLE_DEVICES": gpu.index, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts
+
+
+def next_task(pipe: Connection) -> Task | None:
+    """The next task, whenever it comes; None once the parent is gone."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
 
 
 def open_engine(path: str, max_model_len: int, memory_share: float) -> Any:
@@ -89,17 +134,17 @@ def open_engine(path: str, max_model_len: int, memory_share: float) -> Any:
     )
 
 
-def answer(engine: Any, end_ids: list[int], task: Task, out: Any) -> None:
-    """Add all requests, then step until none is left or the parent is gone."""
+def answer(engine: Any, end_ids: list[int], task: Task, send: Callable[[Response], None]) -> None:
+    """Add all requests, then step until none is left."""
     for request in task.requests:
         params = sampling_params(task.sampling, request, end_ids)
         engine.add_request(str(request.index), {"prompt_token_ids": request.prompt}, params)
-    while engine.has_unfinished_requests() and _parent_lives():
+    while engine.has_unfinished_requests():
         for output in engine.step():
             if output.finished:
                 completion = output.outputs[0]
                 finished = completion.finish_reason == "stop"
-                out.put(Response(int(output.request_id), list(completion.token_ids), finished))
+                send(Response(int(output.request_id), list(completion.token_ids), finished))
 
 
 def sampling_params(sampling: Sampling, request: Request, end_ids: list[int]) -> Any:
@@ -117,8 +162,3 @@ def sampling_params(sampling: Sampling, request: Request, end_ids: list[int]) ->
         output_kind=RequestOutputKind.FINAL_ONLY,
         **cuts,
     )
-
-
-def _parent_lives() -> bool:
-    parent = multiprocessing.parent_process()
-    return parent is None or parent.is_alive()
