@@ -2,36 +2,37 @@
 
 import ast
 import re
-from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 import pytest
-import yaml
 
-from nemo_aopsd.config.load import NEMO_RL_DEFAULTS, flatten
-from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.config import document
+from nemo_aopsd.config.nemo_rl_keys import RunKeys
+from nemo_aopsd.config.schema import keys_of
 
 REPO = Path(__file__).parents[1]
-CHOICES = (REPO / "docs/choices.md").read_text(encoding="utf-8")
 README = (REPO / "README.md").read_text(encoding="utf-8")
 PAPER = REPO.parent / "shared/reference/paper.tex"
 
 
-def test_every_default_is_in_the_table_of_choices_with_its_value_and_a_reason():
-    rows = re.findall(r"^\| `([\w.]+)` \| `([^`]*)` \| (.+) \|$", CHOICES, re.MULTILINE)
-    documented = {key: value for key, value, _ in rows}
-    assert len(documented) == len(rows)
-    actual = {f"aopsd.{key}": value for key, value in flatten(asdict(AOPSDConfig())).items()}
-    actual |= flatten(NEMO_RL_DEFAULTS)
-    actual |= {f"policy.{key}": value for key, value in defaults_of(Settings).items()}
-    actual |= {f"policy.optimizer.kwargs.{key}": value for key, value in defaults_of(OptimizerSettings).items()}
-    assert {key: yaml.safe_load(value) for key, value in documented.items()} == actual
+def test_the_config_reference_and_the_editor_s_schema_are_made_from_the_schema(tmp_path):
+    document.main(tmp_path)
+    for name in ("config.md", "config.schema.json"):
+        shipped = (REPO / "docs" / name).read_text(encoding="utf-8")
+        assert shipped == (tmp_path / name).read_text(encoding="utf-8"), "python -m nemo_aopsd.config.document"
 
 
-def defaults_of(settings):
-    values = {field.name: field.default for field in fields(settings) if field.default is not MISSING}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+def test_every_key_has_a_reason():
+    keys = [key for key, _ in keys_of(RunKeys)]
+    rows = re.findall(r"^(?:## `([\w.]+)`|\| `(\w+)` \| .* \| .* \| (.+) \|)$", document.markdown(), re.MULTILINE)
+    block, documented = "", []
+    for heading, key, text in rows:
+        block = heading or block
+        if key:
+            assert text.strip(), f"{block}.{key}"
+            documented.append(f"{block}.{key}")
+    parents = {key.rpartition(".")[0] for key in keys}
+    assert sorted(documented) == sorted(set(keys) - parents)
 
 
 def equation_rows():

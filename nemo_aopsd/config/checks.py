@@ -1,59 +1,65 @@
-"""What a value of the config may be: choices, ranges, and settings that contradict each other.
+"""A resolved config against its schema: every key that is unknown, of a wrong type, or out of range, in one go.
 
-Works on the resolved tree: our block, and the parts of NeMo RL's blocks that our loop reads.
+pydantic checks JSON, where 1 and true and "1" are three things. What a value may be is told from the JSON schema that
+it makes of the same classes, so that messages, docs/config.md and an editor all say the same.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nemo_aopsd.config.keys import flatten
-from nemo_aopsd.config.schema import CHOICES, CONTINUED
+from nemo_aopsd.config.keys import flatten, select
+from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
+from nemo_aopsd.config.rules import RULES, Fault
+from nemo_aopsd.config.schema import SINGLE_PRECISION, AOPSDConfig
 
-REQUIRED_KEYS = (
-    "policy.model_name",
-    "policy.max_total_sequence_length",
-    "policy.generation.max_new_tokens",
-    "data.train.data_path",
-    "logger.log_dir",
-)
-LOCAL_KEYS = (
-    *REQUIRED_KEYS,
-    *("policy.tokenizer.name", "policy.precision", "policy.max_grad_norm", "policy.train_micro_batch_size"),
-    "policy.optimizer.name",
-    *("policy.logprob_batch_size", "policy.generation_batch_size", "policy.prefix_cache_gb"),
-    "policy.enforce_eager",
-    *(f"policy.optimizer.kwargs.{name}" for name in ("lr", "weight_decay", "betas", "eps")),
-    *(f"policy.generation.{name}" for name in ("temperature", "top_p", "top_k")),
-    *(f"checkpointing.{name}" for name in ("enabled", "checkpoint_dir", "save_period", "keep_top_k")),
-)
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
-# The blocks that hold them, such as `policy.optimizer`.
-BLOCKS = sorted({key[: dot.start()] for key in LOCAL_KEYS for dot in re.finditer(r"\.", key)})
-_MAY_BE_NULL = (
-    *("aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
-    *("aopsd.probes.max_per_rollout", "aopsd.objective.token_clip", "aopsd.objective.support"),
-    "policy.tokenizer.name",
-)
-_ABSENT = object()
-# Objectives that engine can make of what NeMo RL's trainer hands a loss.
-_ON_A_SUPPORT = ("fkl", "dash")
-_ON_NEMO_RL = ("pg", "topk_fkl", *_ON_A_SUPPORT)
-
+T = TypeVar("T")
 Tree = dict[str, Any]
-Fault = tuple[str, str]  # dotted key, what is wrong with it
+_UNKNOWN = "unknown key"
+_OF_TEXT = ("int_type", "float_type", "bool_type")  # text where pydantic expects one of these may still spell it
 
 
-def find_faults(tree: Tree) -> Iterator[Fault]:
-    """Every setting that cannot work, as its dotted key and a message that says what it may be."""
-    yield from _wrong_choices(tree)
-    yield from _out_of_range(tree)
-    yield from _truncated_sampling(tree)
-    yield from _contradictions(tree)
-    yield from _unfit_for_the_objective(tree)
-    yield from _unwritable(tree)
+@dataclass(frozen=True)
+class OurKeys(Open):
+    """A file that only changes our block, such as a method's."""
+
+    aopsd: AOPSDConfig = field(default_factory=AOPSDConfig)
+
+
+def check_run(tree: Tree) -> tuple[RunKeys | None, list[Fault]]:
+    """The typed keys of a whole config, and all that cannot work, as dotted keys and what they must be."""
+    faults = list(_unwritable(tree))
+    if faults:
+        return None, faults
+    run, faults = validate(RunKeys, tree)
+    wrong = [key for key, _ in faults]
+    if run is None:  # the rules see defaults in place of what is wrong
+        run, _ = validate(RunKeys, _without(tree, wrong))
+    if run is not None:
+        faults += [fault for rule in RULES for fault in rule(run) if fault[0] not in wrong]
+    return run, faults
+
+
+def check_block(tree: Tree) -> tuple[AOPSDConfig | None, list[Fault]]:
+    """The `aopsd:` block of a file by itself. Interpolation is left alone: other files may give it a value."""
+    ours, faults = validate(OurKeys, {"aopsd": tree.get("aopsd", {})})
+    kept = [(key, text) for key, text in faults if "${" not in str(select(tree, key))]
+    return ours and ours.aopsd, kept
+
+
+def told(key: str, message: str) -> str:
+    """A fault as a sentence."""
+    return message if message.startswith(_UNKNOWN) else f"`{key}` {message}"
 
 
 def find_non_blocks(tree: Tree) -> Iterator[Fault]:
@@ -64,209 +70,119 @@ def find_non_blocks(tree: Tree) -> Iterator[Fault]:
             yield key, f"must be a block of `key: value` lines; got {value!r}."
 
 
-def select(tree: Tree, key: str, absent: Any = None) -> Any:
-    """The value of a dotted key; `absent` where there is none.
+def validate(kind: type[T], tree: Tree) -> tuple[T | None, list[Fault]]:
+    """`tree` as `kind`, or else its faults. Text in our block may spell a number, as variables of a shell do."""
+    from pydantic import ValidationError
 
-    >>> select({"a": {"b": 1}}, "a.b"), select({"a": {"b": 1}}, "a.c")
-    (1, None)
+    try:
+        return adapter(kind).validate_json(json.dumps(tree, default=repr), strict=True), []
+    except ValidationError as error:
+        spelled = _spelled_out(tree, error)
+        return validate(kind, spelled) if spelled else (None, list(_explain(kind, tree, error)))
+
+
+@cache
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Made once and only when a config is read: importing pydantic takes longer than `aopsd --help` may."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def expected(schema: Tree) -> str:
+    """What a value may be, in words, by its JSON schema.
+
+    >>> expected({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})
+    'null or a whole number of at least 1'
     """
-    value: Any = tree
-    for part in key.split("."):
-        value = value.get(part, absent) if isinstance(value, dict) else absent
-    return value
+    if "anyOf" in schema:
+        return " or ".join(map(expected, reversed(schema["anyOf"])))
+    if "enum" in schema or "const" in schema:
+        return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if schema["type"] == "array":
+        return f"{len(schema['prefixItems'])} numbers{_range(schema['prefixItems'][0])}"
+    number = {"integer": "a whole number", "number": "a finite number"}.get(schema["type"])
+    if number:
+        return f"{number}{_range(schema)}"
+    return {"boolean": "true or false", "null": "null", "string": "a name or a path"}[schema["type"]]
 
 
-def _wrong_choices(tree: Tree) -> Iterator[Fault]:
-    choices = {f"aopsd.{key}": names for key, names in CHOICES.items()}
-    if select(tree, "aopsd.engine") == "local":
-        choices["policy.precision"] = ("float32", "bfloat16")
-    for key, names in choices.items():
-        value = select(tree, key, _ABSENT)
-        if value is not _ABSENT and value not in names:
-            yield key, f"must be one of {', '.join(names)}; got {value!r}."
+def _range(schema: Tree) -> str:
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if below == SINGLE_PRECISION:
+        below = None
+    if low is not None and high is not None:
+        return f" of exactly {low:g}" if low == high else f" from {low:g} to {high:g}"
+    if above is not None and below is not None:
+        return f" between {above:g} and {below:g}"
+    if low is not None:
+        return f" of at least {low:g}" if below is None else f" from {low:g} to below {below:g}"
+    return "" if above is None else f" above {above:g}" + ("" if high is None else f" and at most {high:g}")
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def property_of(schema: Tree, keys: Sequence[str | int]) -> tuple[list[str], Tree]:
+    """The part of a JSON schema at `keys`, and how many of them it took: the rest are places within a value."""
+    taken: list[str] = []
+    here = schema
+    for key in keys:
+        inner = here.get("properties", {}).get(key)
+        if inner is None:
+            break
+        taken.append(str(key))
+        reference = next((each["$ref"] for each in (inner, *inner.get("anyOf", ())) if "$ref" in each), None)
+        here = schema["$defs"][reference.rpartition("/")[2]] if reference else inner
+    return taken, here
 
 
-def _is_number(value: Any) -> bool:
-    """Finite, in single precision too."""
-    return (_is_int(value) or isinstance(value, float)) and abs(value) < 1e38
+def nearest_setting(key: str, block: str, siblings: Sequence[str]) -> str:
+    """A hint: the nearest key of the same block, or else a block that has this key; empty where nothing is alike."""
+    found = get_close_matches(key, siblings, n=1, cutoff=0.7)
+    if found:
+        return f" Did you mean `{block}.{found[0]}`?"
+    by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in flatten(asdict(AOPSDConfig()))}
+    return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")
 
 
-def _is_temperature(value: Any) -> bool:
-    return _is_number(value) and 0.01 <= value <= 100
+def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
+    schema, seen = adapter(kind).json_schema(), set()
+    for each in error.errors(include_url=False):
+        taken, here = property_of(schema, each["loc"])
+        key = ".".join(taken)
+        if each["type"] == "unexpected_keyword_argument":
+            siblings, unknown = list(here["properties"]), str(each["loc"][-1])
+            hint = nearest_setting(unknown, key, siblings)
+            yield f"{key}.{unknown}", f"{_UNKNOWN} `{key}.{unknown}`.{hint} Keys of `{key}`: {', '.join(siblings)}."
+        elif key not in seen:
+            seen.add(key)
+            value = select(tree, key)
+            if "properties" in here:
+                yield key, f"must be a block of keys: {', '.join(here['properties'])}; got {value!r}."
+            else:
+                yield key, f"must be {expected(here)}; got {value!r}. {first_sentence(here)}".rstrip()
 
 
-# (keys, test, what the value must be). A key may be left out; null is a value like any other.
-_RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (
-        (
-            *("aopsd.num_prompts_per_step", "aopsd.num_generations_per_prompt"),
-            "aopsd.max_num_epochs",
-            *("aopsd.judge.max_new_tokens", "aopsd.judge.max_attempt_tokens"),
-            *("aopsd.probes.max_per_rollout", "aopsd.curriculum.num_initial_attempts"),
-            *("aopsd.max_response_tokens", "aopsd.objective.top_k", "aopsd.objective.support"),
-            *("aopsd.evaluation.num_samples", "aopsd.evaluation.max_new_tokens", "aopsd.evaluation.period"),
-            *("policy.max_total_sequence_length", "policy.generation.max_new_tokens"),
-            *("policy.train_micro_batch_size", "policy.logprob_batch_size", "policy.generation_batch_size"),
-            *("checkpointing.save_period", "checkpointing.keep_top_k"),
-        ),
-        lambda value: _is_int(value) and value >= 1,
-        "must be a whole number of at least 1",
-    ),
-    (
-        ("aopsd.probes.length",),
-        lambda value: _is_int(value) and value >= 2,
-        "must be a whole number of at least 2: the anchor and one token of suffix",
-    ),
-    (
-        ("aopsd.max_num_steps", "aopsd.judge.num_retries", "aopsd.evaluation.top_k"),
-        lambda value: _is_int(value) and value >= 0,
-        "must be a whole number of at least 0",
-    ),
-    (
-        (
-            *("aopsd.objective.advantage_clip", "aopsd.objective.ratio_clip_min", "aopsd.objective.ratio_clip_max"),
-            *("aopsd.objective.token_clip", "aopsd.objective.dash_kappa", "aopsd.max_train_seconds"),
-            *("aopsd.probes.threshold", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
-            *("policy.max_grad_norm", "policy.optimizer.kwargs.eps"),
-        ),
-        lambda value: _is_number(value) and value > 0,
-        "must be a finite number above 0",
-    ),
-    (
-        ("aopsd.objective.jsd_beta",),
-        lambda value: _is_number(value) and 0 < value < 1,
-        "must be a number between 0 and 1 (its ends are the divergences fkl and rkl)",
-    ),
-    (
-        ("aopsd.objective.entropy_threshold", "aopsd.objective.entropy_weight"),
-        lambda value: _is_number(value) and value >= 0,
-        "must be a finite number of at least 0",
-    ),
-    (
-        ("policy.optimizer.kwargs.lr", "policy.optimizer.kwargs.weight_decay", "policy.prefix_cache_gb"),
-        lambda value: _is_number(value) and value >= 0,
-        "must be a finite number of at least 0",
-    ),
-    (
-        ("aopsd.evaluation.temperature",),
-        lambda value: value == 0 or _is_temperature(value),
-        "must be 0 (greedy) or a number from 0.01 to 100",
-    ),
-    (
-        ("aopsd.curriculum.ema", "aopsd.teacher.ema_decay", "aopsd.objective.on_policy_rate"),
-        lambda value: _is_number(value) and 0 <= value <= 1,
-        "must be a number from 0 to 1",
-    ),
-    (
-        ("aopsd.evaluation.top_p",),
-        lambda value: _is_number(value) and 0 < value <= 1,
-        "must be a number above 0 and at most 1",
-    ),
-    (
-        ("policy.optimizer.kwargs.betas",),
-        lambda value: isinstance(value, list) and len(value) == 2 and all(_is_number(b) and 0 <= b < 1 for b in value),
-        "must be two numbers from 0 to below 1",
-    ),
-    (("checkpointing.enabled", "policy.enforce_eager"), lambda value: isinstance(value, bool), "must be true or false"),
-    (
-        (
-            *("policy.model_name", "policy.tokenizer.name", "policy.optimizer.name"),
-            *("data.train.data_path", "logger.log_dir", "checkpointing.checkpoint_dir"),
-        ),
-        lambda value: isinstance(value, str) and value.strip() != "" and "\0" not in value,
-        "must be a name or a path",
-    ),
-)
+def first_sentence(schema: Tree) -> str:
+    return schema.get("description", "").replace("\n", " ").split(". ")[0].rstrip(".") + "."
 
 
-def _out_of_range(tree: Tree) -> Iterator[Fault]:
-    for keys, test, expected in _RANGES:
-        for key in keys:
-            value = select(tree, key, _ABSENT)
-            left_out = value is _ABSENT or (value is None and key in _MAY_BE_NULL)
-            if not left_out and not test(value):
-                yield key, f"{expected}; got {value!r}."
+def _spelled_out(tree: Tree, error: ValidationError) -> Tree | None:
+    """`tree` with text of our block read as the number or truth value that it spells; None where none does."""
+    changed = deepcopy(tree)
+    for each in error.errors(include_url=False):
+        *blocks, leaf = map(str, each["loc"])
+        if each["type"] in _OF_TEXT and blocks[:1] == ["aopsd"] and isinstance(each["input"], str):
+            with suppress(ValueError):
+                select(changed, ".".join(blocks))[leaf] = json.loads(each["input"])
+    return None if changed == tree else changed
 
 
-def _truncated_sampling(tree: Tree) -> Iterator[Fault]:
-    why = "The gap on a sampled token estimates the divergence only if tokens are drawn from the student's whole"
-    prefix = "policy.generation"
-    temperature, top_p, top_k = (select(tree, f"{prefix}.{name}") for name in ("temperature", "top_p", "top_k"))
-    if not _is_temperature(temperature):
-        found = f"must be a number from 0.01 to 100; got {temperature!r}"
-        yield f"{prefix}.temperature", f"{found}. {why} distribution, never greedily."
-    if top_p not in (None, 1):
-        yield f"{prefix}.top_p", f"must be 1 in training; got {top_p!r}. {why}, untruncated distribution."
-    if top_k not in (None, -1, 0):
-        yield f"{prefix}.top_k", f"must be null (off) in training; got {top_k!r}. {why}, untruncated distribution."
-
-
-def _contradictions(tree: Tree) -> Iterator[Fault]:
-    size, curriculum = select(tree, "aopsd.num_prompts_per_step"), select(tree, "aopsd.curriculum.name")
-    if curriculum != "shuffle" and _is_int(size) and size % 4:
-        yield (
-            "aopsd.num_prompts_per_step",
-            f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
-            "Or set aopsd.curriculum.name=shuffle.",
-        )
-    if select(tree, "aopsd.engine") == "local" and select(tree, "aopsd.probes.keep_cache") is True:
-        yield (
-            "aopsd.probes.keep_cache",
-            "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
-            "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
-        )
-    row = select(tree, "policy.max_total_sequence_length")
-    has_probes = select(tree, "aopsd.weighting") in CONTINUED
-    probe = select(tree, "aopsd.probes.length") if has_probes else 0
-    limits = {"policy.generation.max_new_tokens": probe, "aopsd.judge.max_new_tokens": 0}
-    if has_probes:
-        limits["aopsd.probes.length"] = 0
-    if select(tree, "aopsd.evaluation.data_path") is not None:
-        limits["aopsd.evaluation.max_new_tokens"] = 0
-    for key, more in limits.items():
-        length = select(tree, key)
-        if _is_int(length) and _is_int(row) and length + more >= row:
-            room = f"a prompt and aopsd.probes.length={more}" if more else "a prompt"
-            yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
-
-
-def _unfit_for_the_objective(tree: Tree) -> Iterator[Fault]:
-    objective, weighting = select(tree, "aopsd.objective.name"), select(tree, "aopsd.weighting")
-    if objective != "pg" and weighting in CHOICES["weighting"] and weighting != "uniform":
-        yield (
-            "aopsd.weighting",
-            f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
-            "weighs the gaps of sampled tokens.",
-        )
-    group = select(tree, "aopsd.num_generations_per_prompt")
-    if objective == "grpo" and _is_int(group) and group < 2:
-        yield (
-            "aopsd.num_generations_per_prompt",
-            f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
-            "8 is usual.",
-        )
-    if select(tree, "aopsd.engine") != "nemo_rl":
-        return
-    if objective in _ON_A_SUPPORT and select(tree, "aopsd.objective.support") is None:
-        yield (
-            "aopsd.objective.support",
-            f"must be a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl; got None. The "
-            "teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
-            "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local.",
-        )
-    if objective in CHOICES["objective.name"] and objective not in _ON_NEMO_RL:
-        expected = f"must be {', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl"
-        yield "aopsd.objective.name", f"{expected}; got {objective!r}. Use engine=local.{_stock_script(objective)}"
-
-
-def _stock_script(objective: str) -> str:
-    if objective not in ("sft", "grpo"):
-        return ""
-    return f" NeMo RL has its own script for it: examples/run_{objective}.py, by docs/nemo_rl.md."
+def _without(tree: Tree, keys: Sequence[str]) -> Tree:
+    changed = deepcopy(tree)
+    for key in keys:
+        block, _, leaf = key.rpartition(".")
+        (select(changed, block) or {}).pop(leaf, None)
+    return changed
 
 
 def _unwritable(tree: Tree) -> Iterator[Fault]:

@@ -1,6 +1,7 @@
-"""Which keys a config may have, and of which type: NeMo RL's blocks are open but for slips, `aopsd:` is strict.
+"""Dotted keys, the places where they were written, and slips of the pen in NeMo RL's blocks.
 
-Checked a layer at a time (one file, or one override), so that an error names the line that caused it.
+Checked a layer at a time (one file, or one override), so that an error names the line that caused it. The `aopsd:`
+block is checked as a whole in `checks.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config.schema import AOPSDConfig
+from nemo_aopsd.config.nemo_rl_keys import NEMO_RL_BLOCKS
+from nemo_aopsd.config.schema import AOPSDConfig, keys_of
 from nemo_aopsd.errors import UserError, nearest
-
-# Top-level blocks of NeMo RL's recipes; ours is `aopsd`.
-NEMO_RL_BLOCKS = (
-    *("policy", "data", "logger", "checkpointing", "cluster", "env", "loss_fn"),
-    *("grpo", "distillation", "teacher", "sft", "dpo", "rm", "generation", "tokenizer", "eval"),
-)
-
 
 # Keys of NeMo RL's that look like one of ours beside them.
 _ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
@@ -39,20 +33,6 @@ class Layer:
     origins: Origins
 
 
-def config_schema() -> DictConfig:
-    """The `aopsd:` block with its types and defaults. OmegaConf 2.3 takes a frozen dataclass for read-only defaults."""
-    return _writable(OmegaConf.structured(AOPSDConfig))
-
-
-def _writable(block: DictConfig) -> DictConfig:
-    block._set_flag("readonly", None)
-    for key in block:
-        child = block._get_node(key)
-        if isinstance(child, DictConfig):
-            _writable(child)
-    return block
-
-
 def locate(key: object, origins: Origins, path: Path) -> str:
     """Where a dotted key, or else the nearest block around it, was written; the file if that is unknown.
 
@@ -65,26 +45,17 @@ def locate(key: object, origins: Origins, path: Path) -> str:
     return origins.get(name, str(path))
 
 
-def check_keys(layer: Layer, path: Path) -> None:
-    """Refuse, in one layer, top-level blocks that nobody knows, and keys and types that `aopsd:` does not have."""
-    for key in layer.tree:
-        if key not in NEMO_RL_BLOCKS and key != "aopsd":
-            where = locate(key, layer.origins, path)
-            known = ("aopsd", *NEMO_RL_BLOCKS)
-            raise UserError(f"{where}: unknown block `{key}`.{nearest(str(key), known)} Known: {', '.join(known)}.")
-        block = layer.tree._get_node(key)
-        if not isinstance(block, DictConfig) or block._is_none():
-            where = locate(key, layer.origins, path)
+def check_blocks(layer: Layer, path: Path) -> None:
+    """Refuse, in one layer, top-level keys that are no block of anybody's."""
+    ours = {key.rpartition(".")[2]: f"aopsd.{key}" for key, _ in reversed(list(keys_of(AOPSDConfig)))}
+    known = ("aopsd", *NEMO_RL_BLOCKS)
+    for key, value in plain(layer.tree).items():
+        where = locate(key, layer.origins, path)
+        if key not in known:
+            hint = nearest(str(key), known) or (f" Did you mean `{ours[key]}`?" if key in ours else "")
+            raise UserError(f"{where}: unknown block `{key}`.{hint} Known: {', '.join(known)}.")
+        if not isinstance(value, dict):
             raise UserError(f"{where}: `{key}` must be a block of `key: value` lines, not a value.")
-    schema = config_schema()
-    block = layer.tree._get_node("aopsd")
-    if block is None:
-        return
-    _check_block(block, schema, "aopsd", layer.origins, path)
-    try:
-        OmegaConf.merge(schema, block)
-    except OmegaConfBaseException as error:
-        raise type_error(error, schema, layer.origins, path) from error
 
 
 def check_spelling(layer: Layer, base: DictConfig, known: Collection[str], path: Path) -> None:
@@ -92,7 +63,7 @@ def check_spelling(layer: Layer, base: DictConfig, known: Collection[str], path:
 
     `known` are dotted keys. Raises UserError: read by nobody, a slip of the pen would be without effect.
     """
-    added, below = OmegaConf.to_container(layer.tree), OmegaConf.to_container(base)
+    added, below = plain(layer.tree), plain(base)
     for block in NEMO_RL_BLOCKS:
         for dotted, meant in _slips(added.get(block), below.get(block), block, known):
             where = locate(dotted, layer.origins, path)
@@ -120,26 +91,23 @@ def _nearly(key: str, names: Iterable[str], cutoff: float) -> str | None:
     return next(iter(get_close_matches(key, alike, n=1, cutoff=cutoff)), None)
 
 
-def _check_block(block: Any, schema: DictConfig, name: str, origins: Origins, path: Path) -> None:
-    if not isinstance(block, DictConfig) or block._is_none():
-        raise UserError(f"{locate(name, origins, path)}: `{name}` must be a block of keys: {', '.join(schema)}.")
-    for key in block:
-        dotted = f"{name}.{key}"
-        if str(key) not in schema:
-            raise UserError(
-                f"{locate(dotted, origins, path)}: unknown key `{dotted}`.{_nearest_setting(str(key), name, schema)} "
-                f"Keys of `{name}`: {', '.join(schema)}."
-            )
-        if isinstance(schema._get_node(key), DictConfig):
-            _check_block(block._get_node(key), schema[key], dotted, origins, path)
+def plain(tree: DictConfig, resolve: bool = False) -> dict[str, Any]:
+    """Nested dicts, interpolation as it is written unless `resolve`."""
+    found = OmegaConf.to_container(tree, resolve=resolve, throw_on_missing=resolve)
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
 
 
-def type_error(error: OmegaConfBaseException, schema: DictConfig, origins: Origins, path: Path) -> UserError:
-    parent, _, leaf = str(error.full_key).rpartition(".")
-    block = OmegaConf.get_type(OmegaConf.select(schema, parent) if parent else schema)
-    expected = block.__dataclass_fields__[leaf].type
-    key = f"aopsd.{error.full_key}"
-    return UserError(f"{locate(key, origins, path)}: `{key}` must be of type {expected}: {first_line(error)}.")
+def select(tree: dict[str, Any], key: str, absent: Any = None) -> Any:
+    """The value of a dotted key; `absent` where there is none.
+
+    >>> select({"a": {"b": 1}}, "a.b"), select({"a": {"b": 1}}, "a.c")
+    (1, None)
+    """
+    value: Any = tree
+    for part in key.split("."):
+        value = value.get(part, absent) if isinstance(value, dict) else absent
+    return value
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -153,16 +121,6 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, dict) and value
         leaves |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return leaves
-
-
-def _nearest_setting(key: str, block: str, schema: DictConfig) -> str:
-    """The nearest key of the same block, or else the block that has this key."""
-    siblings = get_close_matches(key, list(schema), n=1, cutoff=0.7)
-    if siblings:
-        return f" Did you mean `{block}.{siblings[0]}`?"
-    settings = flatten(OmegaConf.to_container(config_schema()))
-    by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in settings}
-    return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")
 
 
 def first_line(error: Exception) -> str:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config.keys import config_schema, flatten
+from nemo_aopsd.config.checks import check_block, told
+from nemo_aopsd.config.keys import flatten, plain
 from nemo_aopsd.config.methods import Method, method_files, read_method
-from nemo_aopsd.config.schema import CHOICES, CONTINUED, AOPSDConfig
+from nemo_aopsd.config.schema import CHOICES, CONTINUED, READ_BY, AOPSDConfig
 from nemo_aopsd.errors import UserError
 
 # Where, how long and on what a run trains; a block stands for all in it. `label_run` tells `max_num_steps` 0 apart.
@@ -26,21 +27,6 @@ NOT_OF_THE_METHOD = (
     *("judge.max_new_tokens", "judge.max_attempt_tokens", "judge.num_retries", "curriculum.num_initial_attempts"),
     "probes.keep_cache",
 )
-_RATIO = ("ratio_clip_min", "ratio_clip_max")
-# By objective; a key that no line names counts as read, so that nothing new is overlooked.
-_READ_BY_OBJECTIVE: dict[str, tuple[str, ...]] = {
-    "pg": ("advantage_clip", *_RATIO),
-    "sft": (),
-    "grpo": _RATIO,
-    "fkl": ("token_clip", "support"),
-    "rkl": (),
-    "jsd": ("jsd_beta",),
-    "topk_fkl": ("top_k", "top_k_form"),
-    "dash": ("token_clip", "support", "dash_kappa"),
-    "eopd": ("advantage_clip", *_RATIO, "top_k", "entropy_threshold", "entropy_weight"),
-    "gkd": ("on_policy_rate", "divergence", "jsd_beta"),
-    "minillm": ("advantage_clip", *_RATIO, "whiten"),
-}
 # Ties go to these well-known methods, then to the order of `aopsd methods`.
 _FAMILIAR = ("aopsd", "opsd", "pg")
 
@@ -94,8 +80,7 @@ def settings_read(aopsd: AOPSDConfig) -> set[str]:
 
 def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
     """Keys without effect under the run's other settings."""
-    own = _READ_BY_OBJECTIVE[aopsd.objective.name]
-    yield from (f"objective.{key}" for keys in _READ_BY_OBJECTIVE.values() for key in keys if key not in own)
+    yield from (f"objective.{key}" for key, names in READ_BY.items() if aopsd.objective.name not in names)
     if aopsd.curriculum.name == "shuffle":
         yield "curriculum.ema"
     if not aopsd.objective.reads_teacher:
@@ -129,15 +114,17 @@ def _known_methods() -> Sequence[tuple[Method, Settings]]:
 
 
 def _over_defaults(method: Method) -> Settings:
-    block = config_schema()
+    tree = OmegaConf.create()
     for key, value in method.settings.items():
-        if key.startswith("aopsd."):  # NeMo RL's blocks make no method
-            OmegaConf.update(block, key.removeprefix("aopsd."), value)
-    return _settings(OmegaConf.to_object(block))
+        OmegaConf.update(tree, key, value)
+    aopsd, faults = check_block({"aopsd": {}, **plain(tree)})
+    if aopsd is None:  # it takes values from the config that it goes over
+        raise UserError("\n".join(told(*fault) for fault in faults))
+    return _settings(aopsd)
 
 
 def _settings(aopsd: AOPSDConfig) -> Settings:
-    return flatten(OmegaConf.to_container(OmegaConf.structured(aopsd)))
+    return flatten(asdict(aopsd))
 
 
 def _distance(label: Label) -> tuple[int, int, int]:

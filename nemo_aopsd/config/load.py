@@ -9,41 +9,33 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config.checks import BLOCKS, LOCAL_KEYS, REQUIRED_KEYS, find_faults, find_non_blocks, select
+from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks, told
 from nemo_aopsd.config.keys import (
-    NEMO_RL_BLOCKS,
     Layer,
     Origins,
-    check_keys,
+    check_blocks,
     check_spelling,
-    config_schema,
     first_line,
     flatten,
     locate,
-    type_error,
+    plain,
+    select,
 )
+from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS, NEMO_RL_DEFAULTS, REQUIRED_KEYS
+from nemo_aopsd.config.rules import Fault
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_text
 
-# What our loop reads from NeMo RL's blocks and a short config may leave out.
-NEMO_RL_DEFAULTS = {
-    "policy": {"generation": {"temperature": 1.0, "top_p": 1.0, "top_k": None}},
-    "checkpointing": {
-        "enabled": True,
-        "checkpoint_dir": "${logger.log_dir}/checkpoints",
-        "save_period": 10,
-        "keep_top_k": 2,
-    },
-}
 _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.\-]*)\}")
 _MAX_DEPTH = 40
@@ -61,32 +53,32 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | 
     path = Path(path)
     layers = [*_file_layers(path, ()), *(_file_layers(method, ()) if method else ())]
     for layer in layers:
-        check_keys(layer, path)
+        check_blocks(layer, path)
     tree, known = OmegaConf.create(), (*LOCAL_KEYS, *BLOCKS)
     for layer in layers:
         check_spelling(layer, tree, known, path)
         tree = _merge(tree, layer, path)
     for override in overrides:
         layer = _override_layer(override, tree)
-        check_keys(layer, path)
+        check_blocks(layer, path)
         check_spelling(layer, OmegaConf.create(), known, path)
         layers.append(layer)
         tree = _merge(tree, layer, path)
     origins = {key: where for layer in layers for key, where in layer.origins.items()}
     tree = _merge(OmegaConf.create(NEMO_RL_DEFAULTS), Layer(tree, origins), path)
-    _require(OmegaConf.to_container(tree), origins, path)  # first, for other keys may be made of these
-    raw = _resolve(tree, origins, path)
-    _require(raw, origins, path)
-    return _build(raw, origins, path)
+    _require(plain(tree), origins, path)  # first, for other keys may be made of these
+    return _build(_resolve(tree, origins, path), origins, path)
 
 
 def method_settings(path: Path) -> dict[str, Any]:
-    """What a method's file sets, parents included, as dotted keys. Raises UserError on a key that there is not."""
-    tree = OmegaConf.create()
+    """What a method's file sets, parents included, as dotted keys. Raises UserError on what is no setting."""
+    tree, origins = OmegaConf.create(), {}
     for layer in _file_layers(path, ()):
-        check_keys(layer, path)
-        tree = _merge(tree, layer, path)
-    return flatten(OmegaConf.to_container(tree))
+        check_blocks(layer, path)
+        tree, origins = _merge(tree, layer, path), origins | layer.origins
+    raw = plain(tree)
+    _refuse(check_block(raw)[1], origins, path)
+    return flatten(raw)
 
 
 def to_yaml(config: Config) -> str:
@@ -143,6 +135,7 @@ def _parse(text: str, path: Path) -> Layer:
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: expected `key: value` lines at the top, found a {root.id}.")
     tree = OmegaConf.load(io.StringIO(text)) if root else OmegaConf.create()
+    assert isinstance(tree, DictConfig)  # as its root is a mapping
     return Layer(tree, dict(_origins(root, str(path), "")))
 
 
@@ -177,7 +170,7 @@ def _override_layer(text: str, tree: DictConfig) -> Layer:
     known = key.startswith("aopsd.") or key in (*LOCAL_KEYS, *BLOCKS)
     present = OmegaConf.select(tree, key, default=_MISSING, throw_on_resolution_failure=False) is not _MISSING
     if not (known or present or match["new"] or key.split(".")[0] not in NEMO_RL_BLOCKS):
-        names = [*flatten(OmegaConf.to_container(tree, resolve=False)), *LOCAL_KEYS]
+        names = [*flatten(plain(tree)), *LOCAL_KEYS]
         raise UserError(f"override `{text}`: no key `{key}` in the config.{nearest(key, names)} To add it: `+{text}`.")
     try:
         _check_depth(value, f"override `{key}=...`", key.count("."))
@@ -186,7 +179,7 @@ def _override_layer(text: str, tree: DictConfig) -> Layer:
         raise
     except _UNREADABLE as error:
         raise UserError(f"override `{text}`: cannot read the value: {first_line(error)}. Quote it.") from error
-    return Layer(layer, dict.fromkeys(_dotted(OmegaConf.to_container(layer), ""), f"override `{text}`"))
+    return Layer(layer, dict.fromkeys(_dotted(plain(layer), ""), f"override `{text}`"))
 
 
 def _dotted(tree: dict[str, Any], prefix: str) -> Iterator[str]:
@@ -198,46 +191,40 @@ def _dotted(tree: dict[str, Any], prefix: str) -> Iterator[str]:
 
 def _merge(base: DictConfig, layer: Layer, path: Path) -> DictConfig:
     """`layer` over `base`; a block with NeMo RL's `_override_: true` replaces the one below it instead."""
-    base, child = base.copy(), layer.tree.copy()
-    _drop_replaced(base, child, "", layer.origins, path)
-    return OmegaConf.merge(base, child)
+    below, above = plain(base), plain(layer.tree)
+    _drop_replaced(below, above, "", layer.origins, path)
+    merged = OmegaConf.merge(below, above)
+    assert isinstance(merged, DictConfig)  # for both are blocks
+    return merged
 
 
-def _drop_replaced(base: DictConfig, child: DictConfig, prefix: str, origins: Origins, path: Path) -> None:
+def _drop_replaced(base: dict[str, Any], child: dict[str, Any], prefix: str, origins: Origins, path: Path) -> None:
     """Raises UserError where a list meets a block, which no merge can mean."""
-    for key in list(child):
-        above, below, dotted = child._get_node(key), base._get_node(key), f"{prefix}{key}"
-        is_block = isinstance(above, DictConfig) and not above._is_none() and not above._is_interpolation()
-        if is_block and above.pop("_override_", False):
+    names = {dict: "a block of `key: value` lines", list: "a list"}
+    for key, above in child.items():
+        below, dotted = base.get(key), f"{prefix}{key}"
+        if isinstance(above, dict) and above.pop("_override_", False):
             base.pop(key, None)
-        elif {type(above), type(below)} == {DictConfig, ListConfig}:
-            names = {DictConfig: "a block of `key: value` lines", ListConfig: "a list"}
-            found, expected = names[type(above)], names[type(below)]
+        elif {type(above), type(below)} == {dict, list}:
             raise UserError(
-                f"{locate(dotted, origins, path)}: `{dotted}` must be {expected}, as below it; got {found}."
+                f"{locate(dotted, origins, path)}: `{dotted}` must be {names[type(below)]}, as below it; "
+                f"got {names[type(above)]}."
             )
-        elif is_block and isinstance(below, DictConfig):
+        elif isinstance(above, dict) and isinstance(below, dict):
             _drop_replaced(below, above, f"{dotted}.", origins, path)
 
 
 def _resolve(tree: DictConfig, origins: Origins, path: Path) -> dict[str, Any]:
-    """Plain nested dicts, interpolation replaced, every default of `aopsd:` filled in."""
-    schema = config_schema()
     try:
-        resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+        return plain(tree, resolve=True)
     except OmegaConfBaseException as error:
         key = _broken_key(tree, str(error.full_key), ())
         raise UserError(f"{locate(key, origins, path)}: `{key}` has no value: {first_line(error)}.") from error
-    try:
-        block = OmegaConf.merge(schema, resolved.get("aopsd", {}))
-    except OmegaConfBaseException as error:
-        raise type_error(error, schema, origins, path) from error
-    return resolved | {"aopsd": OmegaConf.to_container(block)}
 
 
 def _broken_key(tree: DictConfig, key: str, seen: tuple[str, ...]) -> str:
     """The key that cannot be resolved by itself, where `key` is only made of it."""
-    raw = select(OmegaConf.to_container(tree), key)
+    raw = select(plain(tree), key)
     for name in _REFERENCE.findall(raw) if isinstance(raw, str) else ():
         try:
             OmegaConf.select(tree, name)
@@ -253,21 +240,24 @@ def _require(tree: dict[str, Any], origins: Origins, path: Path) -> None:
         raise UserError(f"{path}: {', '.join(missing)} must be set. Add to the file, or pass {missing[0]}=VALUE.")
 
 
-def _refuse(faults: Iterator[tuple[str, str]], origins: Origins, path: Path) -> None:
-    lines = [f"{locate(key, origins, path)}: `{key}` {message}" for key, message in faults]
+def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
+    lines = [f"{locate(key, origins, path)}: {told(key, message)}" for key, message in faults]
     if lines:
         raise UserError("\n".join(lines))
 
 
 def _build(raw: dict[str, Any], origins: Origins, path: Path) -> Config:
-    _refuse(find_faults(raw), origins, path)
+    _require(raw, origins, path)
+    run, faults = check_run(raw)
+    _refuse(faults, origins, path)
+    assert run is not None  # or there would be a fault
     return Config(
-        aopsd=OmegaConf.to_object(OmegaConf.merge(config_schema(), raw["aopsd"])),
+        aopsd=run.aopsd,
         policy=raw["policy"],
         data=raw["data"],
         logger=raw["logger"],
         checkpointing=raw["checkpointing"],
-        raw=raw,
+        raw=raw | {"aopsd": asdict(run.aopsd)},
     )
 
 

@@ -1,60 +1,104 @@
-"""The strict `aopsd:` block. Defaults live here and nowhere else; docs/choices.md gives the reason for each.
+"""The strict `aopsd:` block: each key with its type, range, default, and the reason for the default.
 
-NeMo RL's own blocks (`policy`, `data`, `logger`, `checkpointing`, `cluster`) stay as NeMo RL defines them and
-are read by the engine that needs them; see `config_files.py` for loading.
+The text under a key is its entry in docs/config.md (`python -m nemo_aopsd.config.document`), and its first sentence
+ends the message about a wrong value. pydantic reads these classes when a config is loaded (`checks.py`); here they are
+plain dataclasses, so that importing them costs nothing. What we read of NeMo RL's own blocks is in `nemo_rl_keys.py`.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from dataclasses import dataclass, field
-from typing import Any
+from annotated_types import Ge, Interval, Predicate
 
 from nemo_aopsd.types import Sampling
 
-CONTEXTS = ("none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem")
+ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
+ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
+Weighting = Literal["uniform", "continuation", "shuffled", "constant", "gap_only", "zero_triggered"]
+
+CONTEXTS: tuple[str, ...] = get_args(ContextKind)
 CONTINUED = ("continuation", "shuffled", "constant")  # weightings that ask the teacher for continuations
 WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_only", "zero_triggered")
-CHOICES: dict[str, tuple[str, ...]] = {
-    "engine": ("local", "nemo_rl"),
-    "objective.name": ("pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"),
-    "objective.top_k_form": ("none", "renorm", "teacher_renorm", "tail"),
-    "objective.divergence": ("fkl", "rkl", "jsd"),
-    "objective.aggregation": ("token_mean", "seq_mean"),
-    "context.kind": CONTEXTS,
-    "context.on_overlong": ("error", "drop"),
-    "judge.model": ("student", "teacher"),
-    "weighting": ("uniform", "continuation", *WEIGHTING_CONTROLS),
-    "curriculum.name": ("shuffle", "competence", "competence_reversed", "global_terciles"),
-    "teacher.weights": ("frozen", "ema", "live"),
-}
-
-
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
+
+SINGLE_PRECISION = 1e38  # larger numbers overflow float32
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+Positive = Annotated[float, Interval(gt=0, lt=SINGLE_PRECISION)]
+NonNegative = Annotated[float, Interval(ge=0, lt=SINGLE_PRECISION)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Name = Annotated[str, Predicate(lambda text: bool(text.strip()) and "\0" not in text)]
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig:
-    """What the update minimises: `name` is a file of method/objectives, whose docstring says what it reads here.
+class ReadBy:
+    """Marks a key of `objective` that only these objectives read. Keys without the mark are read by all."""
 
-    The advantage clip is C of eq:weighted-advantage; the ratio clips are PPO's epsilon below and above 1.
-    """
+    names: tuple[str, ...]
 
-    name: str = "pg"
-    aggregation: str = "token_mean"  # or the mean over responses of their token means
-    advantage_clip: float = 10.0
-    ratio_clip_min: float = 0.2
-    ratio_clip_max: float = 0.2
-    token_clip: float | None = None  # fkl, dash: tau, the most that one vocabulary entry may add
-    support: int | None = None  # fkl, dash: compare the teacher's so many likeliest words and the rest; null: all
-    jsd_beta: float = 0.5  # jsd, gkd: weight of the teacher in the mixture
-    top_k: int = 16  # topk_fkl, eopd
-    top_k_form: str = "none"  # topk_fkl: how teacher and student are normalised over the top k
-    dash_kappa: float = 5.0
-    entropy_threshold: float = 0.8  # eopd: nats of the teacher from which on its forward KL counts
-    entropy_weight: float = 1.0  # eopd: alpha, the weight of that term
-    on_policy_rate: float = 0.5  # gkd: lambda, the share of steps on the student's own responses
-    divergence: str = "jsd"  # gkd
-    whiten: bool = False  # minillm: advantages of the step to mean 0 and deviation 1
+
+_SURROGATE = ReadBy(("pg", "eopd", "minillm"))
+_RATIO = ReadBy(("pg", "grpo", "eopd", "minillm"))
+_FULL = ReadBy(("fkl", "dash"))
+
+
+@dataclass(frozen=True)
+class Strict:
+    """A block that refuses keys it does not know."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "use_attribute_docstrings": True,
+    }
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig(Strict):
+    """What the update minimises: `name` is a file of method/objectives."""
+
+    name: ObjectiveName = "pg"
+    """The loss. `pg` is the paper's "clipped policy-gradient objective", read as PPO's two-sided clip with the
+    advantage formed anew in every forward."""
+    aggregation: Literal["token_mean", "seq_mean"] = "token_mean"
+    """The mean over tokens, or over responses of their token means. One mean for every method, so that methods are
+    compared and not means. `seq_mean` is OPSD's, GKD's, DASH's and GRPO's as written."""
+    advantage_clip: Annotated[Positive, _SURROGATE] = 10.0
+    """C, the largest advantage, in nats. The bound that published on-policy distillation recipes use for the same
+    quantity; it bites only where weight times gap exceeds it. `train/frac_clipped` counts that."""
+    ratio_clip_min: Annotated[Positive, _RATIO] = 0.2
+    """PPO's epsilon below 1, at its usual value. With one update a batch the ratio is 1 but for numerics, so it is a
+    guard."""
+    ratio_clip_max: Annotated[Positive, _RATIO] = 0.2
+    """PPO's epsilon above 1, as below 1."""
+    token_clip: Annotated[Positive | None, _FULL] = None
+    """tau, the most that one vocabulary entry may add. Off, so that `fkl` is the KL. The configs of OPSD, OP²SD and
+    DASH set 0.05, as OPSD and DASH do."""
+    support: Annotated[Count | None, _FULL] = None
+    """Compare so many of the teacher's likeliest words, and the rest as one; null compares the whole vocabulary, as
+    published. On NeMo RL a number is needed: [methods.md](methods.md) says what that changes."""
+    jsd_beta: Annotated[float, Interval(gt=0, lt=1), ReadBy(("jsd", "gkd"))] = 0.5
+    """The teacher's weight in the mixture; at its ends stand the divergences fkl and rkl. GKD's usual value."""
+    top_k: Annotated[Count, ReadBy(("topk_fkl", "eopd"))] = 16
+    """K, the teacher's likeliest words that are compared. The smaller K of the paper's time table."""
+    top_k_form: Annotated[Literal["none", "renorm", "teacher_renorm", "tail"], ReadBy(("topk_fkl",))] = "none"
+    """How teacher and student are normalised over the top k. `none` is the plain truncated sum, which needs exactly
+    the ids and log-probs that the payload counts. Other code clamps a negative sum to 0; here `train/frac_negative`
+    counts it."""
+    dash_kappa: Annotated[Positive, ReadBy(("dash",))] = 5.0
+    """DASH's kappa, at its value."""
+    entropy_threshold: Annotated[NonNegative, ReadBy(("eopd",))] = 0.8
+    """Nats of the teacher's entropy from which on its forward KL counts. EOPD's, for an external teacher. A teacher
+    with a solution before it is surer: `train/gate_rate` says how often the gate opens."""
+    entropy_weight: Annotated[NonNegative, ReadBy(("eopd",))] = 1.0
+    """EOPD's alpha, the weight of that forward KL."""
+    on_policy_rate: Annotated[Share, ReadBy(("gkd",))] = 0.5
+    """GKD's lambda, the share of steps on the student's own responses."""
+    divergence: Annotated[Literal["fkl", "rkl", "jsd"], ReadBy(("gkd",))] = "jsd"
+    """GKD's usual choice; with `fkl` and a rate of 1 it would be `fkl` again."""
+    whiten: Annotated[bool, ReadBy(("minillm",))] = False
+    """Scale the advantages of a step to mean 0 and deviation 1. MiniLLM's code does, its text does not."""
 
     @property
     def top_k_key(self) -> str | None:
@@ -72,90 +116,145 @@ class ObjectiveConfig:
 
 
 @dataclass(frozen=True)
-class ContextConfig:
-    """What the teacher sees. An over-long teacher row is an error, or dropped from the update and counted."""
+class ContextConfig(Strict):
+    """What the teacher sees beside the problem."""
 
-    kind: str = "dag_frontier"
+    kind: ContextKind = "dag_frontier"
+    """The privileged context. Paper."""
     mark_frontier: bool = True
-    on_overlong: str = "error"
+    """Lines of the disclosed graph say `reached` or `next`. Our addition, so that the teacher need not infer where the
+    student stands."""
+    on_overlong: Literal["error", "drop"] = "error"
+    """What happens to a teacher row that does not fit: it is never cut. `drop` leaves the rollout out of the update
+    and counts it."""
 
 
 @dataclass(frozen=True)
-class ThinkingConfig:
-    """`enable_thinking` of the chat template by role; null leaves the template's own default."""
+class ThinkingConfig(Strict):
+    """`enable_thinking` of the chat template, by role."""
 
     student: bool | None = None
+    """null is the chat template's own default. Student and teacher are set apart because a mismatch is a known cause of
+    failed runs."""
     teacher: bool | None = None
+    """As for the student."""
 
 
 @dataclass(frozen=True)
-class JudgeConfig:
-    """Greedy, one call a rollout. `teacher` judges with the teacher's weights, so apart from learning."""
+class JudgeConfig(Strict):
+    """Who names the checkpoints that a response has reached: greedy, one call a rollout."""
 
-    model: str = "student"
-    max_new_tokens: int = 512
-    num_retries: int = 1
-    max_attempt_tokens: int = 16384
+    model: Literal["student", "teacher"] = "student"
+    """Whose weights judge. Paper: the student's. `teacher` keeps judging apart from learning."""
+    max_new_tokens: Count = 512
+    """Tokens of a verdict, which is a list of ids."""
+    num_retries: CountOrZero = 1
+    """Further tries by sampling, where a verdict is unreadable. One that stays unreadable is counted, and left out of
+    the competence: otherwise parse failures would look like weak problems."""
+    max_attempt_tokens: Count = 16384
+    """Of a longer attempt the middle is left out. More than the training rollouts have, so that this is unusual, or due
+    to `policy.max_total_sequence_length`; counted in `judge/cut`."""
 
 
 @dataclass(frozen=True)
-class ProbeConfig:
-    """eq:continuation-nll and eq:continuation-weight; `threshold` in nats, `length` k in tokens, anchor included.
+class ProbeConfig(Strict):
+    """Where the teacher is asked for a continuation, and what its surprise is worth (eq:continuation-weight)."""
 
-    `keep_cache`, on NeMo RL: vLLM stays in GPU memory while the trainer scores, and with it the student's prefixes.
-    """
-
-    threshold: float = 2.0
-    length: int = 8
-    beta_positive: float = 1.0
-    beta_negative: float = 2.5
-    max_per_rollout: int | None = None
+    threshold: Positive = 2.0
+    """A probe starts where the gap is at least so many nats. Paper: delta."""
+    length: Annotated[int, Ge(2)] = 8
+    """Tokens of a continuation: the anchor and at least one token of suffix. Paper: k."""
+    beta_positive: Positive = 1.0
+    """Width of the band-pass weight where the teacher finds the token likelier. Paper."""
+    beta_negative: Positive = 2.5
+    """Width where it finds the token less likely. Paper. Note that a negative-gap probe of 4 nats keeps a weight of
+    0.88, although the paper labels most continuations of 4 nats and more as leakage (both signs pooled)."""
+    max_per_rollout: Count | None = None
+    """The paper probes every position over the threshold. With a limit the largest gaps are probed; the others keep
+    weight 1."""
     keep_cache: bool = False
+    """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes need not be read again
+    and two changes of turn fall away. Needs GPU memory for both: `aopsd doctor` says."""
 
 
 @dataclass(frozen=True)
-class CurriculumConfig:
-    """eq:dynamic-competence; `ema` is lambda, `num_initial_attempts` is K."""
+class CurriculumConfig(Strict):
+    """The order of the problems (eq:dynamic-competence)."""
 
-    name: str = "competence"
-    num_initial_attempts: int = 8
-    ema: float = 0.5
-
-
-@dataclass(frozen=True)
-class TeacherConfig:
-    weights: str = "frozen"
-    ema_decay: float = 0.999
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """pass@k on held-out problems: before training and after every `period` epochs; no `data_path`, no evaluation."""
-
-    data_path: str | None = None
-    num_samples: int = 8
-    temperature: float = 0.6
-    top_p: float = 0.95
-    top_k: int = 20
-    max_new_tokens: int = 12288
-    period: int = 1
+    name: Literal["shuffle", "competence", "competence_reversed", "global_terciles"] = "competence"
+    """Paper; the others are controls: [methods.md](methods.md)."""
+    num_initial_attempts: Count = 8
+    """K, attempts at each problem before the first epoch. The paper's own motivation study makes 8 on the same
+    problems."""
+    ema: Share = 0.5
+    """lambda, the weight of the old competence. Three epochs have two updates that matter, so half of the weight on the
+    new value leaves a quarter on the first."""
 
 
 @dataclass(frozen=True)
-class AOPSDConfig:
+class TeacherConfig(Strict):
+    """The teacher's weights."""
+
+    weights: Literal["frozen", "ema", "live"] = "frozen"
+    """The student's first weights, their moving average, or its present ones. The paper says that both share an
+    initialisation, and writes the teacher with its own parameters."""
+    ema_decay: Share = 0.999
+    """Used by `ema` only: the usual slow teacher."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Strict):
+    """pass@k on held-out problems: before training, after every `period` epochs, and where the run ends."""
+
+    data_path: Name | None = None
+    """A file of problems. No evaluation unless it is named."""
+    num_samples: Count = 8
+    """Answers to each problem. Paper."""
+    temperature: Annotated[float, Interval(ge=0, le=100)] = 0.6
+    """0 is greedy; numbers between 0 and 0.01 overflow. Paper."""
+    top_p: Annotated[float, Interval(gt=0, le=1)] = 0.95
+    """What the model family's makers advise for this temperature; stored with every result."""
+    top_k: CountOrZero = 20
+    """0 is off. As above."""
+    max_new_tokens: Count = 12288
+    """Paper. Refused if it leaves no room for a prompt in `policy.max_total_sequence_length`; a response that meets
+    that limit first counts in `truncation_rate`."""
+    period: Count = 1
+    """In epochs. After every one, as in the paper's curves; where a run ends within an epoch, this one counts too."""
+
+
+@dataclass(frozen=True)
+class AOPSDConfig(Strict):
     """Everything that the method adds to a NeMo RL config."""
 
-    engine: str = "local"
+    engine: Literal["local", "nemo_rl"] = "local"
+    """`local` runs anywhere; a cluster run names its engine."""
     seed: int = 0
-    prompts: str = "default"  # a folder of nemo_aopsd/prompts, or a path
-    num_prompts_per_step: int = 32
-    num_generations_per_prompt: int = 1
-    max_num_epochs: int = 3
-    max_num_steps: int | None = None
-    max_response_tokens: int | None = None  # of all training steps; the step that reaches it is the last
-    max_train_seconds: float | None = None  # the same, of the steps' time: no start-up, no evaluation
+    """Every random choice of a run is derived from it."""
+    prompts: Name = "default"
+    """A folder of nemo_aopsd/prompts, or a path. The paper's prompts are not published with it, so the wording is ours.
+    The teacher is not told to keep its context secret: that would change the leakage which the method is about."""
+    num_prompts_per_step: Count = 32
+    """Usual for on-policy self-distillation; about 23 steps an epoch on 725 problems, and divisible by 4 for 1:2:1
+    batches."""
+    num_generations_per_prompt: Count = 1
+    """The method needs no group of rollouts: the teacher is the baseline. With more, each rollout has its own progress,
+    context and probes."""
+    max_num_epochs: Count = 3
+    """Paper."""
+    max_num_steps: CountOrZero | None = None
+    """Off: epochs decide. 0 evaluates the model as it is, and stops."""
+    max_response_tokens: Count | None = None
+    """Training ends at the step that reaches it, so that methods can be compared at equal rollout tokens. Judge, probes
+    and first attempts are not counted; demonstrations are."""
+    max_train_seconds: Positive | None = None
+    """The same for the seconds of the steps, without start-up, first attempts and evaluation."""
     mask_truncated: bool = False
-    weighting: str = "continuation"
+    """Leave truncated rollouts out of the update. By default they are judged and learned from as they stand: they have
+    no end token, so none is rewarded. Counted in `rollout/truncated`."""
+    weighting: Weighting = "continuation"
+    """What multiplies the gaps. Paper; `uniform` sets every weight to 1, the others are controls:
+    [methods.md](methods.md)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
@@ -207,3 +306,28 @@ class Config:
     def max_row_tokens(self) -> int:
         """The longest prompt + response that the engine takes, the teacher's longer prompts included."""
         return self.policy["max_total_sequence_length"]
+
+
+def keys_of(block: type, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
+    """Each key below a block by its dotted name, blocks included."""
+    for each in fields(block):
+        yield f"{prefix}{each.name}", each
+        inner = next((part for part in (each.type, *get_args(each.type)) if is_dataclass(part)), None)
+        if isinstance(inner, type):
+            yield from keys_of(inner, f"{prefix}{each.name}.")
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """Those of a Literal, which may be Annotated."""
+    bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return get_args(bare) if get_origin(bare) is Literal else ()
+
+
+# Dotted key below `aopsd` -> its choices; key of `objective` -> the objectives that read it.
+CHOICES = {key: names for key, each in keys_of(AOPSDConfig) if (names := _choices(each.type))}
+READ_BY: dict[str, tuple[str, ...]] = {
+    each.name: mark.names
+    for each in fields(ObjectiveConfig)
+    for mark in getattr(each.type, "__metadata__", ())
+    if isinstance(mark, ReadBy)
+}

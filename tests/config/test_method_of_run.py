@@ -1,15 +1,14 @@
 """Which method a run is: every config by its own name over any base, and what may be left out of the comparison."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from nemo_aopsd.config.keys import config_schema, flatten
+from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.label import NOT_OF_THE_METHOD, _known_methods, describe_run, label_run, settings_read
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.methods import FOLDER, KINDS, find_method, list_methods, method_files
@@ -29,7 +28,7 @@ from tests.fakes import make_config, make_engine, make_problem
 
 METHODS = {method.name: method for method in list_methods()}
 SAME = dict.fromkeys(("delta_2", "k_8", "betas_1_2.5"), "aopsd")  # the paper's sweeps meet in AOPSD's own settings
-KEYS = flatten(OmegaConf.to_container(config_schema())).keys()
+KEYS = flatten(asdict(AOPSDConfig())).keys()
 
 
 @cache

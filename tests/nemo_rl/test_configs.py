@@ -16,9 +16,9 @@ from nemo_rl.utils.config import parse_hydra_overrides, register_omegaconf_resol
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_aopsd.config.checks import BLOCKS, LOCAL_KEYS
 from nemo_aopsd.config.keys import check_spelling
 from nemo_aopsd.config.load import _file_layers, _merge, flatten, load_config, register_resolvers
+from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS
 
 # NeMo RL fills these in by itself before it builds an engine.

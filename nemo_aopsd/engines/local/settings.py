@@ -1,13 +1,14 @@
-"""What the local engine reads from NeMo RL's blocks, typed; the defaults of optional keys live here."""
+"""What the local engine reads from NeMo RL's blocks, typed; defaults stand in `config/nemo_rl_keys.py`."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.limits import check_limits
@@ -17,12 +18,12 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """AdamW at a constant learning rate (`policy.optimizer.kwargs`)."""
+    """AdamW at a constant learning rate."""
 
     lr: float
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    weight_decay: float = OptimizerKwargs.weight_decay
+    betas: tuple[float, float] = OptimizerKwargs.betas
+    eps: float = OptimizerKwargs.eps
 
 
 @dataclass(frozen=True)
@@ -34,57 +35,46 @@ class Settings:
     optimizer: OptimizerSettings
     teacher: TeacherConfig
     max_total_sequence_length: int
-    precision: str = "float32"
-    generation_batch_size: int = 32
-    logprob_batch_size: int = 8
-    train_micro_batch_size: int = 4
-    max_grad_norm: float = 1.0
-    enforce_eager: bool = False  # on a GPU: no CUDA graphs in decoding
-    prefix_cache_gb: float = 2.0  # per role; KV kept from log-probs to probes, recomputed beyond it
+    precision: str = PolicyKeys.precision
+    generation_batch_size: int = PolicyKeys.generation_batch_size
+    logprob_batch_size: int = PolicyKeys.logprob_batch_size
+    train_micro_batch_size: int = PolicyKeys.train_micro_batch_size
+    max_grad_norm: float = PolicyKeys.max_grad_norm
+    enforce_eager: bool = PolicyKeys.enforce_eager
+    prefix_cache_gb: float = PolicyKeys.prefix_cache_gb
+
+
+_OPTIONAL = tuple(each.name for each in fields(Settings) if each.default is not MISSING)
 
 
 def read_settings(config: Config) -> Settings:
-    """Settings of a config whose values `config_checks` has passed. Raises UserError on what only this engine knows."""
+    """Settings of a config that `load_config` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
     model = _model_path(policy["model_name"])
     check_limits(config, model)
     tokenizer = (policy.get("tokenizer") or {}).get("name")
-    optional = {
-        key: policy[key]
-        for key in (
-            "precision",
-            "generation_batch_size",
-            "logprob_batch_size",
-            "train_micro_batch_size",
-            "max_grad_norm",
-            "enforce_eager",
-            "prefix_cache_gb",
-        )
-        if policy.get(key) is not None
-    }
     return Settings(
         model=model,
         tokenizer=_tokenizer_path(model if tokenizer is None else _model_path(tokenizer, "policy.tokenizer.name")),
         optimizer=_optimizer(policy.get("optimizer")),
         teacher=config.aopsd.teacher,
         max_total_sequence_length=policy["max_total_sequence_length"],
-        **optional,
+        **{key: policy[key] for key in _OPTIONAL if policy.get(key) is not None},
     )
 
 
 def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
     if block is None:
         raise UserError("config: policy.optimizer is missing; the local engine needs it. Add it to the YAML.")
-    name = block.get("name", "torch.optim.AdamW")
+    name = block.get("name", OptimizerKeys.name)
     if name.rpartition(".")[2] != "AdamW":
-        raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has torch.optim.AdamW only.")
+        raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has {OptimizerKeys.name} only.")
     kwargs = {key: value for key, value in (block.get("kwargs") or {}).items() if key not in ("foreach", "fused")}
-    unknown = set(kwargs) - {"lr", "weight_decay", "betas", "eps"}
-    if unknown or "lr" not in kwargs:
+    known = [each.name for each in fields(OptimizerSettings)]
+    if set(kwargs) - set(known) or kwargs.get("lr") is None:
         found = ", ".join(map(str, kwargs)) or "no key"
-        raise UserError(
-            f"config: policy.optimizer.kwargs has {found}; expected lr (required), weight_decay, betas, eps."
-        )
+        rest = ", ".join(known[1:])
+        raise UserError(f"config: policy.optimizer.kwargs has {found}; expected lr (required), {rest}.")
     if "betas" in kwargs:
         kwargs["betas"] = tuple(kwargs["betas"])
     return OptimizerSettings(**kwargs)

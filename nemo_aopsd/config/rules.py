@@ -1,0 +1,112 @@
+"""Settings that contradict each other although each is possible by itself: one rule a function, all in `RULES`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nemo_aopsd.config.nemo_rl_keys import RunKeys
+from nemo_aopsd.config.schema import CONTINUED
+
+# Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss.
+_ON_A_SUPPORT = ("fkl", "dash")
+_ON_NEMO_RL = ("pg", "topk_fkl", *_ON_A_SUPPORT)
+
+Fault = tuple[str, str]  # dotted key, what is wrong with it
+
+
+def batches_mix_in_quarters(run: RunKeys) -> Iterator[Fault]:
+    size = run.aopsd.num_prompts_per_step
+    if run.aopsd.curriculum.name != "shuffle" and size % 4:
+        yield (
+            "aopsd.num_prompts_per_step",
+            f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
+            "Or set aopsd.curriculum.name=shuffle.",
+        )
+
+
+def only_vllm_keeps_a_cache(run: RunKeys) -> Iterator[Fault]:
+    if run.aopsd.engine == "local" and run.aopsd.probes.keep_cache:
+        yield (
+            "aopsd.probes.keep_cache",
+            "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
+            "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
+        )
+
+
+def local_precision(run: RunKeys) -> Iterator[Fault]:
+    if run.aopsd.engine == "local" and run.policy.precision not in ("float32", "bfloat16"):
+        yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."
+
+
+def evaluation_temperature_does_not_overflow(run: RunKeys) -> Iterator[Fault]:
+    if 0 < (temperature := run.aopsd.evaluation.temperature) < 0.01:
+        yield "aopsd.evaluation.temperature", f"must be 0 (greedy) or a number from 0.01 to 100; got {temperature!r}."
+
+
+def rows_have_room(run: RunKeys) -> Iterator[Fault]:
+    """A prompt must fit beside the longest response, verdict and probe."""
+    aopsd, row = run.aopsd, run.policy.max_total_sequence_length
+    has_probes = aopsd.weighting in CONTINUED
+    probe = aopsd.probes.length if has_probes else 0
+    lengths = [
+        ("policy.generation.max_new_tokens", run.policy.generation.max_new_tokens, probe),
+        ("aopsd.judge.max_new_tokens", aopsd.judge.max_new_tokens, 0),
+        ("aopsd.probes.length", probe, 0),
+        ("aopsd.evaluation.max_new_tokens", aopsd.evaluation.max_new_tokens if aopsd.evaluation.data_path else 0, 0),
+    ]
+    for key, length, more in lengths:
+        if length and length + more >= row:
+            room = f"a prompt and aopsd.probes.length={more}" if more else "a prompt"
+            yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
+
+
+def only_pg_weighs_gaps(run: RunKeys) -> Iterator[Fault]:
+    objective, weighting = run.aopsd.objective.name, run.aopsd.weighting
+    if objective != "pg" and weighting != "uniform":
+        yield (
+            "aopsd.weighting",
+            f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
+            "weighs the gaps of sampled tokens.",
+        )
+
+
+def grpo_compares_answers(run: RunKeys) -> Iterator[Fault]:
+    group = run.aopsd.num_generations_per_prompt
+    if run.aopsd.objective.name == "grpo" and group < 2:
+        yield (
+            "aopsd.num_generations_per_prompt",
+            f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
+            "8 is usual.",
+        )
+
+
+def objectives_of_nemo_rl(run: RunKeys) -> Iterator[Fault]:
+    objective = run.aopsd.objective.name
+    if run.aopsd.engine != "nemo_rl":
+        return
+    if objective in _ON_A_SUPPORT and run.aopsd.objective.support is None:
+        yield (
+            "aopsd.objective.support",
+            f"must be a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl; got None. The "
+            "teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
+            "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local.",
+        )
+    if objective not in _ON_NEMO_RL:
+        stock = f" NeMo RL has its own script for it: examples/run_{objective}.py, by docs/nemo_rl.md."
+        yield (
+            "aopsd.objective.name",
+            f"must be {', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl; got "
+            f"{objective!r}. Use engine=local.{stock if objective in ('sft', 'grpo') else ''}",
+        )
+
+
+RULES = (
+    batches_mix_in_quarters,
+    only_vllm_keeps_a_cache,
+    local_precision,
+    evaluation_temperature_does_not_overflow,
+    rows_have_room,
+    only_pg_weighs_gaps,
+    grpo_compares_answers,
+    objectives_of_nemo_rl,
+)
