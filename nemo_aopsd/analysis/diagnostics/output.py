@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import METHOD, Estimate
+from nemo_aopsd.analysis.tables import markdown_table
 from nemo_aopsd.files import atomic_write
 
 Cell = str | int | float | bool | None | Estimate
@@ -101,9 +102,7 @@ def _markdown_table(rows: Sequence[Mapping[str, Cell]]) -> str:
     if not rows:
         return "(no row)"
     heads = list(rows[0])
-    lines = [[_text(head) for head in heads], ["---"] * len(heads)]
-    lines += [[_text(row[head]) for head in heads] for row in rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown_table(heads, [[_text(row[head]) for head in heads] for row in rows])
 
 
 def _text(cell: Cell) -> str:
@@ -113,7 +112,7 @@ def _text(cell: Cell) -> str:
         return "undefined"
     if isinstance(cell, float):
         return f"{cell:.4g}"
-    return str(cell).replace("\\", "\\\\").replace("|", "\\|").replace("\n", "↵")
+    return str(cell)
 
 
 def _estimate_text(cell: Estimate) -> str:

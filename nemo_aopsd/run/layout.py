@@ -1,0 +1,41 @@
+"""Names of the files in a run folder. Whatever writes, reads or removes one takes its name from here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CONFIG = "config.yaml"  # the resolved settings; its first line may be the command, as a comment
+METRICS = "metrics.jsonl"  # a line a step
+COMPETENCE = "competence.jsonl"  # a line before training, and one after each epoch
+INITIAL_PROGRESS = "initial_progress.jsonl"  # a line a problem, from the attempts before epoch 1
+REPORT = "report.html"
+ROLLOUTS = "rollouts"  # folder: a file a step, a line a rollout
+EVALUATIONS = "eval"  # folder: `epoch_NNN.*` of training, and a folder for each later `aopsd evaluate`
+DIAGNOSTICS = "diagnostics"  # folder
+AUDIT = "audit"  # folder
+RESULTS = "results.json"  # in the folder of an `aopsd evaluate`
+
+
+def rollout_file(run: Path, step: int) -> Path:
+    """Where the rollouts of a step are kept."""
+    return run / ROLLOUTS / f"step_{step:06d}.jsonl"
+
+
+def rollout_files(run: Path) -> dict[int, Path]:
+    """The files that are there, by step, in order."""
+    return _numbered(run / ROLLOUTS, "step_", ".jsonl")
+
+
+def evaluation_file(run: Path, epoch: int) -> Path:
+    """The summary of the evaluation after so many epochs."""
+    return run / EVALUATIONS / f"epoch_{epoch:03d}.json"
+
+
+def evaluation_files(run: Path) -> dict[int, Path]:
+    """The summaries that are there, by epoch, in order: those of finished evaluations."""
+    return _numbered(run / EVALUATIONS, "epoch_", ".json")
+
+
+def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
+    names = {path.name.removeprefix(prefix).removesuffix(suffix): path for path in folder.glob(f"{prefix}*{suffix}")}
+    return dict(sorted((int(name), path) for name, path in names.items() if name.isdecimal()))

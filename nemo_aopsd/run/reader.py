@@ -1,0 +1,108 @@
+"""Read a run folder, finished or not: `run = read_run(path)`.
+
+    run.config                 the settings of the run
+    run.metrics                a `StepMetrics` a step
+    run.competence             a `Competence` before training, and one after each epoch
+    run.evaluations            an `Evaluation` for each that training has finished
+    for rollout in run.rollouts(): ...     a `Rollout` at a time: a run may have more than fit into memory
+
+A file is read when it is asked for. A last line of metrics that a kill cut short is left out; any other damage is a
+UserError with file, line and key. The records are in `record_types.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_lines
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder import load_run_config
+from nemo_aopsd.run.record_types import Competence, Evaluation, Rollout, StepMetrics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder. Lists are in order of step or epoch, and empty where nothing is there yet."""
+
+    path: Path
+    config: Config
+
+    @cached_property
+    def command(self) -> str | None:
+        """The command that made the run, where the config file opens with it as a comment."""
+        first = (self.path / layout.CONFIG).read_text(encoding="utf-8").partition("\n")[0]
+        return first.removeprefix("# ") if first.startswith("# aopsd ") else None
+
+    @cached_property
+    def metrics(self) -> list[StepMetrics]:
+        """The numbers of each step."""
+        return [_step_metrics(line, where) for where, line in _journal(self.path / layout.METRICS)]
+
+    @cached_property
+    def competence(self) -> list[Competence]:
+        """By problem, before training and after each epoch."""
+        return [parse(Competence, line, where) for where, line in _journal(self.path / layout.COMPETENCE)]
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """Those that training itself made, on its held-out problems."""
+        files = layout.evaluation_files(self.path)
+        return [replace(parse(Evaluation, path.read_bytes(), str(path)), epoch=epoch) for epoch, path in files.items()]
+
+    def rollouts(self, first_step: int = 1, last_step: float = math.inf) -> Iterator[Rollout]:
+        """The rollouts of these steps, in order of steps."""
+        for step, path in layout.rollout_files(self.path).items():
+            if first_step <= step <= last_step:
+                yield from (parse(Rollout, line, where) for where, line in read_lines(path))
+
+
+def read_run(path: Path | str) -> Run:
+    """The run in a folder. Raises UserError if there is none."""
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
+    return Run(path, load_run_config(path))
+
+
+def parse(kind: type[T], content: bytes, where: str) -> T:
+    """A JSON object as a record of a dataclass, its types checked; keys that the dataclass lacks are passed over.
+
+    Raises UserError with `where` and the key, if the content is damaged.
+    """
+    try:
+        record = _adapter(kind).validate_json(content, strict=True)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(map(str, fault["loc"]))
+        found = "nothing" if fault["type"] == "missing" else repr(fault["input"])[:40]
+        said = fault["msg"].removeprefix("Value error, ") + (f", got {found}" if key else "")
+        raise UserError(f"{where}: {f'`{key}`: ' if key else ''}{said}. Restore or delete the file.") from error
+    return replace(record, where=where) if hasattr(record, "where") else record
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _step_metrics(line: bytes, where: str) -> StepMetrics:
+    values = parse(dict[str, float | None], line, where)
+    row = StepMetrics(epoch=0, step=0, values=values, where=where)
+    return replace(row, epoch=int(row.number("epoch")), step=int(row.number("step")))
+
+
+def _journal(path: Path) -> Iterator[tuple[str, bytes]]:
+    """`(file:line, line)` of the complete lines; a last one that a kill cut short is left out."""
+    complete, _, _ = (path.read_bytes() if path.is_file() else b"").rpartition(b"\n")
+    return ((f"{path}:{number}", line) for number, line in enumerate(complete.split(b"\n"), start=1) if line)

@@ -1,0 +1,160 @@
+"""What a run folder holds, read back: the same values, and a file, line and key for each damage."""
+
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import Run, read_run
+from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
+from tests.fake_run import write_run
+from tests.fakes import make_config
+
+OPTIONAL = {"pieces", "anchor_text", "suffix_text"}  # runs of old lack them
+NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "weights"}
+NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
+READ = {  # by record, the fields that are read; the epoch of an evaluation is in the name of its file
+    layout.METRICS: ["epoch", "step"],
+    layout.COMPETENCE: ["epoch", "competence"],
+    "rollouts/step_000001.jsonl": [field.name for kind in (Rollout, Probe) for field in fields(kind)],
+    "eval/epoch_000.json": [field.name for field in fields(Evaluation) if field.name != "epoch"],
+}
+CONFIG = make_config(Path("run"))  # these files are read without it
+FILES = {
+    layout.METRICS: lambda run: run.metrics,
+    layout.COMPETENCE: lambda run: run.competence,
+    "rollouts/step_000001.jsonl": lambda run: [rollout.gaps() for rollout in run.rollouts()],
+    "eval/epoch_000.json": lambda run: run.evaluations,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run") / "run"
+    return write_run(place, num_epochs=1, steps_per_epoch=2, batch=2, num_held_out=2, num_samples=1)
+
+
+def replaced(run, name, text):
+    """The file with other content, until the end of the test."""
+    (run / name).write_text(text, encoding="utf-8", errors="surrogatepass")
+    return FILES[name](Run(run, CONFIG))
+
+
+@pytest.fixture
+def kept(folder):
+    contents = {name: (folder / name).read_bytes() for name in FILES}
+    yield folder
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+
+
+def test_a_run_is_read_as_it_was_written(folder):
+    run = read_run(folder)
+    lines = [json.loads(line) for line in (folder / layout.METRICS).read_text().splitlines()]
+    assert [row.values for row in run.metrics] == lines
+    assert [(row.epoch, row.step) for row in run.metrics] == [(0, 1), (0, 2)]
+    assert run.metrics[1].number("time/step") == lines[1]["time/step"] and run.metrics[1].get("no/such") is None
+    assert run.command == "aopsd train examples/demo.yaml aopsd.seed=0"
+    assert [entry.epoch for entry in run.competence] == [0, 1]
+    assert [evaluation.epoch for evaluation in run.evaluations] == [0, 1]
+    summary = json.loads((folder / "eval/epoch_001.json").read_text())
+    assert run.evaluations[1].pass_at_k == {1: summary["pass_at_k"]["1"]}
+    assert run.evaluations[1].correct_per_problem == summary["correct_per_problem"]
+    rollouts = list(run.rollouts())
+    raw = json.loads((folder / "rollouts/step_000002.jsonl").read_text().splitlines()[0])
+    assert [rollout.step for rollout in rollouts] == [1, 1, 2, 2]
+    assert [rollout.step for rollout in run.rollouts(2)] == [2, 2] == [r.step + 1 for r in run.rollouts(last_step=1)]
+    assert rollouts[2].where == f"{folder}/rollouts/step_000002.jsonl:1"
+    for name in ("problem_id", "response", "weights", "reached", "progress", "pieces", "teacher_logprobs"):
+        assert getattr(rollouts[2], name) == raw[name]
+    assert rollouts[2].gaps().tolist() == [
+        q - p for q, p in zip(raw["teacher_logprobs"], raw["student_logprobs"], strict=True)
+    ]
+
+
+def test_a_run_that_has_written_nothing_yet_is_empty(tmp_path):
+    run = read_run(write_run(tmp_path / "run", num_epochs=0, evaluations=False, curriculum="shuffle"))
+    assert (run.metrics, run.competence, run.evaluations, list(run.rollouts())) == ([], [], [], [])
+    with pytest.raises(UserError, match="gone"):
+        read_run(tmp_path / "gone")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        read_run(tmp_path / "bare")
+
+
+def test_a_line_that_a_kill_cut_short_is_left_out_and_a_diverged_run_is_read(kept):
+    text = (kept / layout.METRICS).read_text()
+    assert len(replaced(kept, layout.METRICS, text + '{"epoch": 0, "st')) == 2
+    line = json.dumps(json.loads(text.splitlines()[0]) | {"train/loss": math.nan, "reward/mean": None})
+    [row] = replaced(kept, layout.METRICS, line + "\n")
+    assert math.isnan(row.get("train/loss")) and row.get("reward/mean") is None
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1: `reward/mean`"):
+        row.number("reward/mean")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "content", ["{\n{}\n", "[1]\n", "[" * 100_000 + "\n", "{}\n", '{"a": "\\ud800"}\n', "\udcff\n"]
+)
+def test_a_damaged_file_is_named(kept, name, content):
+    with pytest.raises(UserError) as caught:
+        replaced(kept, name, content)
+    line = "" if name.endswith(".json") else ":1"
+    assert str(caught.value).startswith(f"{kept / name}{line}: ")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_field_may_be_lost_or_wrong_and_is_named(kept, name):
+    record = json.loads((kept / name).read_text().partition("\n")[0])
+    for field in set(READ[name]) - {"where"}:
+        holder = record if field in record else record["probes"][0]
+        value = holder.pop(field)
+        for change, allowed in (({}, OPTIONAL), ({field: None}, NULLABLE), ({field: {"x": "y"}}, set())):
+            holder |= change
+            try:
+                replaced(kept, name, json.dumps(record) + "\n")
+                assert field in allowed
+            except UserError as error:
+                assert field not in allowed
+                assert name in str(error) and f"{field}" in str(error)
+        holder[field] = value
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"teacher_logprobs": [-1.0]}, "teacher_logprobs"),
+        ({"pieces": []}, "pieces"),
+        ({"student_logprobs": None}, "student_logprobs"),
+        ({"probes": [{"position": 999, "gap": 1, "anchor": 1, "suffix": [], "nll": None, "weight": 1}]}, "probes"),
+    ],
+)
+def test_columns_of_another_length_are_named(kept, change, key):
+    name = "rollouts/step_000001.jsonl"
+    record = json.loads((kept / name).read_text().partition("\n")[0])
+    with pytest.raises(UserError, match=rf"step_000001\.jsonl:1: .*`{key}`"):
+        replaced(kept, name, json.dumps(record | change) + "\n")
+    infinite = [math.inf, *record["teacher_logprobs"][1:]]
+    with pytest.raises(UserError, match=r"step_000001\.jsonl:1: .*not finite"):
+        replaced(kept, name, json.dumps(record | {"teacher_logprobs": infinite}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"num_problems": 3}, "num_problems"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"correct_per_problem": {"a": 0, "b": 2}}, "correct_per_problem"),
+        ({"correct_per_problem": {}}, "correct_per_problem"),
+        ({"pass_at_k": {}}, "pass_at_k"),
+        ({"pass_at_k_interval": {}}, "pass_at_k_interval"),
+    ],
+)
+def test_an_evaluation_that_contradicts_itself_is_named(kept, change, key):
+    record = json.loads((kept / "eval/epoch_000.json").read_text())
+    with pytest.raises(UserError, match=rf"epoch_000\.json: .*`{key}`"):
+        replaced(kept, "eval/epoch_000.json", json.dumps(record | change))
