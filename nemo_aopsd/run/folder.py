@@ -16,6 +16,7 @@ from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
+from nemo_aopsd.run import layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
 _MAY_CHANGE = (
@@ -24,19 +25,23 @@ _MAY_CHANGE = (
     *("policy.generation_batch_size", "policy.logprob_batch_size", "policy.train_micro_batch_size"),
     "policy.enforce_eager",
 )
-_FILES = ("metrics.jsonl", "competence.jsonl", "initial_progress.jsonl", "report.html", "config.yaml")
+_FILES = (layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT, layout.CONFIG)
 _FOLDERS = {
-    "rollouts": re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
-    "eval": re.compile(r"\.?epoch_\d+(\.settings)?\.jsonl?(\.partial)?"),
+    layout.ROLLOUTS: re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
+    layout.EVALUATIONS: re.compile(r"\.?epoch_\d+(\.settings)?\.jsonl?(\.partial)?"),
     "checkpoints": re.compile(r"\.?step_\d+(\.partial)?"),
-    "diagnostics": re.compile(r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"),
-    "audit": re.compile(r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"),
+    layout.DIAGNOSTICS: re.compile(
+        r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"
+    ),
+    layout.AUDIT: re.compile(
+        r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
+    ),
 }
 
 
 def check_free(run: Path, checkpoints: Path) -> None:
     """Raise UserError if `run` holds (some of) a run, `checkpoints` those of another, or it cannot be written."""
-    if (run / "config.yaml").exists():
+    if (run / layout.CONFIG).exists():
         raise UserError(f"{run} already holds a run. Go on with `--resume {run}`, or choose another logger.log_dir.")
     left = [name for name in _FILES if (run / name).exists()]
     left += [f"{folder}/{name}" for folder in _FOLDERS for name in _ours(run / folder, folder)[:1]]
@@ -91,7 +96,7 @@ def check_resumable(run: Path, config: Config) -> None:
 
 def _check_budget(run: Path, config: Config) -> None:
     """Raise UserError if the run has gone beyond what `config` allows: with it, the run would seem to be shorter."""
-    done = read_journal(run / "metrics.jsonl", "step", "epoch")
+    done = read_journal(run / layout.METRICS, "step", "epoch")
     if not done:
         return
     aopsd, last = config.aopsd, done[-1]
@@ -107,7 +112,7 @@ def _check_budget(run: Path, config: Config) -> None:
 
 def load_run_config(run: Path) -> Config:
     """The config of an existing run, its paths where the folder is now. Raises UserError if there is none."""
-    path = run / "config.yaml"
+    path = run / layout.CONFIG
     if not path.is_file():
         raise UserError(f"{run}: no run in it (no config.yaml). Check the path of the run folder.")
     config = load_config(path)
@@ -130,7 +135,7 @@ def remove_run(run: Path) -> None:
     """
     if not run.exists() or (run.is_dir() and {path.name for path in run.iterdir()} <= {".lock"}):
         return
-    if not (run / "config.yaml").is_file():
+    if not (run / layout.CONFIG).is_file():
         raise UserError(f"{run}: there, but no run (no config.yaml). Only a run is replaced: choose another folder.")
     load_run_config(run)
     if labels := sorted((run / "audit/labels").glob("*.jsonl")):

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import layout
 
-_BESIDE_CONFIG = ("metrics.jsonl", "checkpoints", "rollouts", "eval", "initial_progress.jsonl")
+_BESIDE_CONFIG = (layout.METRICS, "checkpoints", layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
 
 
 def keep_apart(out: Path, own: str) -> None:
@@ -19,7 +20,7 @@ def keep_apart(out: Path, own: str) -> None:
 
 
 def _holds_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() and any((folder / name).exists() for name in _BESIDE_CONFIG)
+    return (folder / layout.CONFIG).is_file() and any((folder / name).exists() for name in _BESIDE_CONFIG)
 
 
 KINDS: Mapping[str, Callable[[Path], bool]] = MappingProxyType(

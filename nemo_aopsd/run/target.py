@@ -12,7 +12,7 @@ from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run import checkpoint
+from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run import folder as run_folder
 
 _MARGIN = 1 << 20  # bytes read from either end of a file of weights
@@ -44,11 +44,11 @@ class Target:
 
 def find_target(path: Path, config: Path | None = None) -> Target:
     """The target at `path`; a checkpoint outside its run needs the run's `config`. Raises UserError if it is none."""
-    if (path / "config.yaml").is_file():
+    if (path / layout.CONFIG).is_file():
         return _newest(run_folder.load_run_config(path), path)
     if (path / "state.json").is_file():
         run = path.absolute().parents[1]
-        if config is None and not (run / "config.yaml").is_file():
+        if config is None and not (run / layout.CONFIG).is_file():
             raise UserError(f"{path}: a checkpoint without its run ({run} has no config.yaml). Pass --config RUN.yaml.")
         return _checkpoint(path, load_config(find_recipe(config)) if config else run_folder.load_run_config(run), run)
     if path.suffix == ".gguf" or (path / "config.json").is_file():
@@ -125,7 +125,7 @@ def _replaced(path: Path) -> str:
 
 def _checkpoint(path: Path, config: Config, run: Path) -> Target:
     identity = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()[:12]
-    return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / "eval")
+    return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / layout.EVALUATIONS)
 
 
 def _bare_config(path: Path) -> Config:

@@ -26,7 +26,7 @@ from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.rollout import StepResult
 from nemo_aopsd.method.step import judge_rollouts, train_step
-from nemo_aopsd.run import checkpoint
+from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
 
@@ -137,8 +137,8 @@ class Trainer:
         leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
         totals = {"rollout/total_tokens": self.response_tokens, "time/total": self.train_seconds}
         metrics = at | step_metrics(result, self.aopsd, leaks) | totals
-        write_jsonl(self.folder / "rollouts" / f"step_{self.step:06d}.jsonl", records)
-        append_jsonl(self.folder / "metrics.jsonl", metrics)
+        write_jsonl(layout.rollout_file(self.folder, self.step), records)
+        append_jsonl(self.folder / layout.METRICS, metrics)
         self.engine.log_metrics(metrics, self.step)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
 
@@ -149,7 +149,7 @@ class Trainer:
 
     def _initial_progress(self) -> dict[str, list[float]]:
         """Progress of K attempts a problem (c^(0) of eq:dynamic-competence), journalled a batch at a time."""
-        journal = self.folder / "initial_progress.jsonl"
+        journal = self.folder / layout.INITIAL_PROGRESS
         found = {line["problem_id"]: line["progress"] for line in read_journal(journal, "problem_id", "progress")}
         write_jsonl(journal, ({"problem_id": key, "progress": value} for key, value in found.items()))
         size = self.aopsd.num_prompts_per_step
@@ -185,7 +185,7 @@ class Trainer:
         epoch, config = self.curriculum.epoch + (self.next_batch > 0), self.aopsd.evaluation
         if self.held_out is None or not (self._finished() or (self.next_batch == 0 and epoch % config.period == 0)):
             return
-        if (self.folder / "eval" / f"epoch_{epoch:03d}.json").exists():
+        if layout.evaluation_file(self.folder, epoch).exists():
             return
         self.console.print(f"evaluation: {config.num_samples} x {len(self.held_out)} responses", highlight=False)
         summary = evaluate(
@@ -196,7 +196,7 @@ class Trainer:
             prompts=self.aopsd.prompts,
             thinking=self.aopsd.thinking.student,
             seed=derive_seed(self.aopsd.seed, "eval"),
-            out=self.folder / "eval",
+            out=self.folder / layout.EVALUATIONS,
             epoch=epoch,
             weights=f"step_{self.step:06d}",
         )
@@ -206,7 +206,7 @@ class Trainer:
 
     def _record_competence(self) -> None:
         self.curriculum.record()
-        write_jsonl(self.folder / "competence.jsonl", self.curriculum.history)
+        write_jsonl(self.folder / layout.COMPETENCE, self.curriculum.history)
 
     def _save(self) -> None:
         settings = self.config.checkpointing
@@ -238,16 +238,16 @@ class Trainer:
 
     def _forget_steps_after(self, step: int) -> None:
         """Drop what was recorded after the newest checkpoint: those steps come again."""
-        write_jsonl(self.folder / "competence.jsonl", self.curriculum.history)
-        metrics = self.folder / "metrics.jsonl"
+        write_jsonl(self.folder / layout.COMPETENCE, self.curriculum.history)
+        metrics = self.folder / layout.METRICS
         write_jsonl(metrics, [line for line in read_journal(metrics, "step") if line["step"] <= step])
-        for path in (self.folder / "rollouts").glob("step_[0-9]*.jsonl"):
-            if int(path.stem.removeprefix("step_")) > step:
+        for later, path in layout.rollout_files(self.folder).items():
+            if later > step:
                 path.unlink()
 
     def _forget_evaluations_after(self, epoch: int) -> None:
         """Drop that of a run that ended within an epoch, and now goes on."""
-        for path in (self.folder / "eval").glob("epoch_[0-9]*.*"):
+        for path in (self.folder / layout.EVALUATIONS).glob("epoch_[0-9]*.*"):
             if int(path.name.removeprefix("epoch_").split(".")[0]) > epoch:
                 path.unlink()
 
