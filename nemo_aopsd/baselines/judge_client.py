@@ -1,23 +1,20 @@
-"""Chat completions from the judge's servers: spread over them, bounded, retried, and never waiting for ever.
+"""Chat completions from the judge's servers: requests go to each server in turn.
 
 The judge is the policy's own vLLM (NeMo RL's OpenAI-compatible server, vllm_worker_async.py) or any other such server.
-Written on aiohttp, which Ray brings along; the openai package is not part of NeMo RL's driver environment, where
-environments run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import ray
 
-from nemo_aopsd.chat.endpoint import Endpoint, parse_endpoint, read_key
+from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 
@@ -26,7 +23,7 @@ _REPORT = "report_dp_openai_server_base_url"
 _URLS = "env.aopsd_progress.judge.base_urls"
 _KEY = "env.aopsd_progress.judge.api_key_env"
 _DISCOVERY_SECONDS = 60
-_PAUSES = (0.5, 1.0, 2.0)  # seconds between tries
+_MAX_RETRIES = 3
 _SWITCHES = "policy.generation.vllm_cfg.async_engine=true and policy.generation.vllm_cfg.expose_http_server=true"
 
 
@@ -64,10 +61,10 @@ class JudgeClient:
 
     def __init__(self, settings: JudgeSettings):
         self.settings = settings
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._slots = asyncio.Semaphore(settings.concurrency)  # of all servers together
         self._opening = asyncio.Lock()
-        self._session: aiohttp.ClientSession | None = None
-        self._endpoints: Iterator[Endpoint] = iter(())  # come with the first request
+        self._clients: list[ChatClient] = []  # made with the first request
+        self._turns: Iterator[ChatClient] = iter(())
 
     async def complete(self, messages: Sequence[Message]) -> Answer:
         """One answer, from the next server in turn.
@@ -75,74 +72,57 @@ class JudgeClient:
         Raises UserError, naming the server, if it cannot be reached, goes on failing, or refuses the request; the
         first within four times `connect_timeout` and some seconds.
         """
-        session = await self._open()
-        settings = self.settings
-        body = {"model": settings.model, "messages": list(messages), "max_tokens": settings.max_new_tokens}
-        body |= {"temperature": settings.temperature, "top_p": settings.top_p}
+        await self._open()
+        settings, client = self.settings, next(self._turns)
+        options: dict[str, Any] = {"top_p": settings.top_p}
         if settings.chat_template_kwargs:
-            body["chat_template_kwargs"] = dict(settings.chat_template_kwargs)
-        endpoint = next(self._endpoints)
-        async with self._slots:
-            return await self._retried(session, endpoint, body)
+            options["chat_template_kwargs"] = dict(settings.chat_template_kwargs)
+        request = Request(settings.model, list(messages), settings.max_new_tokens, settings.temperature, None, options)
+        try:
+            async with self._slots:
+                completion = await client.complete(request)
+        except RequestRefused as error:
+            if "maximum context length" in str(error):  # vLLM's words, vllm/renderers/params.py
+                return Answer("", no_room=True)
+            url, remedy = client.endpoint.url, client.endpoint.settings
+            raise UserError(f"{url}: the judge refused the request: {error} Check {remedy}.") from None
+        except ServerUnavailable as error:
+            raise UserError(
+                f"{client.endpoint.url}: no answer from the judge: {error}. Check that the server runs and, if it is "
+                "NeMo RL's own, that env.aopsd_progress.judge has temperature and top_p of policy.generation and its "
+                "top_k is null: it answers any other with HTTP 500. If it was too slow, raise .timeout or lower "
+                ".concurrency."
+            ) from None
+        # NeMo RL's server shortens an answer for which the context has no room.
+        written = completion.completion_tokens
+        is_short = written is not None and written < settings.max_new_tokens
+        return Answer(completion.text, no_room=completion.finish_reason == "length" and is_short)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for client in self._clients:
+            await client.close()
 
-    async def _open(self) -> aiohttp.ClientSession:
+    async def _open(self) -> None:
         async with self._opening:
-            if self._session is None:
-                settings = self.settings
-                urls = settings.base_urls or await asyncio.to_thread(discover_servers)
-                key = _key(settings.api_key_env)
-                self._endpoints = itertools.cycle([parse_endpoint(url, key, option=_URLS) for url in urls])
-                self._session = aiohttp.ClientSession(
-                    headers={"Authorization": f"Bearer {key}"} if key else {},
-                    timeout=aiohttp.ClientTimeout(total=settings.timeout, connect=settings.connect_timeout),
-                    connector=aiohttp.TCPConnector(limit=0),  # `_slots` limits
-                    trust_env=bool(settings.base_urls),
+            if self._clients:
+                return
+            settings = self.settings
+            urls = settings.base_urls or await asyncio.to_thread(discover_servers)
+            key = _key(settings.api_key_env)
+            remedy = f"env.aopsd_progress.judge (model {settings.model!r}, base_urls, api_key_env)"
+            self._clients = [
+                ChatClient(
+                    parse_endpoint(url, key, option=_URLS, settings=remedy),
+                    concurrency=settings.concurrency,
+                    timeout=settings.timeout,
+                    connect_timeout=settings.connect_timeout,
+                    max_retries=_MAX_RETRIES,
+                    retry_timeouts=False,
+                    use_proxies=bool(settings.base_urls),
                 )
-        return self._session
-
-    async def _retried(self, session: aiohttp.ClientSession, endpoint: Endpoint, body: dict[str, Any]) -> Answer:
-        url, fault = f"{endpoint.url.rstrip('/')}/chat/completions", ""
-        for pause in (*_PAUSES, None):
-            try:
-                async with session.post(url, json=body, headers=endpoint.headers) as response:
-                    status, text = response.status, await response.text(errors="replace")
-            except aiohttp.ClientError as error:  # a connection that timed out included
-                fault = f"{type(error).__name__}: {error}"
-            except TimeoutError:
-                raise UserError(
-                    f"{url}: the judge took longer than {self.settings.timeout:g} seconds for one answer. Raise "
-                    "env.aopsd_progress.judge.timeout or lower .concurrency, or see whether the server hangs."
-                ) from None
-            else:
-                answer = self._read(endpoint, status, text)
-                if isinstance(answer, Answer):
-                    return answer
-                fault = answer
-            if pause is not None:
-                await asyncio.sleep(pause)
-        raise UserError(
-            f"{url}: no answer from the judge in {len(_PAUSES) + 1} tries; the last: {fault}. Check that the server "
-            "runs and, if it is NeMo RL's own, that env.aopsd_progress.judge has temperature and top_p of "
-            "policy.generation and its top_k is null: it answers any other with HTTP 500."
-        )
-
-    def _read(self, endpoint: Endpoint, status: int, text: str) -> Answer | str:
-        """The answer, or what is wrong with it if another try may help."""
-        quoted = endpoint.redact(text)[:300]  # some servers repeat the key that they refuse
-        if status == 200:
-            return _read_completion(text, self.settings.max_new_tokens) or f"no chat completion but {quoted!r}"
-        if status == 400 and "maximum context length" in text:  # vLLM's words, vllm/renderers/params.py
-            return Answer("", no_room=True)
-        if status >= 500 or status in (408, 409, 429):
-            return f"HTTP {status}: {quoted}"
-        raise UserError(
-            f"{endpoint.url}: the judge refused the request with HTTP {status}: {quoted} Check "
-            f"env.aopsd_progress.judge (model {self.settings.model!r}, base_urls, api_key_env)."
-        )
+                for url in urls
+            ]
+            self._turns = itertools.cycle(self._clients)
 
 
 def discover_servers() -> list[str]:
@@ -180,18 +160,3 @@ def _key(variable: str | None) -> str | None:
     if not key:
         raise UserError(f"{_KEY}: the environment variable {variable} is not set or blank. Export it.")
     return key
-
-
-def _read_completion(text: str, max_new_tokens: int) -> Answer | None:
-    """None if it is no chat completion. NeMo RL's server shortens an answer for which the context has no room."""
-    try:
-        completion = json.loads(text)
-        choice = completion["choices"][0]
-        content = choice["message"].get("content") or ""
-        written = (completion.get("usage") or {}).get("completion_tokens")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-    if not isinstance(content, str):
-        return None
-    cut = choice.get("finish_reason") == "length" and isinstance(written, int) and written < max_new_tokens
-    return Answer(content, no_room=cut)

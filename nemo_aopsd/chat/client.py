@@ -1,39 +1,38 @@
 """The one border to the network: chat completions of an OpenAI-compatible server, retried and counted.
 
-The `openai` package waits and retries (429 with Retry-After up to two minutes, 408, 409, 5xx, time-outs, dropped
-connections). A time-out may have been paid for on the server's side; no client can know.
+Written on aiohttp, which Ray brings along: the same client serves the offline tools and NeMo RL's environments.
+A time-out may have been paid for on the server's side; no client can know.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections import Counter
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.errors import UserError
 
-_BODY_RETRIES = 3  # for an answer with status 200 that is no chat completion
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between tries; each pause is twice the one before
+_LONGEST_RETRY_AFTER = 120.0  # seconds that a server may ask for
+_LATER = {408, 409, 429}  # and 5xx: worth another try
 _ALIKE_REFUSALS = 5  # before the first answer; then it is the server, the settings or a proxy, and not one problem
 _MOST_TOKENS = 10**8  # of one request; more is no count
-_QUOTED = 200  # characters of a body that is no completion
+_QUOTED = 500  # characters of what a server says
 # What a server says of a 400, 413 or 422 that the next request need not meet.
 _OF_THE_CONTENT = re.compile(
     r"context|too (?:long|large|many|big)|length|exceed|tokens|prompt|policy|filter|safety|moderat|flagged",
     re.IGNORECASE,
 )
-# Of httpx or of httpx2, whichever the openai package stands on: requests that break HTTP's rules before they are sent.
-_UNSENDABLE = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
-# Headers about the machine and the package: no server needs them, and every layer below copies each header again.
-_TELEMETRY = [
-    f"X-Stainless-{name}" for name in ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
-]
-_REQUEST_TELEMETRY = ["X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"]
+T = TypeVar("T")
 
 
 class RequestRefused(Exception):
@@ -45,23 +44,25 @@ class RequestRefused(Exception):
 
 
 class ServerUnavailable(Exception):
-    """No answer after all retries. The request may be made again later."""
+    """No answer after all tries. The request may be made again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is asked. `schema` is the JSON schema of the answer, sent where the server knows structured output; None
-    for an answer without one."""
+    for an answer without one. `options` are further fields of the body."""
 
     model: str
     messages: list[dict[str, str]]
     max_tokens: int
     temperature: float | None
     schema: dict[str, Any] | None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
         """What decides the answer. The schema goes with the wording of the prompt."""
-        return {field: getattr(self, field) for field in self.__slots__ if field != "schema"}
+        decisive = {name: getattr(self, name) for name in ("model", "messages", "max_tokens", "temperature")}
+        return decisive | ({"options": self.options} if self.options else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,37 +76,51 @@ class Completion:
 
 
 class ChatClient:
-    """At most `concurrency` requests at a time. Use as an async context manager."""
+    """At most `concurrency` requests at a time, all on one event loop. Use as an async context manager, or `close` it.
 
-    def __init__(self, endpoint: Endpoint, *, concurrency: int, timeout: float, max_retries: int):
-        openai = _import_openai()
+    `timeout` is in seconds without a byte, `connect_timeout` in seconds for a connection (None: as `timeout`).
+    `retry_timeouts=False` gives up at the first answer that takes too long, and `use_proxies=False` ignores the
+    proxies that the environment names. `sleep` makes the pauses between tries.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        concurrency: int,
+        timeout: float,
+        max_retries: int,
+        connect_timeout: float | None = None,
+        retry_timeouts: bool = True,
+        use_proxies: bool = True,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ):
+        self._aiohttp = _import_aiohttp()
         self.endpoint = endpoint
         self.num_requests = 0  # sent, retries included
         self.num_completions = 0
+        self._max_retries = max_retries
+        self._retry_timeouts = retry_timeouts
+        self._sleep = sleep
+        self._timeout = self._aiohttp.ClientTimeout(
+            total=None, sock_connect=connect_timeout or timeout, sock_read=timeout
+        )
+        self._proxy = _proxy(endpoint.url) if use_proxies else None
+        self._slots = asyncio.Semaphore(concurrency)
+        self._session: Any = None  # made with the first request, inside of its event loop
         self._refusals: Counter[int] = Counter()  # by status, those that are not about the content
         self._structured: dict[str, bool] = {}  # by model; unknown until the first answer, which no request waits for
         self._limit_name = "max_tokens"
-        self._slots = asyncio.Semaphore(concurrency)
-        self._openai = openai
-        omitted = dict.fromkeys(_REQUEST_TELEMETRY, openai.Omit())
-        self._options = {"headers": omitted, "timeout": timeout, "max_retries": max_retries}
-        try:
-            self._client = _alike(openai.AsyncOpenAI)(
-                base_url=endpoint.url,
-                api_key=endpoint.api_key,
-                default_headers=dict.fromkeys(_TELEMETRY, openai.Omit()) | endpoint.headers,
-                http_client=self._http_client(timeout),
-            )
-        except Exception as error:  # a broken URL is no ValueError here
-            if type(error).__name__ not in _UNSENDABLE:
-                raise
-            raise self._unsendable(self._describe(error)) from None
 
     async def __aenter__(self) -> ChatClient:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._client.close()
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     async def complete(self, request: Request) -> Completion:
         """One answer. Raises RequestRefused, ServerUnavailable, or UserError for what no other request would pass."""
@@ -123,7 +138,7 @@ class ChatClient:
         if self._refusals[error.status] >= _ALIKE_REFUSALS:
             raise UserError(
                 f"{self.endpoint.url}: refused the first {_ALIKE_REFUSALS} requests with status {error.status} and "
-                f"answered none; the last time: {error}. Check --base-url, --model, and the server or proxy in between."
+                f"answered none; the last time: {error}. Check {self.endpoint.settings}, and any proxy in between."
             ) from None
 
     async def _complete(self, request: Request) -> Completion:
@@ -141,125 +156,151 @@ class ChatClient:
         return completion
 
     async def _send(self, request: Request, structured: bool) -> Completion:
-        for _ in range(1 + _BODY_RETRIES):
-            content = await self._post(self._body(request, structured))
-            completion = _read_completion(content)
-            if completion:
+        """The answer to one body, tried again as long as that may help."""
+        limit_name = self._limit_name
+        content = self._encode(request, structured, limit_name)
+        attempt = 0
+        while True:
+            answer = await self._try(content)
+            if isinstance(answer, Completion):
                 self.num_completions += 1
-                return completion
-        text = self.endpoint.redact(content.decode("utf-8", "replace"))[:_QUOTED]
-        raise ServerUnavailable(f"the server's answer is no chat completion: {text}")
+                return answer
+            if answer.status and limit_name == "max_tokens" and "max_completion_tokens" in answer.what:
+                self._limit_name = limit_name = "max_completion_tokens"
+                content = self._encode(request, structured, limit_name)
+                continue
+            self._raise_if_final(answer)
+            if attempt == self._max_retries or (answer.is_timeout and not self._retry_timeouts):
+                raise ServerUnavailable(f"{answer.what} (try {attempt + 1})")
+            await self._sleep(answer.pause if answer.pause is not None else _growing_pause(attempt))
+            attempt += 1
 
-    async def _post(self, body: dict[str, Any]) -> bytes:
-        openai = self._openai
+    def _raise_if_final(self, failure: _Failure) -> None:
+        status = failure.status
+        if status in (401, 403, 404):
+            raise UserError(f"{self.endpoint.url}: {failure.what} Check {self.endpoint.settings}.")
+        if 400 <= status < 500 and status not in _LATER:
+            raise RequestRefused(failure.what, status)
+
+    async def _try(self, content: bytes) -> Completion | _Failure:
+        """A slot is held from the request's head to the answer's end, and not in the pause before a retry."""
+        aiohttp = self._aiohttp
         try:
-            # `cast_to=bytes` skips a third of the work of `chat.completions.create`; and what fails in here is the
-            # request or the connection, never the reading of an answer.
-            return await self._client.post("/chat/completions", cast_to=bytes, body=body, options=self._options)
-        except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
-            raise UserError(self._explain(error)) from None
-        except (openai.RateLimitError, openai.InternalServerError, openai.ConflictError) as error:
-            raise ServerUnavailable(self._describe(error)) from None
-        except openai.APIStatusError as error:
-            if "max_completion_tokens" in str(error) and "max_tokens" in body:
-                self._limit_name = "max_completion_tokens"
-                limit = body.pop("max_tokens")
-                return await self._post({**body, self._limit_name: limit})
-            if error.status_code == 408:
-                raise ServerUnavailable(self._describe(error)) from None
-            raise RequestRefused(self._describe(error), error.status_code) from None
-        except openai.APIConnectionError as error:  # time-outs included
-            fault = self._describe_connection(error)
-            if type(error.__cause__).__name__ not in _UNSENDABLE:
-                raise ServerUnavailable(fault) from None
-        except ValueError as error:  # no header, host name or body can be made of what was given
-            fault = self._describe(error)
-        raise self._unsendable(fault)  # out here, so that it carries no error that holds the key
+            async with self._slots:
+                self.num_requests += 1
+                url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
+                async with self._open().post(url, data=content, proxy=self._proxy) as response:
+                    status, headers, body = response.status, response.headers, await response.read()
+        except (aiohttp.InvalidURL, ValueError) as error:  # no header or host name can be made of what was given
+            fault = self._unsendable(error)
+        except aiohttp.SocketTimeoutError:
+            return _Failure(f"took longer than {self._timeout.sock_read:g} seconds", is_timeout=True)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return _Failure(self._describe(error))
+        else:
+            return self._read(status, headers, body)
+        raise fault  # out here, so that it carries no error that holds the key
 
-    def _body(self, request: Request, structured: bool) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": request.model, "messages": request.messages}
-        body[self._limit_name] = request.max_tokens
+    def _read(self, status: int, headers: Any, body: bytes) -> Completion | _Failure:
+        if status == 200:
+            completion = _read_completion(body)
+            if completion:
+                return completion
+        said = self.endpoint.redact(body.decode("utf-8", "replace"))[:_QUOTED]  # half a secret is one, too
+        if status < 400:
+            return _Failure(f"HTTP {status}, but the answer is no chat completion: {said}")
+        return _Failure(f"HTTP {status}: {said}", status, _retry_after(headers.get("Retry-After")))
+
+    def _open(self) -> Any:
+        if self._session is None:
+            aiohttp = self._aiohttp
+            for value in self.endpoint.headers.values():
+                value.encode("ascii")  # aiohttp would send UTF-8, which servers read as Latin-1
+            self._session = aiohttp.ClientSession(
+                headers={"Content-Type": "application/json"} | self.endpoint.headers,
+                skip_auto_headers=["User-Agent"],  # it tells of this machine's Python
+                timeout=self._timeout,
+                connector=aiohttp.TCPConnector(limit=0),  # `_slots` limits
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    def _encode(self, request: Request, structured: bool, limit_name: str) -> bytes:
+        body: dict[str, Any] = {"model": request.model, "messages": request.messages, limit_name: request.max_tokens}
         if request.temperature is not None:
             body["temperature"] = request.temperature
         if structured:
             schema = {"name": "answer", "schema": request.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body
+        text = json.dumps(body | request.options, ensure_ascii=False)
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            fault = self._unsendable(error)
+        raise fault  # as in `_try`
 
-    def _http_client(self, timeout: float) -> Any:
-        """The aiohttp transport of the openai package, with a slot held from the request's head to the answer's end.
-
-        Neither the making of a request nor the pause before a retry takes a slot from those that are ready. Only a
-        redirect goes through httpx's own `send`, which also knows authentication flows, hooks and cookies.
-        """
-        chat = self
-
-        class SlottedClient(self._openai.DefaultAioHttpClient):
-            async def send(self, request: Any, **options: Any) -> Any:
-                async with chat._slots:
-                    chat.num_requests += 1
-                    transport = self._transport_for_url(request.url)  # one of the environment's proxies, maybe
-                    async with aclosing(await transport.handle_async_request(request)) as response:
-                        if not response.has_redirect_location:
-                            await response.aread()
-                            return response
-                    return await super().send(request, **options)
-
-        client = SlottedClient(timeout=timeout)
-        for header in ("Accept", "Connection", "User-Agent"):  # the openai package brings its own to each request
-            del client.headers[header]
-        return client
-
-    def _unsendable(self, fault: str) -> UserError:
+    def _unsendable(self, error: Exception) -> UserError:
         return UserError(
-            f"{self.endpoint.url}: the request cannot be sent ({fault}). Check --base-url, --model, and the key in the "
-            "environment variable that --api-key-env names."
+            f"{self.endpoint.url}: the request cannot be sent ({self._describe(error)}). Check "
+            f"{self.endpoint.settings}."
         )
 
     def _describe(self, error: Exception) -> str:
-        cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
-        return self.endpoint.redact(f"{type(error).__name__}: {error}{cause}")[:500]  # half a secret is one, too
-
-    def _describe_connection(self, error: Exception) -> str:
-        """The transport calls every failure to connect a time-out; the system knows better."""
-        causes = [error]
-        while causes[-1].__cause__:
-            causes.append(causes[-1].__cause__)
-        reason = causes[-1]
-        if not isinstance(reason, OSError) or isinstance(reason, TimeoutError) or len(causes) < 2:
-            return self._describe(error)
-        return self.endpoint.redact(f"the connection failed: {type(reason).__name__}: {causes[-2]}")[:500]
-
-    def _explain(self, error: Exception) -> str:
-        remedy = {
-            "AuthenticationError": "Check the key in the environment variable that --api-key-env names.",
-            "PermissionDeniedError": "Check what the key may use.",
-            "NotFoundError": "Check --base-url (it usually ends in /v1) and the model's name.",
-        }[type(error).__name__]
-        return f"{self.endpoint.url}: {self._describe(error)} {remedy}"
+        return self.endpoint.redact(f"{type(error).__name__}: {error}")[:_QUOTED]
 
 
-def _alike(client: type) -> type:
-    """`client` of the openai package, for requests that differ in their bodies only.
+async def first_readable(
+    client: ChatClient, requests: Iterable[Request], read: Callable[[str], T | None]
+) -> tuple[T | None, str]:
+    """Ask the requests in turn until `read` makes something of an answer: that, and the answer itself.
 
-    Making URL, headers and limits anew for each took a seventh of the CPU of a build.
+    None and the last answer if nothing can be read; None and the server's reason if it refuses one, too long perhaps.
     """
+    text = ""
+    for request in requests:
+        try:
+            text = (await client.complete(request)).text
+        except RequestRefused as error:
+            return None, f"(refused: {error})"
+        found = read(text)
+        if found is not None:
+            return found, text
+    return None, text
 
-    class AlikeRequests(client):
-        _first: Any = None
 
-        def _build_request(self, options: Any, **attempt: Any) -> Any:
-            if self._first is None:
-                self._first = super()._build_request(options, **attempt)
-                self._common = self._first.headers.copy()
-                del self._common["Content-Length"]
-                return self._first
-            first, content = self._first, json.dumps(options.json_data).encode()
-            return type(first)(
-                first.method, first.url, headers=self._common, content=content, extensions=first.extensions
-            )
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """One try without an answer. `status` is 0 if there was no answer of the protocol; `pause` is what a server asked
+    for in seconds."""
 
-    return AlikeRequests
+    what: str
+    status: int = 0
+    pause: float | None = None
+    is_timeout: bool = False
+
+
+def _growing_pause(attempt: int) -> float:
+    """Up to a quarter shorter by chance, so that requests which failed together do not come back together."""
+    return min(_FIRST_PAUSE * 2.0 ** min(attempt, 10), _LONGEST_PAUSE) * random.uniform(0.75, 1.0)
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds to wait; None for a date, nonsense, or more than two minutes.
+
+    >>> _retry_after("1.5"), _retry_after("900"), _retry_after("Wed, 21 Oct 2026 07:28:00 GMT"), _retry_after(None)
+    (1.5, None, None, None)
+    """
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        return None
+    return seconds if 0 < seconds <= _LONGEST_RETRY_AFTER else None
+
+
+def _proxy(url: str) -> str | None:
+    """The environment's proxy for a URL. aiohttp's own `trust_env` would also send passwords from ~/.netrc."""
+    parts, proxies = urlsplit(url), getproxies()
+    return None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
 
 
 def _read_completion(content: bytes) -> Completion | None:
@@ -277,14 +318,15 @@ def _read_completion(content: bytes) -> Completion | None:
 
 
 def _read_usage(usage: object, text: str) -> tuple[int, int] | tuple[None, None]:
-    """Prompt and answer tokens, however they are spelled; both None if one of them cannot be.
+    """Prompt and answer tokens, however they are spelled; both None if one of them cannot be right.
 
     An answer is worth more than the count that comes with it, so nothing in here makes it unreadable.
     """
-    usage = usage if isinstance(usage, dict) else {}
-    prompt, completion = (_read_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    usable = prompt and completion is not None and (completion or not text)
-    return (prompt, completion) if usable else (None, None)
+    found = usage if isinstance(usage, dict) else {}
+    prompt, completion = (_read_count(found.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    if not prompt or completion is None or (text and not completion):
+        return None, None
+    return prompt, completion
 
 
 def _read_count(value: object) -> int | None:
@@ -300,10 +342,9 @@ def _read_count(value: object) -> int | None:
     return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
 
 
-def _import_openai() -> Any:
+def _import_aiohttp() -> Any:
     try:
-        import aiohttp  # noqa: F401  the faster transport of the openai package
-        import openai
+        import aiohttp
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed. Run: pip install 'nemo_aopsd[data]'") from error
-    return openai
+        raise UserError("aiohttp is not installed. Run: pip install 'nemo_aopsd[data]'") from error
+    return aiohttp

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -13,17 +15,22 @@ from nemo_aopsd.errors import UserError
 
 _MASK = "[redacted]"
 _LONG = 8  # characters of a key that is no dummy
-_NO_KEY = "none"  # the client insists on one; local servers ignore it
+_REMEDY = (
+    "--base-url (it usually ends in /v1), --model, and the key in the environment variable that --api-key-env names"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`url` holds no credentials; they are in `headers`. `repr` shows neither key nor headers."""
+    """`url` holds no credentials; they are in `headers`, which `repr` does not show.
+
+    `settings` names what the user set, for messages that say what to check.
+    """
 
     url: str
-    api_key: str = field(repr=False)
     headers: dict[str, str] = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
+    settings: str = _REMEDY
 
     def redact(self, text: str) -> str:
         """A message with every form of every secret masked."""
@@ -50,7 +57,9 @@ def read_key(variable: str, *, option: str = "--api-key-env") -> str | None:
     return key or None
 
 
-def parse_endpoint(base_url: str, api_key: str | None, *, option: str = "--base-url") -> Endpoint:
+def parse_endpoint(
+    base_url: str, api_key: str | None, *, option: str = "--base-url", settings: str = _REMEDY
+) -> Endpoint:
     """Split credentials off `http://user:password@host/v1`; `option` is what the user calls the URL.
 
     Raises UserError (without the URL's secrets) on a bad URL.
@@ -65,6 +74,8 @@ def parse_endpoint(base_url: str, api_key: str | None, *, option: str = "--base-
         parts = urlsplit(base_url)
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")  # as every client will
+        if re.fullmatch(r"[0-9.]+", host or ""):
+            ipaddress.ip_address(host or "")
     except ValueError:  # which may quote the password
         raise UserError(f"{option}: not a URL. Expected something like http://localhost:8000/v1.") from None
     if parts.scheme not in ("http", "https") or not host:
@@ -75,13 +86,13 @@ def parse_endpoint(base_url: str, api_key: str | None, *, option: str = "--base-
     url = urlunsplit((parts.scheme, f"{host}:{port}" if port else host, parts.path, "", ""))
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     secrets = [api_key, password, parts.password]
-    headers = {}
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     if parts.username or parts.password:
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         headers["Authorization"] = f"Basic {token}"
         secrets += [token, f"{user}:{password}", f"{parts.username}:{parts.password}"]
         secrets += [] if password else [user]  # a token in the place of the user name
-    return Endpoint(url, api_key or _NO_KEY, headers, tuple(secret for secret in secrets if secret))
+    return Endpoint(url, headers, tuple(secret for secret in secrets if secret), settings)
 
 
 def _mask(text: str, secrets: Iterable[str]) -> str:

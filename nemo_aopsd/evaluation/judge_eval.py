@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.client import ChatClient, Request, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.console import track
@@ -218,16 +218,10 @@ def remote_judge(endpoint: Endpoint, model: str, *, concurrency: int = 32, promp
     async def judge_one(client: ChatClient, problem: Problem, attempt: str) -> Read:
         config = JudgeConfig()
         messages = judge_messages(problem, attempt, prompts)
-        claimed, text = None, ""
-        for temperature in (0.0, *[1.0] * config.num_retries):
-            try:
-                completion = await client.complete(Request(model, messages, config.max_new_tokens, temperature, None))
-            except RequestRefused as error:  # too long for the model, say
-                return None, f"(refused: {error})"
-            claimed, text = parse_verdict(completion.text, problem.dag), endpoint.redact_answer(completion.text)
-            if claimed is not None:
-                break
-        return claimed, text
+        temperatures = (0.0, *[1.0] * config.num_retries)
+        requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
+        claimed, text = await first_readable(client, requests, lambda answer: parse_verdict(answer, problem.dag))
+        return claimed, endpoint.redact_answer(text)
 
     return lambda pairs: asyncio.run(judge_all(pairs))
 

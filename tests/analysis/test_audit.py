@@ -411,7 +411,7 @@ def test_refused_question_stays_open(run):
 def test_wrong_key_ends_at_once_and_is_never_written(run, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789")
     invoke("sample", run, "--count", 4)
-    with ChatServer(lambda *_: Reply(status=401)) as server, pytest.raises(UserError, match="Check the key"):
+    with ChatServer(lambda *_: Reply(status=401)) as server, pytest.raises(UserError, match="--api-key-env"):
         ask_model(run, server)
     with ChatServer(answer(body=None)) as server:
         server.answer = lambda *_: Reply('sk-very-secret-0123456789 {"label": "useful"}')

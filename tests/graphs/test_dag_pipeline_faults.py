@@ -13,6 +13,7 @@ from collections import Counter
 
 import pytest
 
+from nemo_aopsd.chat import client
 from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.errors import UserError
@@ -23,6 +24,11 @@ from tests.recorded import answer_well, identify, write_problems
 
 KEY = "sk-very-secret-0123456789"
 PASSWORD = "p@ss:wörd/9"
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.001)
 
 
 def run(tmp_path, server, count=1, key=None, url=None, **settings):
@@ -107,14 +113,14 @@ def test_one_problem_without_answer_leaves_the_others_alone(tmp_path):
     def answer(body, headers):
         return Reply(status=500, body=b"down") if identify(body)[0] == "p1" else answer_well(body, headers)
 
-    with ChatServer(answer) as server, pytest.raises(UserError, match="p1: no answer: InternalServerError"):
+    with ChatServer(answer) as server, pytest.raises(UserError, match="p1: no answer: HTTP 500"):
         run(tmp_path, server, count=4, max_retries=0)
     summary = json.loads((tmp_path / "dags.summary.json").read_text())
     assert (summary["accepted"], summary["unfinished"], summary["rejected"]) == (3, 1, 0)
 
 
 def test_wrong_key_and_wrong_model_end_at_once(tmp_path):
-    for status, remedy in ((401, "--api-key-env"), (404, "model's name")):
+    for status, remedy in ((401, "--api-key-env"), (404, "--model")):
         with ChatServer(lambda *_, status=status: Reply(status=status, body=b"{}")) as server:
             with pytest.raises(UserError, match=remedy):
                 run(tmp_path, server, count=3, concurrency=1)
@@ -383,10 +389,10 @@ def test_a_build_of_which_every_problem_is_refused_is_no_success(tmp_path, count
 
 @pytest.mark.parametrize(
     ("url", "reason"),
-    [("http://127.0.0.1:9/v1", "ConnectionRefusedError"), ("http://nowhere.invalid/v1", "gaierror")],
+    [("http://127.0.0.1:9/v1", "ClientConnectorError"), ("http://nowhere.invalid/v1", "ClientConnectorDNSError")],
 )
 def test_a_connection_that_cannot_be_made_is_no_time_out(tmp_path, url, reason):
-    with pytest.raises(UserError, match=rf"the connection failed: {reason}: ") as caught:
+    with pytest.raises(UserError, match=rf"no answer: {reason}: ") as caught:
         run(tmp_path, None, url=url, max_retries=0)
     assert "imeout" not in str(caught.value) and "timed out" not in str(caught.value)
 
@@ -408,7 +414,7 @@ def test_kill_at_random_points_pays_nothing_twice(tmp_path):
         return answer_well(body, headers, delay=rng.uniform(0.005, 0.03))
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.graphs.test_dag_pipeline_faults", "openai", "aiohttp", "openai.types.chat"])
+    context.set_forkserver_preload(["tests.graphs.test_dag_pipeline_faults", "aiohttp"])
     lost = 0
     with ChatServer(answer) as server:
         for kill in range(10):
@@ -607,7 +613,7 @@ def test_bad_url_is_refused_without_being_quoted(url):
 def test_blanks_and_line_breaks_around_key_and_url_are_dropped(monkeypatch, around):
     monkeypatch.setenv("MY_KEY", around.format(KEY))
     endpoint = parse_endpoint(around.format("http://h:8000/v1"), read_key("MY_KEY"))
-    assert (endpoint.api_key, endpoint.url) == (KEY, "http://h:8000/v1")
+    assert (endpoint.headers, endpoint.url) == ({"Authorization": f"Bearer {KEY}"}, "http://h:8000/v1")
     monkeypatch.setenv("MY_KEY", around.format(""))
     assert read_key("MY_KEY") is None and read_key("NOT_SET") is None
 
@@ -636,7 +642,13 @@ def test_key_of_bytes_that_are_no_text_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://u:topsecret1@h /v1", "http://u:topsecret1@h\n/v1", "http://u:topsecret1@a..b/v1"]
+    "url",
+    [
+        "http://u:topsecret1@h /v1",
+        "http://u:topsecret1@h\n/v1",
+        "http://u:topsecret1@a..b/v1",
+        "http://u:topsecret1@1.2.3.999",
+    ],
 )
 def test_url_that_would_be_changed_or_never_sent_is_refused_without_being_quoted(url):
     """`urlsplit` would drop the line break without a word."""
@@ -651,7 +663,6 @@ def test_url_that_would_be_changed_or_never_sent_is_refused_without_being_quoted
         (None, "hush\u00e4hush", "m"),
         (None, "hush\nhush", "m"),
         (None, None, "half a pair: \ud800"),
-        ("http://1.2.3.999/v1", None, "m"),
     ],
 )
 def test_request_that_cannot_be_sent_is_no_fault_of_the_server(tmp_path, caplog, capfd, url, key, model):
@@ -666,25 +677,6 @@ def test_request_that_cannot_be_sent_is_no_fault_of_the_server(tmp_path, caplog,
     written = everything_written(tmp_path, caplog, capfd, error, error.__cause__, error.__context__)
     assert "hush" not in written and "JSON" not in str(error)
     assert server.bodies == [] and time.monotonic() - started < 5
-
-
-@pytest.mark.parametrize("name", ["LocalProtocolError", "UnsupportedProtocol"])
-def test_request_against_the_rules_of_http_is_not_worth_another_try_later(tmp_path, monkeypatch, name):
-    """The transport refuses it before it is sent; the openai package calls that a connection error."""
-    httpx = pytest.importorskip("httpx")
-    make = ChatClient._http_client
-
-    async def refuse(request, **options):
-        raise getattr(httpx, name)("Illegal header value")
-
-    def refusing(self, timeout):
-        client = make(self, timeout)
-        client.send = refuse
-        return client
-
-    monkeypatch.setattr(ChatClient, "_http_client", refusing)
-    with pytest.raises(UserError, match=rf"cannot be sent \(.*{name}: Illegal header value"):
-        run(tmp_path, None, url="http://h/v1", max_retries=0)
 
 
 def test_dummy_key_does_not_eat_mathematics():
@@ -711,8 +703,7 @@ def test_disk_that_takes_half_a_line_leaves_the_journal_whole(tmp_path, monkeypa
         assert len(server.bodies) == 2
 
 
-@pytest.mark.parametrize("package", ["openai", "aiohttp"])
-def test_missing_package_says_what_to_install(tmp_path, monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"{package} is not installed. Run: pip install 'nemo_aopsd\[data\]'"):
+def test_missing_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(UserError, match=r"aiohttp is not installed. Run: pip install 'nemo_aopsd\[data\]'"):
         run(tmp_path, None, url="http://127.0.0.1:9/v1")

@@ -25,9 +25,10 @@ from nemo_rl.experience.rollouts import calculate_rewards
 from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_omegaconf_resolvers
 from omegaconf import OmegaConf
 
-from nemo_aopsd.baselines import environment, judge_client, run_stock
+from nemo_aopsd.baselines import environment, run_stock
 from nemo_aopsd.baselines.dataset import AOPSDProblems, aopsd_data_processor, to_record
 from nemo_aopsd.baselines.environment import ProgressJudgeEnvironmentImpl, read_settings
+from nemo_aopsd.chat import client
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages
@@ -52,6 +53,11 @@ PROBLEM = {
         "edges": [["a", "b"], ["b", "c"]],
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.001)
 
 
 def said(text):
@@ -193,10 +199,9 @@ def unused_port():
 
 def test_nobody_listens():
     url = f"http://127.0.0.1:{unused_port()}/v1"
-    start = time.monotonic()
-    with pytest.raises(UserError, match=r"no answer from the judge in 4 tries") as raised:
+    with pytest.raises(UserError, match=r"no answer from the judge: ClientConnectorError.* \(try 4\)") as raised:
         run(settings(url))
-    assert url in str(raised.value) and time.monotonic() - start < 30
+    assert url in str(raised.value)
 
 
 def test_a_host_that_never_accepts():
@@ -206,23 +211,22 @@ def test_a_host_that_never_accepts():
         full.listen(0)
         url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
         waiting = [socket.socket() for _ in range(3)]
-        for client in waiting:
-            client.setblocking(False)
-            client.connect_ex(full.getsockname())
-        start = time.monotonic()
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
         with pytest.raises(UserError, match=r"ConnectionTimeoutError"):
-            run(settings(url, connect_timeout=0.5))
-        for client in waiting:
-            client.close()
-    assert time.monotonic() - start < 30
+            run(settings(url, connect_timeout=0.1))
+        for one in waiting:
+            one.close()
 
 
 def test_a_judge_that_hangs():
-    with ChatServer(lambda body, headers: Reply("[]", delay=30)) as server:
-        start = time.monotonic()
-        with pytest.raises(UserError, match=r"took longer than 1 seconds") as raised:
-            run(settings(server.url, timeout=1.0))
-    assert server.url in str(raised.value) and time.monotonic() - start < 10
+    with (
+        ChatServer(lambda body, headers: Reply("[]", delay=30)) as server,
+        pytest.raises(UserError, match=r"took longer than 0.2 seconds.*\(try 1\)") as raised,
+    ):
+        run(settings(server.url, timeout=0.2))
+    assert server.url in str(raised.value) and len(server.bodies) == 1
 
 
 def test_a_server_that_stumbles_is_asked_again():
@@ -313,7 +317,6 @@ def test_a_key_that_no_header_can_carry_and_one_with_a_line_break(monkeypatch):
 def test_key_and_password_of_a_url_are_sent_and_never_shown(monkeypatch, status):
     """The server repeats its header in whatever it answers."""
     monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
-    monkeypatch.setattr(judge_client, "_PAUSES", ())
 
     def echo(body, headers):
         return Reply(status=status, body=f"no: {headers['authorization']} sk-very-secret hush-hush".encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.analysis.audit.labels import LABELS, LabelBook, labels_path, load_events
-from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.client import ChatClient, Request, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.errors import UserError
@@ -121,16 +121,8 @@ async def _judge_all(
 
 
 async def _ask(client: ChatClient, model: str, event: Record, max_tokens: int) -> tuple[str | None, str]:
-    text = ""
-    for temperature in _TEMPERATURES:
-        try:
-            completion = await client.complete(Request(model, messages(event), max_tokens, temperature, _SCHEMA))
-        except RequestRefused as error:  # too long for the model, say
-            return None, f"(refused: {error})"
-        text = completion.text
-        if label := read_label(text):
-            return label, text
-    return None, text
+    requests = [Request(model, messages(event), max_tokens, temperature, _SCHEMA) for temperature in _TEMPERATURES]
+    return await first_readable(client, requests, read_label)
 
 
 def _wording() -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,8 +75,7 @@ async def _build(
         ledger = Ledger(client, journal, settings.max_total_tokens, lambda: watch(tally, ledger))
         run = _Run(ledger, settings, tally, watch)
         try:
-            with _rare_collections():
-                await run.all([problem for _, problem in rows])
+            await run.all([problem for _, problem in rows])
         finally:
             seconds = time.perf_counter() - started
             summary = summarize(tally, ledger, settings.model, settings.judge_model or settings.model, seconds)
@@ -91,19 +88,6 @@ async def _build(
             f"--max-tokens; {beside(out, 'rejects.jsonl').name} has each problem's own reason."
         )
     return summary
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Garbage is collected less often, and not among what was there before: most objects of a build live to its end."""
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 class _Run:

@@ -1,1 +1,0 @@
-"""What to start from: configs, suites, problems and scripts. Run them from the checkout."""
