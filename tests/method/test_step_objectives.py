@@ -99,7 +99,7 @@ def test_a_demonstration_that_is_too_long_is_cut_without_an_end_token(longest, r
 
 def test_sft_trains_on_the_solutions_alone_and_counts_those_that_were_cut():
     problems = [*PROBLEMS[:3], replace(PROBLEMS[3], solution="A long story about three and one.")]
-    engine, aopsd = make_engine(), settings("sft")
+    engine, aopsd = make_engine(), replace(settings("sft"), mask_truncated=True)  # which is about rollouts alone
     result = step(engine, aopsd, problems=problems, generation={"max_new_tokens": 20})
     [rows] = engine.trained
     assert [CharTokenizer().decode(row.response) for row in rows] == [
