@@ -36,7 +36,7 @@ class HFTokenizer:
         bos = self.hf.bos_token_id
         while bos is not None and ids[:2] == [bos, bos]:
             ids = ids[1:]
-        return [bos, *ids] if self._adds_bos and ids[:1] != [bos] else ids
+        return [bos, *ids] if bos is not None and self._adds_bos and ids[:1] != [bos] else ids
 
     def encode(self, text: str) -> Tokens:
         return self.hf(text, add_special_tokens=False)["input_ids"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.config_json import read_model_config
 from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run import folder as run_folder
 
@@ -147,13 +147,7 @@ def _longest_sequence(path: Path) -> int:
     """Tokens of prompt and response that the model was made for, as its `config.json` says."""
     if path.suffix == ".gguf":
         return _NO_LIMIT
-    try:
-        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        content = content.get("text_config") or content
-        longest = content.get("max_position_embeddings") or _NO_LIMIT
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path / 'config.json'}: no JSON object: {error}. Download the model again.") from error
-    return int(longest)
+    return read_model_config(path / "config.json").positions or _NO_LIMIT
 
 
 def _fingerprint(path: Path) -> str:

@@ -6,9 +6,9 @@ import sys
 import pytest
 from huggingface_hub import constants
 
+from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines import nemo_rl
-from nemo_aopsd.engines.nemo_rl.config_tree import Tree
 from nemo_aopsd.engines.nemo_rl.settings import Settings, read_settings
 from nemo_aopsd.engines.nemo_rl.stock_recipes import refuse_stock_recipe
 from nemo_aopsd.errors import UserError

@@ -177,7 +177,7 @@ def test_what_cannot_be_done_is_one_message(aopsd, monkeypatch, options, message
 def test_broken_model_folders_are_refused(aopsd):
     Path("model/config.json").write_text("[")
     code, _, err = aopsd("evaluate model --data one.jsonl")
-    assert code == 2 and "config.json: no JSON object" in err
+    assert code == 2 and "config.json: broken JSON" in err
 
 
 def test_ctrl_c_says_how_to_go_on(aopsd, monkeypatch):

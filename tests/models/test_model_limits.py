@@ -9,7 +9,8 @@ import pytest
 
 from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.limits import check_limits, check_row, check_words, longest_row
+from nemo_aopsd.models.config_json import find_model_config, parse, read_model_config
+from nemo_aopsd.models.limits import check_limits, check_row, check_words
 
 
 def config(**objective):
@@ -50,7 +51,7 @@ def test_rows_longer_than_the_positions_are_refused_with_the_most(model):
     with pytest.raises(UserError, match=r"max_total_sequence_length is 512, but .* has 511 positions .* at most 511\."):
         check_limits(config(), model)
     with pytest.raises(UserError, match=r"smol\.gguf has 511 positions"):
-        check_row(config(), {"max_position_embeddings": 511}, "smol.gguf")
+        check_row(config(), parse({"max_position_embeddings": 511}, "smol.gguf"))
 
 
 @pytest.mark.parametrize(
@@ -66,4 +67,19 @@ def test_rows_longer_than_the_positions_are_refused_with_the_most(model):
     ],
 )
 def test_positions_that_are_stretched_are_left_to_whoever_loads_the_model(content, longest):
-    assert longest_row({"max_position_embeddings": 512} | content) == longest
+    assert parse({"max_position_embeddings": 512} | content, "here").longest_row == longest
+
+
+def test_a_file_that_is_no_json_object_is_told_by_its_place(model):
+    for content in ("[]", "{"):
+        (model / "config.json").write_text(content)
+        with pytest.raises(UserError, match=f"{model}/config.json"):
+            read_model_config(model / "config.json")
+    assert find_model_config("no/such_model") is None and find_model_config(str(model.parent)) is None
+
+
+def test_a_number_that_is_not_said_is_asked_for_by_name(model):
+    found = read_model_config(model / "config.json")
+    assert found.need("vocabulary") == 320
+    with pytest.raises(UserError, match=f"{model}/config.json: .* hidden"):
+        found.need("hidden")

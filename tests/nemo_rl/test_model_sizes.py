@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from nemo_aopsd.engines.nemo_rl.architecture import Architecture
 from nemo_aopsd.engines.nemo_rl.model_refusals import _best_first_stage, _divides, _indivisible
+from nemo_aopsd.models.config_json import ModelConfig
 
 transformer = pytest.importorskip("megatron.core.transformer", exc_type=(ImportError, OSError))
 
@@ -55,7 +55,7 @@ def test_heads_and_their_groups():
     for heads, groups, size in product((4, 6, 8, 12), (1, 2, 3, 4, 6), (1, 2, 3, 4, 6, 8)):
         if heads % groups:
             continue
-        model = Architecture("config.json", 1, heads, groups, {}, None, None, 0, None)
+        model = ModelConfig("config.json", heads=heads, key_heads=groups)
         refused = list(_indivisible("tp", size, {"attention heads": heads}, model, groups))
         try:
             transformer.TransformerConfig(

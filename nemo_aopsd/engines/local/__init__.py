@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.local.settings import read_settings
+from nemo_aopsd.models.config_json import parse
 from nemo_aopsd.models.limits import check_row, check_words
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def build(config: Config) -> LocalEngine:
     tokenizer = load_tokenizer(settings)
     causal_lm = load_model(settings)
     check_words(config, causal_lm.get_output_embeddings().weight.shape[0], str(settings.model))
-    check_row(config, causal_lm.config.to_dict(), str(settings.model))
+    check_row(config, parse(causal_lm.config.to_dict(), str(settings.model)))
     return LocalEngine(causal_lm, wrap_tokenizer(tokenizer, causal_lm), settings)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ from typing import Any
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_json
 from nemo_aopsd.models.limits import check_limits
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+_REMEDY = "Mend or download the model again."
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _check_model_directory(path: Path) -> None:
     config_file = path / "config.json"
     if not config_file.is_file():
         raise UserError(f"{path}: no config.json in it. Expected a Hugging Face causal language model directory.")
-    _check_json(config_file)
+    read_json(config_file, remedy=_REMEDY)
     if not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
         raise UserError(f"{path}: no weights (*.safetensors or *.bin) in it. Download or copy the model again.")
 
@@ -117,14 +118,5 @@ def _tokenizer_path(path: Path) -> Path:
             raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
         for file in found:
             if file.suffix == ".json":
-                _check_json(file)
+                read_json(file, remedy=_REMEDY)
     return path
-
-
-def _check_json(path: Path) -> None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: broken JSON: {error}. Mend or download the model again.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, got {type(content).__name__}. Download the model again.")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.engines.nemo_rl.config_tree import Tree
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
 from nemo_aopsd.engines.nemo_rl.stock_recipes import refuse_stock_recipe
 from nemo_aopsd.errors import UserError

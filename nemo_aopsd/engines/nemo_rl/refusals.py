@@ -2,7 +2,7 @@
 
 All that is wrong is listed at once: set-up takes minutes, and several of these faults would not stop a run but spoil
 it. Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`. Sizes: size_refusals.py, and those that
-the model decides: model_refusals.py. What is no config of AOPSD at all: stock_recipes.py.
+the model decides: model_refusals.py. What the doctor asks for as well: cluster/rules.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from nemo_aopsd.cluster.faults import Fault, Rule, must_be, shown
+from nemo_aopsd.cluster.rules import broken_sizes, environment_faults
+from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
 from nemo_aopsd.config.schema import CONTINUED
-from nemo_aopsd.engines.nemo_rl.config_tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
-from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be, shown
-from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
-from nemo_aopsd.engines.nemo_rl.size_refusals import SIZE_RULES, broken_sizes
+from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES, ModelRule
+from nemo_aopsd.engines.nemo_rl.size_refusals import SIZE_RULES
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.config_json import ModelConfig, find_model_config
 
 _NO_LIMIT = 1_000_000  # steps, in NeMo RL's own recipes
 TRACKERS = ("wandb", "swanlab", "tensorboard", "mlflow")
@@ -22,18 +25,24 @@ TRACKERS = ("wandb", "swanlab", "tensorboard", "mlflow")
 
 def find_faults(tree: Tree, environment: Mapping[str, str]) -> list[Fault]:
     """One for each setting that cannot stay, of the config and of the driver's environment."""
-    faults = [*broken_sizes(tree)]
-    for rule in (*_RULES, *SIZE_RULES, *MODEL_RULES):
-        faults += _apply(rule, tree)
-    return [*faults, *_environment_faults(tree, environment)]
+    faults: list[Fault] = [*broken_sizes(tree)]
+    rules: list[Rule] = [*_RULES, *SIZE_RULES]
+    name = tree["policy.model_name"]
+    try:
+        model = find_model_config(str(name), tree["policy.hf_config_overrides"])
+        if model:
+            rules += [_of(rule, model) for rule in MODEL_RULES]
+    except UserError as error:
+        remedy = "Download it again"
+        faults.append(Fault("policy.model_name", name, f"a config.json with one JSON object ({error})", remedy))
+    for rule in rules:
+        with suppress(Unreadable):  # a size that the rule needs is broken, which is listed
+            faults.extend(rule(tree))
+    return [*faults, *environment_faults(tree, environment)]
 
 
-def _apply(rule: Rule, tree: Tree) -> list[Fault]:
-    faults: list[Fault] = []
-    with suppress(Unreadable):  # `broken_sizes` lists it
-        for fault in rule(tree):
-            faults.append(fault)
-    return faults
+def _of(rule: ModelRule, model: ModelConfig) -> Rule:
+    return lambda tree: rule(tree, model)
 
 
 def _backend(tree: Tree) -> Iterator[Fault]:
@@ -187,25 +196,3 @@ _RULES: tuple[Rule, ...] = (
     _precision,
     _trackers,
 )
-
-
-def _environment_faults(tree: Tree, environment: Mapping[str, str]) -> Iterator[Fault]:
-    """NeMo RL gives all of the driver's environment to every worker (distributed/worker_groups.py)."""
-    sampler = tree[f"{VLLM}.env_vars"] or {}
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        for key, variables in ((name, environment), (f"{VLLM}.env_vars.{name}", sampler)):
-            value = str(variables.get(name, ""))
-            if "expandable_segments:true" in value.lower().replace(" ", ""):
-                yield Fault(
-                    key,
-                    value,
-                    "no expandable_segments: vLLM cannot sleep on such memory",
-                    f"Unset it; for the trainer alone use {MEGATRON}.env_vars",
-                )
-    if tree.uses_megatron and not environment.get("TORCH_CUDA_ARCH_LIST"):
-        yield Fault(
-            "TORCH_CUDA_ARCH_LIST",
-            environment.get("TORCH_CUDA_ARCH_LIST"),
-            "the GPUs' compute capability in the environment: the Megatron backend compiles for it",
-            "Run: export TORCH_CUDA_ARCH_LIST=9.0 (H100, H200)",
-        )

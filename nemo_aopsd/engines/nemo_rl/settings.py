@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from nemo_aopsd.cluster.tree import VLLM, Tree
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.engines.nemo_rl.architecture import find_architecture
-from nemo_aopsd.engines.nemo_rl.config_tree import VLLM, Tree
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.config_json import find_model_config
 from nemo_aopsd.models.limits import check_words
 
 
@@ -53,7 +53,7 @@ def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -
     faults = find_faults(tree, environment)
     if faults:
         raise UserError("config, for aopsd.engine=nemo_rl:\n" + "\n".join(f"- {fault}" for fault in faults))
-    if model := find_architecture(tree["policy.model_name"], tree["policy.hf_config_overrides"]):
+    if model := find_model_config(tree["policy.model_name"], tree["policy.hf_config_overrides"]):
         check_words(config, model.vocabulary, model.where)
     return Settings(
         backend="megatron" if tree.uses_megatron else "dtensor",

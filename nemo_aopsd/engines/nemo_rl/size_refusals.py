@@ -5,47 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from nemo_aopsd.engines.nemo_rl.config_tree import DTENSOR, MEGATRON, VLLM, Tree, is_size
-from nemo_aopsd.engines.nemo_rl.faults import Fault, Rule, must_be
-
-_SIZES = (
-    *("cluster.num_nodes", "cluster.gpus_per_node"),
-    *("policy.train_global_batch_size", "policy.train_micro_batch_size", "policy.logprob_batch_size"),
-    *("policy.make_sequence_length_divisible_by", "policy.max_total_sequence_length"),
-    *(
-        f"{VLLM}.{name}"
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size", "max_model_len")
-    ),
-)
-MEGATRON_SIZES = tuple(
-    f"{MEGATRON}.{name}_parallel_size"
-    for name in ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor")
-)
-_EXPERT_SIZES = MEGATRON_SIZES[1], *MEGATRON_SIZES[3:]  # experts have their own way through the same GPUs
-DTENSOR_SIZES = (f"{DTENSOR}.tensor_parallel_size", f"{DTENSOR}.context_parallel_size")
-
-
-def broken_sizes(tree: Tree) -> Iterator[Fault]:
-    budgets = [f"policy.{block}.{kind}_mb_tokens" for block in tree.token_budgets for kind in ("train", "logprob")]
-    for key in (*_SIZES, *(MEGATRON_SIZES if tree.uses_megatron else DTENSOR_SIZES), *budgets):
-        if not is_size(tree[key]):
-            yield Fault(key, tree[key], "a whole number of at least 1", f"Set {key}, as examples/configs does")
-
-
-def _gpus(tree: Tree) -> Iterator[Fault]:
-    sampler, sizes = tree.size(f"{VLLM}.tensor_parallel_size"), tree.model_parallel_sizes
-    groups = {"trainer": sizes, "sampler": {f"{VLLM}.tensor_parallel_size": sampler}}
-    if tree.uses_megatron:
-        groups["experts"] = {key: tree.size(key) for key in _EXPERT_SIZES}
-    for name, group in groups.items():
-        if tree.num_gpus % prod(group.values()):
-            listed = " x ".join(f"{key} {size}" for key, size in group.items())
-            yield Fault(
-                "cluster.gpus_per_node",
-                tree["cluster.gpus_per_node"],
-                f"all nodes' GPUs to be a multiple of {prod(group.values())}, for the {name} ({listed})",
-                "Change cluster.gpus_per_node, cluster.num_nodes or these sizes",
-            )
+from nemo_aopsd.cluster.faults import Fault, Rule, must_be
+from nemo_aopsd.cluster.rules import gpu_faults
+from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree, is_size
+from nemo_aopsd.engines.nemo_rl.model_refusals import FIRST, LAST
 
 
 def _sequence_parallel(tree: Tree) -> Iterator[Fault]:
@@ -58,6 +21,20 @@ def _sequence_parallel(tree: Tree) -> Iterator[Fault]:
         yield must_be(tree, key, True, "Megatron trains experts under tensor parallelism with it only")
 
 
+def _stage_keys(tree: Tree) -> Iterator[Fault]:
+    """Megatron's other ways to cut a pipeline, and what is no number of layers."""
+    if not tree.uses_megatron:
+        return
+    splits = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+    for name in (*splits, "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size"):
+        if tree[f"{MEGATRON}.{name}"]:
+            why = "NeMo RL v0.7.0 does not hand it to Megatron, which would cut the pipeline evenly all the same"
+            yield must_be(tree, f"{MEGATRON}.{name}", None, why, f"{FIRST} or {LAST}")
+    for key in (FIRST, LAST):
+        if tree[key] is not None and not is_size(tree[key]):
+            yield Fault(key, tree[key], "null, or a whole number of at least 1", f"Set {key}=null")
+
+
 def _batch(tree: Tree) -> Iterator[Fault]:
     key, batch = "policy.train_global_batch_size", tree.size("policy.train_global_batch_size")
     rollouts = tree["aopsd.num_prompts_per_step"] * tree["aopsd.num_generations_per_prompt"]
@@ -66,7 +43,7 @@ def _batch(tree: Tree) -> Iterator[Fault]:
         yield must_be(tree, key, rollouts, why)
     model_size, micro = prod(tree.model_parallel_sizes.values()), tree.size("policy.train_micro_batch_size")
     if tree.num_gpus % model_size:
-        return  # `_gpus` lists it
+        return  # `gpu_faults` lists it
     copies = tree.num_gpus // model_size
     if batch % (copies if tree.token_budgets else copies * micro):
         by_number = "" if tree.token_budgets else f" x policy.train_micro_batch_size {micro}"
@@ -122,4 +99,13 @@ def _accuracy(tree: Tree) -> Iterator[Fault]:
         yield must_be(tree, key, train, why)
 
 
-SIZE_RULES: tuple[Rule, ...] = (_gpus, _sequence_parallel, _batch, _lengths, _padding, _packing, _accuracy)
+SIZE_RULES: tuple[Rule, ...] = (
+    gpu_faults,
+    _sequence_parallel,
+    _batch,
+    _lengths,
+    _padding,
+    _packing,
+    _accuracy,
+    _stage_keys,
+)

@@ -5,7 +5,7 @@ Blocks of other scripts of NeMo RL's are no reason: a config of AOPSD may build 
 
 from __future__ import annotations
 
-from nemo_aopsd.engines.nemo_rl.config_tree import Tree
+from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.errors import UserError
 
 

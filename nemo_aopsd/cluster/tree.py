@@ -1,4 +1,4 @@
-"""The resolved config as the rules of this engine read it: by dotted key, with the sizes that several of them need."""
+"""The resolved config of a cluster run by dotted key, with the sizes that several rules need."""
 
 from __future__ import annotations
 

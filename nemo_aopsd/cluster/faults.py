@@ -1,4 +1,4 @@
-"""A setting with which this engine could not work, and how it is told."""
+"""A setting with which the cluster engine could not work, and how it is told."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_aopsd.engines.nemo_rl.config_tree import Tree
+from nemo_aopsd.cluster.tree import Tree
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One setting that cannot stay. `key` is dotted, or names an environment variable; texts have no full stop."""
+    """A setting that cannot stay. `key` is dotted, or names an environment variable. Texts have no final full stop."""
 
     key: str
     found: Any
