@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -21,7 +22,7 @@ BLUE, ORANGE, TEAL, PURPLE, GREY, GOLD = "#3b7dc4", "#d9701e", "#159b84", "#9467
 
 _PIXELS_PER_POINT = 1.2  # on the page
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "aopsd",
     "text.parse_math": False,  # a dollar sign is a dollar sign
@@ -73,7 +74,9 @@ def to_inline_svg(document: str, name: str, label: str) -> str:
     """An SVG document as an element for an HTML page: scalable, themed, its ids led by `name`, described by `label`."""
     body = document[document.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    view_box = re.search(r'viewBox="([^"]+)"', body)[1]
+    found = re.search(r'viewBox="([^"]+)"', body)
+    assert found, "matplotlib writes a viewBox"
+    view_box = found[1]
     body = re.sub(r"^<svg[^>]*>", "", body)
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = re.sub(r'xlink:href="#', f'href="#{name}-', body)

@@ -40,7 +40,7 @@ def gaps(
 ) -> None:
     """Share of tokens against share of |gap|, by threshold and sign (Figure 1b)."""
     from nemo_aopsd.analysis.diagnostics.gaps import THRESHOLDS, diagnose_gaps
-    from nemo_aopsd.analysis.diagnostics.records_of import Steps
+    from nemo_aopsd.analysis.diagnostics.steps import Steps
 
     _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
 
@@ -63,11 +63,12 @@ def continuations(
 ) -> None:
     """Correction cues and references to the private context in the teacher's continuations, by k (Table 1)."""
     from nemo_aopsd.analysis.diagnostics.continuations import diagnose_continuations, load_decoder
-    from nemo_aopsd.analysis.diagnostics.records_of import Steps, open_run
+    from nemo_aopsd.analysis.diagnostics.steps import Steps
+    from nemo_aopsd.run.reader import read_run
 
     result = diagnose_continuations(
         run,
-        decode=load_decoder(open_run(run), tokenizer) if tokenizer else None,
+        decode=load_decoder(read_run(run).config, tokenizer) if tokenizer else None,
         patterns=patterns or (),
         threshold=threshold,
         steps=Steps(first_step, last_step),
@@ -86,7 +87,7 @@ def progress(
 ) -> None:
     """Progress r against the final answer, and how often the judge's verdict could not be read."""
     from nemo_aopsd.analysis.diagnostics.progress import diagnose_progress
-    from nemo_aopsd.analysis.diagnostics.records_of import Steps
+    from nemo_aopsd.analysis.diagnostics.steps import Steps
 
     _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
 
@@ -116,10 +117,10 @@ def teacher(
     from dataclasses import replace
 
     from nemo_aopsd import engines
-    from nemo_aopsd.analysis.diagnostics.records_of import open_run
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
+    from nemo_aopsd.run.reader import read_run
 
-    config = open_run(run)
+    config = read_run(run).config
     if max_new_tokens:
         evaluation = replace(config.aopsd.evaluation, max_new_tokens=max_new_tokens)
         config = replace(config, aopsd=replace(config.aopsd, evaluation=evaluation))
@@ -129,7 +130,7 @@ def teacher(
         summary = evaluate_teacher(plan, kind, config, engine)
         correct, total = sum(summary["correct_per_problem"].values()), summary["num_problems"] * plan.num_samples
         typer.echo(f"context {kind}: {correct} of {total} right, {summary['num_problems']} problems")
-    typer.echo(f"{plan.num_left_out} problems left out for want of a context; samples in {plan.folder}")
+    typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
 
 
 @diagnose_app.command(epilog="Example: aopsd diagnose utility runs/solution runs/plan runs/frontier --k 8")

@@ -234,17 +234,17 @@ def test_what_utility_lacks_is_named(tmp_path):
     with pytest.raises(UserError, match="share no set of problems: 2 in one only"):
         diagnose_utility([run])
     summary(run / "eval/epoch_002.json", {"c": 1, "d": 5}, 4)
-    with pytest.raises(UserError, match="more correct samples than `num_samples` 4"):
+    with pytest.raises(UserError, match=r"`correct_per_problem`.*`num_samples` 4"):
         diagnose_utility([run])
     (run / "eval/epoch_002.json").write_text('{"num_samples": 4}')
-    with pytest.raises(UserError, match="`correct_per_problem` must be of type dict, got nothing"):
+    with pytest.raises(UserError, match=r"epoch_002\.json: `correct_per_problem`"):
         diagnose_utility([run])
     (run / "eval/epoch_002.json").write_text("{")
-    with pytest.raises(UserError, match=r"epoch_002\.json: broken JSON"):
+    with pytest.raises(UserError, match=r"epoch_002\.json: .*JSON"):
         diagnose_utility([run])
     place = run / "diagnostics/teacher"
     summary(place / "other_x2/none.json", {"a": 0}, 2)  # not finished, so no second choice
-    with pytest.raises(UserError, match=r"epoch_002\.json: broken JSON"):
+    with pytest.raises(UserError, match=r"epoch_002\.json: .*JSON"):
         diagnose_utility([run])
     summary(place / "other_x2/solution.json", {"a": 0}, 2)
     with pytest.raises(UserError, match="several teacher evaluations: held_x2, other_x2"):
@@ -272,7 +272,7 @@ def test_teacher_and_utility_as_commands(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "pick", lambda config: Module)
     runner = CliRunner()
     said = runner.invoke(diagnose_app, ["teacher", str(run), "--max-new-tokens", "1000"], catch_exceptions=False).output
-    assert "context dag_frontier: 15 of 15 right, 5 problems" in said and "1 problems left out" in said
+    assert "context dag_frontier: 15 of 15 right, 5 problems" in said and "1 problems lack" in said
     name = next(path.name for path in (run / "diagnostics/teacher").glob("held_*_x3"))
     settings = json.loads((run / "diagnostics/teacher" / name / "dag_frontier.settings.json").read_text())
     assert settings["max_new_tokens"] == 1000

@@ -154,11 +154,11 @@ def test_table_1_without_an_event(bare):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "broken JSON"),
-        ("{}", "`tables` must be"),
+        ("{", "JSON"),
+        ("{}", "`tables`"),
         (continuations([], "All"), "no table of events with gap > 0"),
-        (continuations([{"k": 2}]), "`events` must be"),
-        (continuations([intent(2, None, 1)]), "`correction cues` must be"),
+        (continuations([{"k": 2}]), "events`"),
+        (continuations([intent(2, None, 1)]), "correction cues`"),
     ],
 )
 def test_broken_diagnostics_are_named(bare, content, message):

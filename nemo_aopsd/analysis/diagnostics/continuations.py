@@ -17,13 +17,13 @@ from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
 from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end, load_patterns
-from nemo_aopsd.analysis.diagnostics.records_of import ALL_STEPS, Record, Steps, open_run, read_rollouts
-from nemo_aopsd.analysis.report.fields import check_fields
+from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run.reader import Run, read_run
+from nemo_aopsd.run.record_types import Probe
 from nemo_aopsd.types import Tokens
 
-PROBE = {"position": int, "gap": int | float, "anchor": int, "anchor_text": str, "suffix": list}
 GROUPS = {
     "gap > 0: the student's token kept, as in the paper": lambda event: event.positive,
     "gap < 0: from the teacher's own token": lambda event: not event.positive,
@@ -43,6 +43,11 @@ class Event:
     tokens: Tokens  # anchor and suffix
     first: dict[str, int | None]
 
+    def has(self, kind: str, k: int) -> bool:
+        """Does it count within the first k tokens?"""
+        at = self.first[kind]
+        return at is not None and at <= k
+
 
 def diagnose_continuations(
     run: Path,
@@ -56,7 +61,8 @@ def diagnose_continuations(
 
     Raises UserError if the run has no probe, or `threshold` is below the one that it probed at.
     """
-    config = open_run(run)
+    source = read_run(run)
+    config = source.config
     probes = config.aopsd.probes
     if config.aopsd.weighting != "continuation":
         raise UserError(
@@ -72,7 +78,7 @@ def diagnose_continuations(
     known = load_patterns(config.aopsd.prompts, patterns)
     decode = decode or load_decoder(config)
     counts = {"rollouts": 0, "probes": 0}
-    events = list(_events(run, steps, threshold, probes.length, known, decode, counts))
+    events = list(_events(source, steps, threshold, probes.length, known, decode, counts))
     if not events:
         raise UserError(
             f"{run}: {counts['rollouts']} rollouts with {counts['probes']} probes, none with |gap| >= {threshold:g}. "
@@ -127,27 +133,21 @@ def first_k(text: str, ends: Sequence[int], end: int | None) -> int | None:
 
 
 def _events(
-    run: Path, steps: Steps, threshold: float, length: int, known: Patterns, decode: Decode, counts: dict[str, int]
+    run: Run, steps: Steps, threshold: float, length: int, known: Patterns, decode: Decode, counts: dict[str, int]
 ) -> Iterator[Event]:
-    for where, record in read_rollouts(run, {"probes": list}, steps):
+    for rollout in read_rollouts(run, steps):
         counts["rollouts"] += 1
         free = 0  # the first position after the last event's window
-        for probe in _sorted_probes(record, where):
+        for probe in sorted(rollout.probes, key=lambda probe: probe.position):
             counts["probes"] += 1
-            if abs(probe["gap"]) < threshold or probe["position"] < free:
+            if abs(probe.gap) < threshold or probe.position < free:
                 continue
-            free = probe["position"] + length
-            yield _event(record["problem_id"], probe, known, decode, where)
+            free = probe.position + length
+            yield _event(rollout.problem_id, probe, known, decode, rollout.where)
 
 
-def _sorted_probes(record: Record, where: str) -> list[Record]:
-    for probe in record["probes"]:
-        check_fields(probe, PROBE, f"{where}: a probe")
-    return sorted(record["probes"], key=lambda probe: probe["position"])
-
-
-def _event(problem: str, probe: Record, known: Patterns, decode: Decode, where: str) -> Event:
-    tokens = [probe["anchor"], *probe["suffix"]]
+def _event(problem: str, probe: Probe, known: Patterns, decode: Decode, where: str) -> Event:
+    tokens = [probe.anchor, *probe.suffix]
     _check_tokenizer(probe, decode, where)
     text = decode(tokens)
     ends = None
@@ -157,15 +157,17 @@ def _event(problem: str, probe: Record, known: Patterns, decode: Decode, where: 
         if end is not None and ends is None:  # few continuations need it
             ends = [len(decode(tokens[:k]).rstrip("\ufffd")) for k in range(1, len(tokens) + 1)]
         first[kind] = first_k(text, ends or [], end)
-    return Event(problem, probe["gap"] > 0, tokens, first)
+    return Event(problem, probe.gap > 0, tokens, first)
 
 
-def _check_tokenizer(probe: Record, decode: Decode, where: str) -> None:
+def _check_tokenizer(probe: Probe, decode: Decode, where: str) -> None:
     """The run noted the anchor's text; special tokens, which decode to nothing, prove nothing."""
-    found = decode([probe["anchor"]])
-    if found and found.strip() != probe["anchor_text"].strip():
+    if probe.anchor_text is None:
+        raise UserError(f"{where}: `anchor_text` of a probe is missing, so no tokenizer can be checked.")
+    found = decode([probe.anchor])
+    if found and found.strip() != probe.anchor_text.strip():
         raise UserError(
-            f"{where}: token {probe['anchor']} is {probe['anchor_text']!r} in the run, {found!r} with this tokenizer. "
+            f"{where}: token {probe.anchor} is {probe.anchor_text!r} in the run, {found!r} with this tokenizer. "
             "Name the run's own: --tokenizer DIR."
         )
 
@@ -175,7 +177,7 @@ def _rows(events: Sequence[Event], length: int, decode: Decode) -> list[dict]:
         return []
     sums: dict[str, np.ndarray] = {}
     for event in events:
-        counted = [event.first[kind] is not None and event.first[kind] <= k for kind in KINDS for k in _ks(length)]
+        counted = [event.has(kind, k) for kind in KINDS for k in _ks(length)]
         sums[event.problem] = sums.get(event.problem, 0) + np.array([1, *counted], dtype=float)
     shares = iter(estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1])))
     by_kind = {kind: [next(shares) for _ in _ks(length)] for kind in KINDS}
@@ -189,7 +191,7 @@ def _rows(events: Sequence[Event], length: int, decode: Decode) -> list[dict]:
 def _cells(events: Sequence[Event], kind: str, k: int, share: Estimate, decode: Decode) -> dict:
     new = [event for event in events if event.first[kind] == k]
     return {
-        HEADS[kind]: sum(event.first[kind] is not None and event.first[kind] <= k for event in events),
+        HEADS[kind]: sum(event.has(kind, k) for event in events),
         f"share of events, {kind}": share,
         f"first at this k, {kind}": decode(new[0].tokens[:k]).strip() if new else "",
     }

@@ -11,13 +11,14 @@ import numpy as np
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, percent
-from nemo_aopsd.analysis.diagnostics.records_of import ALL_STEPS, Record, Steps, gaps_of, open_run, read_rollouts
+from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
+from nemo_aopsd.analysis.gap_mass import GapMass, above
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run.reader import read_run
+from nemo_aopsd.run.record_types import Rollout
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0)  # nats
 PAPER = {1.0: "3.08 % / 51.78 %", 2.0: "1.15 % / 34.07 %"}  # tokens / mass, sec:obs-solver-teacher
-FIELDS = {"response": list, "dropped": bool, "student_logprobs": list | None, "teacher_logprobs": list | None}
-EDGES = np.unique(np.concatenate([np.linspace(0, 10, 201), THRESHOLDS]))  # of the curves, nats
 
 
 @dataclass
@@ -26,15 +27,15 @@ class GapSums:
 
     thresholds: Sequence[float]
     by_problem: dict[str, np.ndarray] = field(default_factory=dict)  # [1 + thresholds, 2 signs, (tokens, mass)]
-    tokens: np.ndarray = field(default_factory=lambda: np.zeros(len(EDGES)))
-    mass: np.ndarray = field(default_factory=lambda: np.zeros((2, len(EDGES))))  # positive, negative
+    positive: GapMass = field(default_factory=lambda: GapMass(THRESHOLDS))  # for the curves
+    negative: GapMass = field(default_factory=lambda: GapMass(THRESHOLDS))
     num_rollouts: int = 0
     num_dropped: int = 0
 
-    def add(self, record: Record, where: str) -> None:
+    def add(self, rollout: Rollout) -> None:
         """Take one rollout."""
         self.num_rollouts += 1
-        gaps = gaps_of(record, where)
+        gaps = rollout.gaps()
         if gaps is None:
             self.num_dropped += 1
             return
@@ -43,11 +44,9 @@ class GapSums:
         reached = np.stack([size >= threshold for threshold in (0.0, *self.thresholds)])
         kept = reached[:, None] & signs  # [1 + thresholds, 2, T]
         sums = np.stack([kept.sum(axis=2), (kept * size).sum(axis=2)], axis=2)
-        self.by_problem[record["problem_id"]] = self.by_problem.get(record["problem_id"], 0) + sums
-        bins = np.searchsorted(EDGES, size, side="right") - 1
-        self.tokens += np.bincount(bins, minlength=len(EDGES))
-        for side in (0, 1):
-            self.mass[side] += np.bincount(bins, weights=size * signs[side], minlength=len(EDGES))
+        self.by_problem[rollout.problem_id] = self.by_problem.get(rollout.problem_id, 0) + sums
+        self.positive.add(gaps[signs[0]])
+        self.negative.add(gaps[signs[1]])
 
 
 def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: Steps = ALL_STEPS) -> Result:
@@ -55,11 +54,11 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     thresholds = sorted(set(thresholds))
     if not thresholds or thresholds[0] <= 0:
         raise UserError(f"thresholds {thresholds}: each must be above 0 nats. Choose others.")
-    config = open_run(run)
-    sums = GapSums(thresholds)
-    for where, record in read_rollouts(run, FIELDS, steps):
-        sums.add(record, where)
-    num_tokens = int(sums.tokens.sum())
+    source = read_run(run)
+    config, sums = source.config, GapSums(thresholds)
+    for rollout in read_rollouts(source, steps):
+        sums.add(rollout)
+    num_tokens = int(sums.positive.tokens.sum() + sums.negative.tokens.sum())
     if not num_tokens:
         raise UserError(
             f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} have no gap: "
@@ -71,7 +70,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
         "response count, of cut-off ones too.",
         "`paper` has the published shares (tokens / mass) of Qwen3-4B-Instruct-2507 before training, on other data.",
     ]
-    if not sums.mass.sum():
+    if not sums.positive.mass.sum() + sums.negative.mass.sum():
         notes.append("Every gap is 0, so shares of the sum are undefined: teacher and student read the same here.")
     return Result(
         name="gaps",
@@ -92,7 +91,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
 def _rows(sums: GapSums) -> list[dict]:
     flat = {problem: values.ravel() for problem, values in sums.by_problem.items()}
     shape = next(iter(sums.by_problem.values())).shape
-    total = sum(sums.by_problem.values())
+    total = np.sum([*sums.by_problem.values()], axis=0)
 
     def shares(totals: np.ndarray) -> np.ndarray:
         cells = totals.reshape(-1, *shape)
@@ -103,30 +102,33 @@ def _rows(sums: GapSums) -> list[dict]:
     rows = []
     for index, threshold in enumerate(sums.thresholds, start=1):
         for side, sign in enumerate(("any", "positive", "negative")):
-            row = {"|gap| at least": threshold, "sign": sign, "share of tokens": next(found)}
-            row["share of |gap|"] = next(found)
-            row["tokens"] = int(total[index, :, 0].sum() if sign == "any" else total[index, side - 1, 0])
-            row["paper"] = PAPER.get(threshold, "") if sign == "any" else ""
-            rows.append(row)
+            rows.append(
+                {
+                    "|gap| at least": threshold,
+                    "sign": sign,
+                    "share of tokens": next(found),
+                    "share of |gap|": next(found),
+                    "tokens": int(total[index, :, 0].sum() if sign == "any" else total[index, side - 1, 0]),
+                    "paper": PAPER.get(threshold, "") if sign == "any" else "",
+                }
+            )
     return rows
 
 
 def _figure(sums: GapSums, marks: Sequence[float]) -> str:
-    def above(values: np.ndarray, total: float) -> np.ndarray:
-        return np.cumsum(values[::-1])[::-1] / total
-
-    tokens, mass = sums.tokens.sum(), sums.mass.sum()
+    tokens, mass = sums.positive.tokens + sums.negative.tokens, sums.positive.mass + sums.negative.mass
+    edges, token_shares, total = sums.positive.edges, above(tokens) / tokens.sum(), mass.sum()
     with drawing(6.4, 4.0) as (figure, axes):
-        axes.plot(EDGES, above(sums.tokens, tokens), color=svg.BLUE, linestyle=(0, (5, 1.5)), label="tokens")
+        axes.plot(edges, token_shares, color=svg.BLUE, linestyle=(0, (5, 1.5)), label="tokens")
         said = []
-        if mass:
-            whole = above(sums.mass.sum(axis=0), mass)
-            axes.plot(EDGES, whole, color=svg.ORANGE, label="sum of |gap|")
-            axes.plot(EDGES, above(sums.mass[0], mass), color=svg.TEAL, linewidth=1.1, label="of it, gap > 0")
-            axes.plot(EDGES, above(sums.mass[1], mass), color=svg.PURPLE, linewidth=1.1, label="of it, gap < 0")
+        if total:
+            whole = above(mass) / total
+            axes.plot(edges, whole, color=svg.ORANGE, label="sum of |gap|")
+            axes.plot(edges, above(sums.positive.mass) / total, color=svg.TEAL, linewidth=1.1, label="of it, gap > 0")
+            axes.plot(edges, above(sums.negative.mass) / total, color=svg.PURPLE, linewidth=1.1, label="of it, gap < 0")
             for mark in marks:
-                at = int(np.searchsorted(EDGES, mark))
-                shares = percent(above(sums.tokens, tokens)[at]), percent(whole[at])
+                at = int(np.searchsorted(edges, mark))
+                shares = percent(token_shares[at]), percent(whole[at])
                 said.append(f"≥ {mark:g}: {shares[0]} of tokens, {shares[1]} of the sum")
         for mark in marks:
             axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")

@@ -34,7 +34,9 @@ class Estimate:
     is_share: bool = True
 
 
-def estimate(sums: Mapping[str, Sequence[float]], statistic: Statistic, *, is_share: bool = True) -> list[Estimate]:
+def estimate(
+    sums: Mapping[str, Sequence[float] | np.ndarray], statistic: Statistic, *, is_share: bool = True
+) -> list[Estimate]:
     """Estimates of every entry of `statistic`, which maps totals [R, M] to values [R, N], NaN where undefined.
 
     `sums` holds M sums a problem. Resamples in which an entry is undefined are left out of its interval. `is_share`:

@@ -10,17 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, share
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
 from nemo_aopsd.analysis.diagnostics.patterns import Compiled
-from nemo_aopsd.analysis.diagnostics.records_of import open_run, read_rollouts
-from nemo_aopsd.analysis.report.fields import check_fields
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_json, read_jsonl
+from nemo_aopsd.files import read_json, read_lines
 from nemo_aopsd.method.leaks import leak_patterns
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import Run, parse, read_run
 
 NUM_GROUPS = 24  # of steps, in the figure
 NUM_PHRASES = 10  # in the table
@@ -32,14 +33,20 @@ class Group:
     """Outputs of one kind: how many, and how many mention the context, by problem."""
 
     name: str
-    steps: tuple[int, int] | None  # first and last update before or during these outputs; None: not known
-    outputs: Counter = field(default_factory=Counter)
-    hits: Counter = field(default_factory=Counter)
+    first: int | None  # update before or during these outputs; None: not known
+    last: int | None
+    outputs: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
 
     def add(self, problem: str, phrases: Sequence[str]) -> None:
         """Take one output and the phrases that were found in it."""
         self.outputs[problem] += 1
         self.hits[problem] += bool(phrases)
+
+    @property
+    def step(self) -> float | None:
+        """Where it stands in a figure by step."""
+        return None if self.first is None or self.last is None else (self.first + self.last) / 2
 
     @property
     def rate(self) -> Estimate:
@@ -49,10 +56,11 @@ class Group:
 
 def diagnose_leaks(run: Path) -> Result:
     """Leak rates of training rollouts and evaluation samples. Raises UserError if the run holds neither."""
-    config = open_run(run)
+    source = read_run(run)
+    config = source.config
     patterns = leak_patterns(config.aopsd.prompts)
     phrases: Counter[str] = Counter()
-    by_step = list(_of_rollouts(run, patterns, phrases))
+    by_step = list(_of_rollouts(source, patterns, phrases))
     left_out: list[str] = []
     evaluations = list(_of_evaluations(run, patterns, phrases, by_step, left_out))
     if not by_step and not evaluations:
@@ -87,36 +95,38 @@ def diagnose_leaks(run: Path) -> Result:
     )
 
 
-def _of_rollouts(run: Path, patterns: Compiled, phrases: Counter[str]) -> Iterator[tuple[int, Group]]:
+def _of_rollouts(run: Run, patterns: Compiled, phrases: Counter[str]) -> Iterator[tuple[int, Group]]:
     """`(epoch, group)` of each step; nothing for a run that has only evaluations."""
-    if not any((run / "rollouts").glob("step_[0-9]*.jsonl")):
-        return
-    group, key = None, None
-    for _, record in read_rollouts(run, {"response_text": str}):
-        if key != (record["epoch"], record["step"]):
-            if group:
-                yield key[0], group
-            key, step = (record["epoch"], record["step"]), record["step"]
-            group = Group(f"step {step}", (step, step))
-        group.add(record["problem_id"], _found(record["response_text"], patterns, phrases))
-    yield key[0], group
+    for (epoch, step), rollouts in groupby(run.rollouts(), key=lambda rollout: (rollout.epoch, rollout.step)):
+        group = Group(f"step {step}", step, step)
+        for rollout in rollouts:
+            group.add(rollout.problem_id, _found(rollout.response_text, patterns, phrases))
+        yield epoch, group
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What is read of a sample of an evaluation."""
+
+    problem_id: str
+    response_text: str
 
 
 def _of_evaluations(
     run: Path, patterns: Compiled, phrases: Counter[str], by_step: list[tuple[int, Group]], left_out: list[str]
 ) -> Iterator[Group]:
-    for file in sorted((run / "eval").rglob("*.jsonl")):
+    for file in sorted((run / layout.EVALUATIONS).rglob("*.jsonl")):
         if not (_EPOCH.fullmatch(file.stem) or file.with_suffix(".settings.json").exists()):
             continue  # no samples: the log of calls, say
         name = str(file.relative_to(run).with_suffix(""))
-        if not (file.with_suffix(".json").exists() or file.with_name("results.json").exists()):
+        if not (file.with_suffix(".json").exists() or file.with_name(layout.RESULTS).exists()):
             left_out.append(name)  # the summary comes last
             continue
         step = _step_of(file, by_step)
-        group = Group(name, None if step is None else (step, step))
-        for where, line in read_jsonl(file):
-            check_fields(line, {"problem_id": str, "response_text": str}, where)
-            group.add(line["problem_id"], _found(line["response_text"], patterns, phrases))
+        group = Group(name, step, step)
+        for where, line in read_lines(file):
+            sample = parse(_Sample, line, where)
+            group.add(sample.problem_id, _found(sample.response_text, patterns, phrases))
         if group.outputs:
             yield group
 
@@ -132,7 +142,7 @@ def _step_of(file: Path, by_step: list[tuple[int, Group]]) -> int | None:
     if match is None:
         return None
     epoch = int(match[1])
-    before = [group.steps[1] for of_epoch, group in by_step if of_epoch < epoch]
+    before = [group.last for of_epoch, group in by_step if group.last is not None and of_epoch < epoch]
     return 0 if epoch == 0 else max(before, default=None)
 
 
@@ -157,7 +167,7 @@ def _merge_steps(by_step: Sequence[tuple[int, Group]]) -> list[Group]:
 
 
 def _merge(name: str, groups: Sequence[Group]) -> Group:
-    merged = Group(name, (groups[0].steps[0], groups[-1].steps[1]))
+    merged = Group(name, groups[0].first, groups[-1].last)
     for group in groups:
         merged.outputs += group.outputs
         merged.hits += group.hits
@@ -165,7 +175,7 @@ def _merge(name: str, groups: Sequence[Group]) -> Group:
 
 
 def _row(group: Group) -> dict:
-    first, last = group.steps or (None, None)
+    first, last = group.first, group.last
     return {
         "outputs": group.name,
         "steps": "unknown" if first is None else str(first) if first == last else f"{first} to {last}",
@@ -185,7 +195,7 @@ def _phrase_rows(phrases: Counter[str]) -> list[dict]:
 
 def _figure(training: Sequence[Group], evaluations: Sequence[Group]) -> str:
     with drawing(6.4, 3.6) as (figure, axes):
-        placed = [group for group in evaluations if group.steps is not None]
+        placed = [group for group in evaluations if group.step is not None]
         for groups, color, marker, label in (
             (training, svg.BLUE, "o", "training rollouts"),
             (placed, svg.ORANGE, "D", "evaluation samples"),
@@ -193,7 +203,7 @@ def _figure(training: Sequence[Group], evaluations: Sequence[Group]) -> str:
             rates = [group.rate for group in groups]
             if rates:
                 axes.errorbar(
-                    [sum(group.steps) / 2 for group in groups],
+                    [group.step for group in groups],
                     [rate.value for rate in rates],
                     yerr=error_bars(rates),
                     color=color,

@@ -93,9 +93,11 @@ def drawing(width: float, height: float) -> Iterator[tuple[Figure, Any]]:
 
 def error_bars(estimates: Sequence[Estimate]) -> list[list[float]] | None:
     """Lengths below and above each value, for matplotlib; None if one has no interval."""
-    if any(one.low is None or one.high is None for one in estimates):
+    ends = [(one.value, one.low, one.high) for one in estimates]
+    known = [(at, low, high) for at, low, high in ends if at is not None and low is not None and high is not None]
+    if len(known) < len(ends):
         return None
-    return [[max(0.0, one.value - one.low) for one in estimates], [max(0.0, one.high - one.value) for one in estimates]]
+    return [[max(0.0, at - low) for at, low, _ in known], [max(0.0, high - at) for at, _, high in known]]
 
 
 def _markdown_table(rows: Sequence[Mapping[str, Cell]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,13 @@ import numpy as np
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio, share
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
-from nemo_aopsd.analysis.diagnostics.records_of import ALL_STEPS, Record, Steps, open_run, read_rollouts
+from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import grade
+from nemo_aopsd.run.reader import read_run
+from nemo_aopsd.run.record_types import Rollout
 
-FIELDS = {
-    **{"response_text": str, "progress": int | float | None},
-    **{"judge_failed": bool | None, "judge_cut": bool | None},
-}
 # Bins of r; nothing and everything reached are atoms of their own.
 BINS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "r = 0": lambda r: r == 0,
@@ -54,12 +53,13 @@ def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = AL
 
     Raises UserError if the run judged nothing, or a rollout's problem is not in the file.
     """
-    config = open_run(run)
+    source = read_run(run)
+    config = source.config
     file = problems or Path(config.data["train"]["data_path"])
     answers = {problem.id: problem.answer for problem in load_problems(file)}
     tally = _Tally()
-    for where, record in read_rollouts(run, FIELDS, steps):
-        _add(tally, record, where, answers, file)
+    for rollout in read_rollouts(source, steps):
+        _add(tally, rollout, answers, file)
     if not tally.judged:
         raise UserError(
             f"{run}: none of {tally.num_rollouts} rollouts was judged (context {config.aopsd.context.kind}, curriculum "
@@ -106,30 +106,31 @@ def agreement(read: Sequence[Judged]) -> list[dict]:
 _MEASURES = ("point-biserial correlation", "AUC")
 
 
-def _add(tally: _Tally, record: Record, where: str, answers: dict[str, str], file: Path) -> None:
+def _add(tally: _Tally, rollout: Rollout, answers: dict[str, str], file: Path) -> None:
     tally.num_rollouts += 1
-    failed = record["judge_failed"]
+    problem, failed, progress = rollout.problem_id, rollout.judge_failed, rollout.progress
     if failed is None:
         return
-    if record["problem_id"] not in answers:
-        raise UserError(f"{where}: problem {record['problem_id']!r} is not in {file}. Name its file: --problems FILE.")
-    if (record["progress"] is None) != failed:
-        raise UserError(f"{where}: `progress` {record['progress']} with `judge_failed` {failed}. Restore the file.")
-    graded = grade(record["response_text"], answers[record["problem_id"]])
+    if problem not in answers:
+        raise UserError(f"{rollout.where}: problem {problem!r} is not in {file}. Name its file: --problems FILE.")
+    if (progress is None) != failed:
+        raise UserError(f"{rollout.where}: `progress` {progress} with `judge_failed` {failed}. Restore the file.")
+    graded = grade(rollout.response_text, answers[problem])
     tally.num_ungradable += graded.reason not in ("correct", "wrong", "no_answer")
-    progress = None if failed else float(record["progress"])
-    tally.judged.append(
-        Judged(record["problem_id"], record["epoch"], progress, graded.correct, bool(record["judge_cut"]))
-    )
+    tally.judged.append(Judged(problem, rollout.epoch, progress, graded.correct, bool(rollout.judge_cut)))
+
+
+def _progress(read: Sequence[Judged]) -> np.ndarray:
+    return np.array([one.progress for one in read], dtype=float)
 
 
 def _by_level(read: Sequence[Judged]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The values of r, ascending, [L]; and by problem how many responses had each, [wrong L, then correct L]."""
-    levels = np.unique([one.progress for one in read])
+    levels, places = np.unique(_progress(read), return_inverse=True)
     sums: dict[str, np.ndarray] = {}
-    for one in read:
+    for one, place in zip(read, places, strict=True):
         counts = sums.setdefault(one.problem, np.zeros(2 * len(levels)))
-        counts[np.searchsorted(levels, one.progress) + one.correct * len(levels)] += 1
+        counts[place + one.correct * len(levels)] += 1
     return levels, sums
 
 
@@ -147,8 +148,8 @@ def _agreement(totals: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _bin_rows(judged: Sequence[Judged], read: Sequence[Judged]) -> list[dict]:
-    progress = np.array([one.progress for one in read], dtype=float)
-    members = {name: [read[i] for i in np.flatnonzero(within(progress))] for name, within in BINS.items()}
+    progress = _progress(read)
+    members = {name: list(compress(read, within(progress))) for name, within in BINS.items()}
     members["unreadable verdict"] = [one for one in judged if one.progress is None]
     return [_bin_row(name, inside) for name, inside in members.items()]
 

@@ -134,7 +134,7 @@ class _FrontierSampler:
                 problem,
                 "dag_frontier",
                 aopsd.prompts,
-                reached=largest_closed_subset(problem.dag, verdict.judged),
+                reached=largest_closed_subset(problem.graph, verdict.judged),
                 mark_frontier=aopsd.context.mark_frontier,
             )
             for problem, verdict in zip(problems, verdicts, strict=True)

@@ -5,8 +5,7 @@ The teacher's side comes from `aopsd diagnose teacher`, the student's from the r
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,29 +14,27 @@ import numpy as np
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
-from nemo_aopsd.analysis.diagnostics.records_of import Record, open_run
-from nemo_aopsd.analysis.report.fields import check_fields, check_numbers
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import parse, read_run
+from nemo_aopsd.run.record_types import Counts
 from nemo_aopsd.stats import pass_at_k
-
-SUMMARY = {"num_samples": int, "correct_per_problem": dict}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same problems before and after (or without and with a context); correct samples by problem."""
+    """The same problems before and after, or without and with a context."""
 
-    before: Mapping[str, int]
-    after: Mapping[str, int]
-    num_samples: tuple[int, int]  # a problem, before and after
+    before: Counts
+    after: Counts
     label: str
 
     def at(self, k: int) -> tuple[Estimate, Estimate, Estimate]:
         """pass@k before, after, and the paired difference."""
-        sizes = self.num_samples
+        both = self.before, self.after
         sums = {
-            problem: (1.0, pass_at_k(sizes[0], count, k), pass_at_k(sizes[1], self.after[problem], k))
-            for problem, count in self.before.items()
+            problem: (1.0, *(pass_at_k(one.num_samples, one.correct_per_problem[problem], k) for one in both))
+            for problem in self.before.correct_per_problem
         }
         rates = estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1]))
         (change,) = estimate(sums, lambda totals: ratio(totals[:, 2:] - totals[:, 1:2], totals[:, :1]), is_share=False)
@@ -66,7 +63,7 @@ def diagnose_utility(runs: Sequence[Path], k: int | None = None, teacher: str | 
     if not subjects:
         raise UserError("no run given. Name one or more run folders.")
     pairs = [pair for subject in subjects for pair in (subject.teacher, subject.student)]
-    most = min(size for pair in pairs for size in pair.num_samples)
+    most = min(one.num_samples for pair in pairs for one in (pair.before, pair.after))
     k = most if k is None else k
     if not 1 <= k <= most:
         raise UserError(f"--k {k}: an evaluation of these runs has {most} samples a problem. Choose 1 to {most}.")
@@ -77,8 +74,8 @@ def diagnose_utility(runs: Sequence[Path], k: int | None = None, teacher: str | 
         settings={"runs": ", ".join(str(run) for run in runs), "k": k},
         samples={
             "runs": len(subjects),
-            **{f"teacher's problems, {one.name}": len(one.teacher.before) for one in subjects},
-            **{f"student's problems, {one.name}": len(one.student.before) for one in subjects},
+            **{f"teacher's problems, {one.name}": len(one.teacher.before.correct_per_problem) for one in subjects},
+            **{f"student's problems, {one.name}": len(one.student.before.correct_per_problem) for one in subjects},
         },
         tables=[Table(f"pass@{k}", rows)],
         figure=_figure(rows, k),
@@ -104,7 +101,7 @@ def _short_names(runs: list[Path]) -> list[str]:
 
 
 def _subject(run: Path, name: str, teacher: str | None) -> Subject:
-    config = open_run(run)
+    config = read_run(run).config
     kind = config.aopsd.context.kind
     if kind == "none":
         raise UserError(f"{run}: its teacher has no context (aopsd.context.kind=none), so no utility. Leave it out.")
@@ -130,8 +127,9 @@ def _teacher(run: Path, kind: str, name: str | None) -> Pair:
 
 
 def _student(run: Path) -> Pair:
-    files = sorted((run / "eval").glob("epoch_[0-9]*[0-9].json"))
-    if len(files) < 2 or int(files[0].stem.removeprefix("epoch_")) != 0:
+    by_epoch = layout.evaluation_files(run)
+    files = [*by_epoch.values()]
+    if len(files) < 2 or 0 not in by_epoch:
         found = ", ".join(file.stem for file in files) or "none"
         raise UserError(
             f"{run / 'eval'}: transfer needs the evaluation before training (epoch_000.json) and a later one, found "
@@ -140,27 +138,18 @@ def _student(run: Path) -> Pair:
     return _pair(_read(files[0]), _read(files[-1]), f"{files[0].stem} to {files[-1].stem}", run / "eval")
 
 
-def _pair(before: Record, after: Record, label: str, where: Path) -> Pair:
-    one, other = before["correct_per_problem"], after["correct_per_problem"]
-    if one.keys() != other.keys() or not one:
+def _pair(before: Counts, after: Counts, label: str, where: Path) -> Pair:
+    one, other = before.correct_per_problem, after.correct_per_problem
+    if one.keys() != other.keys():
         odd = sorted(one.keys() ^ other.keys())
         raise UserError(
             f"{where}: the two evaluations share no set of problems: {len(odd)} in one only. Evaluate again."
         )
-    return Pair(one, other, (before["num_samples"], after["num_samples"]), label)
+    return Pair(before, after, label)
 
 
-def _read(path: Path) -> Record:
-    try:
-        record = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: broken JSON: {error}. Evaluate again or delete the file.") from error
-    check_fields(record, SUMMARY, str(path))
-    counts, most = record["correct_per_problem"], record["num_samples"]
-    check_numbers(counts, f"{path}: `correct_per_problem`")
-    if most < 1 or not all(0 <= count <= most for count in counts.values()):
-        raise UserError(f"{path}: more correct samples than `num_samples` {most}, or fewer than 0. Evaluate again.")
-    return record
+def _read(path: Path) -> Counts:
+    return parse(Counts, path.read_bytes(), str(path))
 
 
 def _row(subject: Subject, k: int) -> dict:

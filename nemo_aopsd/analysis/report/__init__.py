@@ -8,10 +8,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nemo_aopsd.analysis.report import page, panels
+from nemo_aopsd.analysis.report.digest import read_reported
 from nemo_aopsd.analysis.report.paper_sources import name_of
-from nemo_aopsd.analysis.report.read_run import read_run
 from nemo_aopsd.analysis.report.step_panels import step_panels
 from nemo_aopsd.files import atomic_write
+from nemo_aopsd.run import layout
 
 
 def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
@@ -20,8 +21,8 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
     `others`: more runs, and evaluations of untrained models, for the tables that compare.
     Raises UserError if a folder holds nothing to report, or a file in it is broken.
     """
-    data = read_run(run)
-    graph, rollout = page.graph_panel(data)
+    data = read_reported(run)
+    graph, problem = page.graph_panel(data)
     environment = Environment(
         loader=PackageLoader("nemo_aopsd.analysis.report"),
         autoescape=True,
@@ -37,12 +38,13 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         method=panels.method_panels(data),
         steps=step_panels(data),
         graph=graph,
-        rollout=rollout,
+        problem=problem,
+        rollout=data.digest.graph_rollout,
         examples=page.examples(data),
         no_examples=panels.no_probes(data),
         tables=page.tables(run, others),
         commands=page.commands(data, others),
     )
-    path = run / "report.html"
+    path = run / layout.REPORT
     atomic_write(path, html)
     return path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nemo_aopsd import figures as svg
-from nemo_aopsd.analysis.report.measures import GapMass, bin_means, competence_counts, percent
+from nemo_aopsd.analysis.gap_mass import GapMass
+from nemo_aopsd.analysis.report.measures import bin_means, competence_counts, percent
 from nemo_aopsd.method.weighting import band_pass
+from nemo_aopsd.run.record_types import Evaluation, StepMetrics
 
 PALETTE = (svg.BLUE, svg.ORANGE, svg.TEAL, svg.PURPLE, svg.GOLD, svg.GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -32,19 +34,19 @@ class Series:
     dots: bool = False
 
 
-def pass_at_k(evaluations: Sequence[Mapping], ks: Sequence[int]) -> str:
+def pass_at_k(evaluations: Sequence[Evaluation], ks: Sequence[int]) -> str:
     """pass@k by epoch with 95 % error bars."""
     with svg.style():
         figure, axes = _figure(WIDE, 3.5)
         for index, k in enumerate(ks):
             # Samplings may differ between evaluations, so a k can be absent from some.
-            shown = [evaluation for evaluation in evaluations if str(k) in evaluation["pass_at_k"]]
-            rates = np.array([evaluation["pass_at_k"][str(k)] for evaluation in shown])
-            bounds = [evaluation["pass_at_k_interval"][str(k)] for evaluation in shown]
-            errors = np.array([[bound["low"] for bound in bounds], [bound["high"] for bound in bounds]])
+            shown = [evaluation for evaluation in evaluations if k in evaluation.pass_at_k]
+            rates = np.array([evaluation.pass_at_k[k] for evaluation in shown])
+            bounds = [evaluation.pass_at_k_interval[k] for evaluation in shown]
+            errors = np.array([[bound.low for bound in bounds], [bound.high for bound in bounds]])
             offset = (index - (len(ks) - 1) / 2) * 0.05
             axes.errorbar(
-                np.array([evaluation["epoch"] for evaluation in shown]) + offset,
+                np.array([evaluation.epoch for evaluation in shown]) + offset,
                 rates,
                 yerr=np.abs(errors - rates),
                 label=f"pass@{k}",
@@ -54,7 +56,7 @@ def pass_at_k(evaluations: Sequence[Mapping], ks: Sequence[int]) -> str:
                 elinewidth=1.1,
             )
         axes.set(xlabel="epochs trained", ylim=(0, 1.02))
-        axes.set_xticks([evaluation["epoch"] for evaluation in evaluations])
+        axes.set_xticks([evaluation.epoch for evaluation in evaluations])
         axes.yaxis.set_major_formatter(_PERCENT)
         figure.legend(loc="outside upper left", ncols=len(ks), columnspacing=1.4, handletextpad=0.5)
         return _finish(figure, "pass-at-k", "pass@k by epoch")
@@ -108,8 +110,9 @@ def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[floa
         top = max([*positive, *negative, 2 * max(betas)])
         edges = np.linspace(0, min(top, 10.0), 31)
         grid = np.linspace(0, edges[-1], 200)
+        both = figure.subplots(2, 1, sharex=True)
         for axes, values, beta, sign, color in zip(
-            figure.subplots(2, 1, sharex=True), (positive, negative), betas, "><", (svg.BLUE, svg.TEAL), strict=True
+            both, (positive, negative), betas, "><", (svg.BLUE, svg.TEAL), strict=True
         ):
             counts, _, _ = axes.hist(np.minimum(values, edges[-1]), bins=edges, color=color, alpha=0.75)
             axes.set_ylim(0, 1.05 * max(1, counts.max()))
@@ -123,7 +126,7 @@ def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[floa
             twin.set_yticks([0, 0.5, 1])
             twin.set_ylabel("weight w(L)", color=svg.ORANGE)
             twin.grid(False)
-        axes.set(xlabel="L, nats a token", xlim=(0, edges[-1]))
+        both[-1].set(xlabel="L, nats a token", xlim=(0, edges[-1]))
         return _finish(
             figure, "nll", "Histogram of the continuation surprisal by sign of the gap, with the weight curve"
         )
@@ -154,13 +157,13 @@ def by_step(
         return _finish(figure, name, label)
 
 
-def stage_times(rows: Sequence[Mapping[str, float]]) -> str:
+def stage_times(rows: Sequence[StepMetrics]) -> str:
     """Stacked seconds by step, one bar a step or the mean of a few."""
     with svg.style():
         figure, axes = _figure(WIDE, 3.1)
         seconds = [[row.get(f"time/{stage}") or 0.0 for stage in STAGES] for row in rows]
         means, size = bin_means(seconds, max_bins=40)
-        places = rows[0]["step"] + size * np.arange(len(means)) + (size - 1) / 2
+        places = rows[0].step + size * np.arange(len(means)) + (size - 1) / 2
         base = np.zeros(len(means))
         for index, stage in enumerate(STAGES):
             axes.bar(places, means[:, index], 0.82 * size, base, color=PALETTE[index], label=stage)

@@ -7,44 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-GAP_EDGES = np.unique(np.concatenate([np.linspace(0.0, 10.0, 201), [1.0, 2.0]]))  # nats
-
-
-class GapMass:
-    """Token counts and gap mass by |gap|, one pass, constant memory."""
-
-    def __init__(self, threshold: float) -> None:
-        self.edges = np.unique(np.append(GAP_EDGES, threshold))
-        self.tokens = np.zeros(len(self.edges), dtype=np.int64)  # last bin: at or above the last edge
-        self.mass = np.zeros(len(self.edges))
-
-    def add(self, gaps: np.ndarray) -> None:
-        """Count `gaps` [T], in nats, signed. Raises ValueError if one is not finite."""
-        if not np.isfinite(gaps).all():
-            raise ValueError("a gap is not a finite number")
-        size = np.abs(gaps)
-        bins = np.searchsorted(self.edges, size, side="right") - 1
-        self.tokens += np.bincount(bins, minlength=len(self.edges))
-        self.mass += np.bincount(bins, weights=size, minlength=len(self.edges))
-
-    def shares(self) -> tuple[np.ndarray, np.ndarray]:
-        """Share of tokens with |gap| >= each edge, and their share of the sum of |gap| (0 if there is no gap)."""
-        tokens = np.cumsum(self.tokens[::-1])[::-1]
-        mass = np.cumsum(self.mass[::-1])[::-1]
-        return tokens / max(tokens[0], 1), mass / mass[0] if mass[0] else np.zeros_like(mass)
-
-    def at(self, threshold: float) -> tuple[float, float]:
-        """Both shares at one threshold, which must be an edge.
-
-        >>> gaps = GapMass(2.0)
-        >>> gaps.add(np.array([0.5, -1.0, 2.5, 0.0]))
-        >>> gaps.at(1.0)
-        (0.5, 0.875)
-        """
-        index = int(np.flatnonzero(self.edges == threshold)[0])
-        tokens, mass = self.shares()
-        return float(tokens[index]), float(mass[index])
-
 
 def competence_counts(competences: Sequence[float], num_bins: int = 10) -> np.ndarray:
     """Problems per competence bin of [0, 1]; the last bin holds 1 itself."""

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from nemo_aopsd import figures as svg
+from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.measures import duration, percent
 from nemo_aopsd.analysis.report.panels import Panel, no_evaluation
 from nemo_aopsd.analysis.report.paper_sources import read_source
 from nemo_aopsd.analysis.report.paper_tables import PaperTable, paper_tables
-from nemo_aopsd.analysis.report.read_run import Record, Run
 from nemo_aopsd.analysis.report.side_by_side import side_by_side
 from nemo_aopsd.config.label import label_run
-from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import paired_interval
 from nemo_aopsd.graphs.picture import draw_svg
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.record_types import Probe, Rollout
 
 _LABELS = {
     "positive": "Reinforced: the teacher likes the student's token, and its continuation gets the most weight",
@@ -38,30 +39,30 @@ class Tile:
     detail: str
 
 
-def headline(run: Run) -> list[Tile]:
+def headline(run: ReportedRun) -> list[Tile]:
     """What a reader wants first: pass@1, then numbers of the method as far as there are any."""
     tiles = _pass_tiles(run)
-    if run.rollouts.gaps.tokens.sum() and run.rollouts.gaps.mass.sum():
+    if run.digest.gaps.tokens.sum() and run.digest.gaps.mass.sum():
         threshold = run.method.probes.threshold
-        tokens, mass = run.rollouts.gaps.at(threshold)
+        tokens, mass = run.digest.gaps.at(threshold)
         detail = f"of tokens carry {percent(mass)} of the gap (|gap| ≥ {threshold:g} nats)"
         tiles.append(Tile("Concentration", percent(tokens), detail))
-    weights = [weight for side in (run.rollouts.positive, run.rollouts.negative) for _, weight in side]
+    weights = [weight for side in (run.digest.positive, run.digest.negative) for _, weight in side]
     if weights:
         tiles.append(Tile("Mean weight", f"{sum(weights) / len(weights):.2f}", f"over {len(weights)} scored probes"))
     if run.metrics:
-        seconds = sum(row["time/step"] for row in run.metrics)
+        seconds = sum(row.number("time/step") for row in run.metrics)
         steps = len(run.metrics)
         detail = f"{steps} steps, {duration(seconds / steps)} each; initial attempts and evaluations apart"
         tiles.append(Tile("Time in steps", duration(seconds), detail))
     return tiles
 
 
-def facts(run: Run) -> list[tuple[str, str]]:
+def facts(run: ReportedRun) -> list[tuple[str, str]]:
     """The settings that tell this run from another."""
     method, policy = run.method, run.config.policy
     probes, curriculum = method.probes, method.curriculum
-    epochs = 1 + max((row["epoch"] for row in run.metrics), default=-1)
+    epochs = 1 + max((row.epoch for row in run.metrics), default=-1)
     weighting = method.weighting
     if weighting != "uniform":
         betas = f"β = {probes.beta_positive:g} / {probes.beta_negative:g}"
@@ -93,9 +94,9 @@ def tables(run: Path, others: Sequence[Path]) -> list[PaperTable]:
     return [*([side_by_side(sources)] if len(sources) > 1 else []), *paper_tables(sources)]
 
 
-def commands(run: Run, others: Sequence[Path] = ()) -> list[tuple[str, str]]:
+def commands(run: ReportedRun, others: Sequence[Path] = ()) -> list[tuple[str, str]]:
     """What made the run, and what makes this page."""
-    config, folder = (shlex.quote(str(path)) for path in (run.path / "config.yaml", run.path))
+    config, folder = (shlex.quote(str(path)) for path in (run.path / layout.CONFIG, run.path))
     again = f"aopsd train {config} logger.log_dir=NEW checkpointing.checkpoint_dir=NEW/checkpoints"
     made = [("Made by", run.command)] if run.command else []
     return [
@@ -105,76 +106,72 @@ def commands(run: Run, others: Sequence[Path] = ()) -> list[tuple[str, str]]:
     ]
 
 
-def graph_panel(run: Run) -> tuple[Panel, Record | None]:
-    """One problem's graph as one rollout left it, and that rollout."""
-    title, rollout = "One reasoning DAG, as one rollout left it", run.rollouts.graph_rollout
+def graph_panel(run: ReportedRun) -> tuple[Panel, Problem | None]:
+    """One problem's graph as one rollout left it, and the problem."""
+    title, rollout = "One reasoning DAG, as one rollout left it", run.digest.graph_rollout
     if rollout is None:
-        reason = (
-            "No rollout has a readable verdict" if run.rollouts.num_rollouts else "No rollout has been recorded yet"
-        )
+        reason = "No rollout has a readable verdict" if run.digest.num_rollouts else "No rollout has been recorded yet"
         return Panel(title, missing=f"{reason}, so no graph can be coloured."), None
     source = run.config.data["train"]["data_path"]
     try:
-        found = [problem for problem in load_problems(source) if problem.id == rollout["problem_id"]]
+        found = [problem for problem in load_problems(source) if problem.id == rollout.problem_id]
     except UserError as error:
         return Panel(title, missing=f"The training problems cannot be read: {error}"), None
-    if not found or found[0].dag is None:
-        return Panel(title, missing=f"{source} has no graph for problem {rollout['problem_id']!r} any more."), None
-    problem, reached = found[0], frozenset(rollout["reached"])
-    share = rollout["disclosed_share"]
+    problem = found[0] if found else None
+    if problem is None or problem.dag is None:
+        return Panel(title, missing=f"{source} has no graph for problem {rollout.problem_id!r} any more."), None
+    reached, share = frozenset(rollout.reached or ()), rollout.disclosed_share
     caption = (
-        f"Problem {problem.id}, step {rollout['step']}: {len(reached)} of {len(problem.dag)} checkpoints reached"
+        f"Problem {problem.id}, step {rollout.step}: {len(reached)} of {len(problem.dag)} checkpoints reached"
         + (f"; the teacher was shown {percent(share)} of the graph." if share is not None else ".")
         + " n = 1 rollout."
     )
     figure = svg.to_inline_svg(draw_svg(problem.dag, reached=reached), "dag", f"Reasoning DAG of problem {problem.id}")
-    return Panel(title, caption, figure), rollout | {"problem": problem.problem, "answer": problem.answer}
+    return Panel(title, caption, figure), problem
 
 
-def examples(run: Run) -> list[dict[str, Any]]:
+def examples(run: ReportedRun) -> list[dict[str, str | None]]:
     """Up to three telling probes as text, none twice."""
-    found = run.rollouts.examples
-    kept = {id(found[kind]["probe"]): kind for kind in reversed(_LABELS) if kind in found}
-    return [_example(kind, found[kind]) for kind in _LABELS if kind in kept.values()]
+    found = run.digest.examples
+    kept = {id(found[kind][1]): kind for kind in reversed(_LABELS) if kind in found}
+    return [_example(kind, *found[kind]) for kind in _LABELS if kind in kept.values()]
 
 
-def _pass_tiles(run: Run) -> list[Tile]:
+def _pass_tiles(run: ReportedRun) -> list[Tile]:
     if not run.evaluations:
         return [Tile("pass@1 on held-out problems", "not measured", no_evaluation(run))]
     before, after = run.evaluations[0], run.evaluations[-1]
-    rates = [evaluation["pass_at_k"]["1"] for evaluation in (before, after)]
-    counts = [
-        f"{sum(evaluation['correct_per_problem'].values())} of {evaluation['num_problems'] * evaluation['num_samples']}"
-        for evaluation in (before, after)
-    ]
+    rates = [evaluation.pass_at_k[1] for evaluation in (before, after)]
+    counts = [f"{one.num_correct} of {one.num_problems * one.num_samples}" for one in (before, after)]
     if before is after:
         return [Tile("pass@1, only evaluation so far", f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
-    low, high = paired_interval(before, after)
+    low, high = paired_interval(asdict(before), asdict(after))
     verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
     detail = (
-        f"{counts[0]} → {counts[1]} samples correct, n = {after['num_problems']} held-out problems. "
+        f"{counts[0]} → {counts[1]} samples correct, n = {after.num_problems} held-out problems. "
         f"Paired change {rates[1] - rates[0]:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]: {verdict}."
     )
-    leaks = f"{percent(before['leak_rate'])} → {percent(after['leak_rate'])}"
+    leaks = f"{percent(before.leak_rate)} → {percent(after.leak_rate)}"
     return [
-        Tile(f"pass@1, {before['epoch']} → {after['epoch']} epochs", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
+        Tile(f"pass@1, {before.epoch} → {after.epoch} epochs", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
         Tile("Leak meter", leaks, "of held-out responses refer to the private context"),
     ]
 
 
-def _example(kind: str, found: Record) -> dict[str, Any]:
-    probe = found["probe"]
-    before = found["before"]
+def _example(kind: str, rollout: Rollout, probe: Probe) -> dict[str, str | None]:
+    pieces, at = rollout.pieces, probe.position
+    before = None if pieces is None else "".join(pieces[:at])
     if before is not None and len(before) > _CONTEXT_CHARACTERS:
         before = "…" + before[-_CONTEXT_CHARACTERS:]
+    suffix = f"ids {' '.join(map(str, probe.suffix))}" if probe.suffix_text is None else probe.suffix_text
     return {
         "label": _LABELS[kind],
-        "where": f"Problem {found['problem_id']}, step {found['step']}, token {probe['position']}",
+        "where": f"Problem {rollout.problem_id}, step {rollout.step}, token {at}",
         "before": before,
-        "token": f"id {found['token_id']}" if found["token"] is None else found["token"],
-        "anchor": probe.get("anchor_text", f"id {probe['anchor']}"),
-        "suffix": probe.get("suffix_text", f"ids {' '.join(map(str, probe['suffix']))}"),
-        "gap": f"{probe['gap']:+.2f}",
-        "nll": f"{probe['nll']:.2f}",
-        "weight": f"{probe['weight']:.2f}",
+        "token": f"id {rollout.response[at]}" if pieces is None else pieces[at],
+        "anchor": f"id {probe.anchor}" if probe.anchor_text is None else probe.anchor_text,
+        "suffix": suffix,
+        "gap": f"{probe.gap:+.2f}",
+        "nll": f"{probe.nll:.2f}",
+        "weight": f"{probe.weight:.2f}",
     }

@@ -5,30 +5,43 @@ Nothing of the rollouts is read, so many runs cost little.
 
 from __future__ import annotations
 
-import json
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from nemo_aopsd.analysis.report.fields import COMPETENCE, METRICS, check_evaluation, check_fields
+from typing_extensions import TypedDict
+
 from nemo_aopsd.config.label import Label, label_run
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_journal
-from nemo_aopsd.run.folder import load_run_config
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import Run, parse, read_run
+from nemo_aopsd.run.record_types import Evaluation
 
-Record = dict[str, Any]
+T = TypeVar("T")
+Intent = TypedDict(  # a row of Table 1, as `aopsd diagnose continuations` writes it
+    "Intent",
+    {
+        "k": int,
+        "events": int,
+        "correction cues": int,
+        "references to the private context": int,
+        "first at this k, correction": str,
+        "first at this k, reference": str,
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluated:
     """One benchmark at one checkpoint. `epoch` counts finished epochs, None in the middle of one; 0 is the base."""
 
     benchmark: str
     step: int
     epoch: int | None
-    summary: Record
+    summary: Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +51,10 @@ class Source:
     name: str
     config: Config | None
     model: str
-    evaluations: list[Evaluation]
+    evaluations: list[Evaluated]
     minutes: list[float] = field(default_factory=list)
     num_steps: int = 0  # in those epochs
-    continuations: Record | None = None  # what `aopsd diagnose continuations` wrote
+    continuations: dict[str, list[Intent]] | None = None  # tables by title, of `aopsd diagnose continuations`
     method: Label | None = None  # None also where no methods are installed to compare a run with
 
     @property
@@ -49,23 +62,23 @@ class Source:
         """That of the newest weights that were evaluated on anything."""
         return max((e.step for e in self.evaluations), default=None)
 
-    def at_epoch(self, benchmark: str, epoch: int) -> list[Record]:
+    def at_epoch(self, benchmark: str, epoch: int) -> list[Evaluation]:
         """The evaluations on a benchmark after that many epochs."""
         return [e.summary for e in self.evaluations if e.benchmark == benchmark and e.epoch == epoch]
 
-    def final(self, benchmark: str) -> list[Record]:
+    def final(self, benchmark: str) -> list[Evaluation]:
         """The evaluations on a benchmark at `last_step`."""
         return [e.summary for e in self.evaluations if e.benchmark == benchmark and e.step == self.last_step]
 
 
 def read_source(path: Path) -> Source:
     """A run folder, or a folder that `aopsd evaluate` wrote. Raises UserError if it is neither, or a file is broken."""
-    if (path / "config.yaml").is_file():
+    if (path / layout.CONFIG).is_file():
         return _read_run(path)
-    if (path / "results.json").is_file():
-        results = _read_results(path / "results.json")
-        found = [Evaluation(name, 0, 0, summary) for name, summary in results["benchmarks"].items()]
-        return Source(name=name_of(path), config=None, model=results["model"], evaluations=found)
+    if (path / layout.RESULTS).is_file():
+        results = _parse_file(_Results, path / layout.RESULTS)
+        found = [Evaluated(name, 0, 0, summary) for name, summary in results.benchmarks.items()]
+        return Source(name=name_of(path), config=None, model=results.model, evaluations=found)
     raise UserError(f"{path}: neither a run (config.yaml) nor an evaluation (results.json). Check the path.")
 
 
@@ -76,85 +89,52 @@ def name_of(path: Path) -> str:
 
 
 def _read_run(path: Path) -> Source:
-    config = load_run_config(path)
-    metrics = _journal(path / "metrics.jsonl", METRICS)
-    own = [(_number(file), _read_json(file)) for file in sorted((path / "eval").glob("epoch_[0-9]*[0-9].json"))]
-    boundaries = [line["epoch"] for line in _journal(path / "competence.jsonl", COMPETENCE)]
-    num_finished = max([*boundaries, *(epoch for epoch, _ in own)], default=0)
-    finished = [row for row in metrics if row["epoch"] < num_finished]
-    last_step = {0: 0} | {row["epoch"] + 1: row["step"] for row in finished}
-    seconds: dict[int, float] = {}
+    run = read_run(path)
+    num_finished = max([record.epoch for record in (*run.competence, *run.evaluations)], default=0)
+    finished = [row for row in run.metrics if row.epoch < num_finished]
+    last_step = {0: 0} | {row.epoch + 1: row.step for row in finished}
+    seconds: dict[int, float] = defaultdict(float)
     for row in finished:
-        seconds[row["epoch"]] = seconds.get(row["epoch"], 0.0) + row["time/step"]
+        seconds[row.epoch] += row.number("time/step")
+    held_out = Path(str(run.config.aopsd.evaluation.data_path)).stem
+    own = [Evaluated(held_out, last_step.get(one.epoch, 0), one.epoch, one) for one in run.evaluations]
+    file = path / layout.DIAGNOSTICS / "continuations.json"
     return Source(
         name=name_of(path),
-        config=config,
-        model=str(config.policy["model_name"]),
-        evaluations=[*_own_evaluations(config, path, own, last_step), *_later_evaluations(path, last_step)],
+        config=run.config,
+        model=str(run.config.policy["model_name"]),
+        evaluations=[*own, *_later_evaluations(run, last_step)],
         minutes=[total / 60 for total in seconds.values()],
         num_steps=len(finished),
-        continuations=_read_continuations(path / "diagnostics" / "continuations.json"),
-        method=label_run(config.aopsd),
+        continuations=_parse_file(_Continuations, file).tables if file.is_file() else None,
+        method=label_run(run.config.aopsd),
     )
 
 
-def _own_evaluations(
-    config: Config, path: Path, own: list[tuple[int, Record]], last_step: dict[int, int]
-) -> list[Evaluation]:
-    """Those that training itself made, on its one held-out file."""
-    name = Path(str(config.aopsd.evaluation.data_path)).stem
-    found = []
-    for epoch, summary in own:
-        check_evaluation(summary, f"{path / 'eval'}/epoch_{epoch:03d}.json")
-        found.append(Evaluation(name, last_step.get(epoch, 0), epoch, summary))
-    return found
-
-
-def _later_evaluations(path: Path, last_step: dict[int, int]) -> list[Evaluation]:
+def _later_evaluations(run: Run, last_step: dict[int, int]) -> list[Evaluated]:
     """Those of `aopsd evaluate` on checkpoints, which are named by their step."""
     epoch_of = {step: epoch for epoch, step in last_step.items()}
     found = []
-    for file in sorted((path / "eval").glob("*/results.json")):
-        results = _read_results(file)
-        step = re.fullmatch(r"step_(\d+)", results["model"])
-        if step is None:
-            raise UserError(f"{file}: `model` must be a checkpoint such as step_000012, got {results['model']!r}.")
-        number = int(step[1])
-        found += [
-            Evaluation(name, number, epoch_of.get(number), summary) for name, summary in results["benchmarks"].items()
-        ]
+    for file in sorted((run.path / layout.EVALUATIONS).glob(f"*/{layout.RESULTS}")):
+        results = _parse_file(_Results, file)
+        match = re.fullmatch(r"step_(\d+)", results.model)
+        if match is None:
+            raise UserError(f"{file}: `model` must be a checkpoint such as step_000012, got {results.model!r}.")
+        step = int(match[1])
+        found += [Evaluated(name, step, epoch_of.get(step), one) for name, one in results.benchmarks.items()]
     return found
 
 
-def _read_results(path: Path) -> Record:
-    results = _read_json(path)
-    check_fields(results, {"model": str, "benchmarks": dict}, str(path))
-    for name, summary in results["benchmarks"].items():
-        check_evaluation({"epoch": 0, **summary} if isinstance(summary, dict) else summary, f"{path}: `{name}`")
-    return results
+@dataclass(frozen=True)
+class _Results:
+    model: str
+    benchmarks: dict[str, Evaluation]
 
 
-def _read_continuations(path: Path) -> Record | None:
-    if not path.is_file():
-        return None
-    record = _read_json(path)
-    check_fields(record, {"tables": dict, "samples": dict, "settings": dict}, str(path))
-    return record
+@dataclass(frozen=True)
+class _Continuations:
+    tables: dict[str, list[Intent]]
 
 
-def _journal(path: Path, fields: dict[str, Any]) -> list[Record]:
-    lines = read_journal(path)
-    for number, line in enumerate(lines, start=1):
-        check_fields(line, fields, f"{path}:{number}")
-    return lines
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: broken JSON: {error}. Restore or delete the file.") from error
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.removeprefix("epoch_"))
+def _parse_file(kind: type[T], path: Path) -> T:
+    return parse(kind, path.read_bytes(), str(path))

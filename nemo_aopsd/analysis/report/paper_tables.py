@@ -6,19 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from nemo_aopsd.analysis.report.fields import check_fields
-from nemo_aopsd.analysis.report.paper_sources import Source
+from nemo_aopsd.analysis.report.paper_sources import Intent, Source
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run.record_types import Evaluation
 
 KS = (2, 4, 6, 8, 16)  # tokens; the rows of Table 1
 K = 8  # of pass@k in Table 2
 EPOCHS = (1, 2, 3)
 BENCHMARKS = {"hmmt_feb25": "HMMT25", "aime24": "AIME24", "aime25": "AIME25", "brumo25": "BRUMo25"}
-_CUES, _REFERENCES = "correction cues", "references to the private context"
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +50,14 @@ def paper_tables(sources: Sequence[Source]) -> list[PaperTable]:
 
 def continuation_table(sources: Sequence[Source]) -> PaperTable:
     """Table 1: cumulative counts of cues and references within the first k tokens of a continuation."""
-    found = next((source for source in sources if source.continuations is not None), None)
-    if found is None:
-        rows = {}
+    name, tables = next(((s.name, s.continuations) for s in sources if s.continuations is not None), ("", None))
+    rows: dict[int, Intent] = {}
+    if tables is None:
         caption = "No run given has diagnostics/continuations.json; `aopsd diagnose continuations RUN` writes it."
     else:
-        rows, where = _continuation_rows(found)
+        rows, where = _continuation_rows(name, tables)
         events = max((row["events"] for row in rows.values()), default=0)
-        caption = f"{found.name}: n = {events} non-overlapping events, {where}."
+        caption = f"{name}: n = {events} non-overlapping events, {where}."
     caption += " The paper counts 31 cues and 238 references at k = 8."
     header = ("k, tokens", "Correction cues", "First new one", "Explicit PI references", "First new one")
     cells = [[Cell(str(k)), *_intent(rows, k, "correction"), *_intent(rows, k, "reference")] for k in KS]
@@ -120,8 +116,9 @@ def _by_row(sources: Sequence[Source], table: str, rows: Sequence[str]) -> dict[
     found: dict[str, list[Source]] = {row: [] for row in rows}
     for source in sources:
         if not _is_base(source):
-            name = source.method and source.method.row_of(table)
-            found.setdefault(name if name in rows else _name(source), []).append(source)
+            row = source.method.row_of(table) if source.method else None
+            name = _name(source) if row is None or row not in rows else row
+            found.setdefault(name, []).append(source)
     return found
 
 
@@ -157,32 +154,32 @@ def _base_rows(sources: Sequence[Source], benchmarks: Mapping[str, str]) -> list
     return rows
 
 
-def _rate(summaries: Sequence[Record]) -> Cell:
+def _rate(summaries: Sequence[Evaluation]) -> Cell:
     found = _with_enough_samples(summaries)
     if found is None:
-        most = max((summary["num_samples"] for summary in summaries), default=None)
+        most = max((summary.num_samples for summary in summaries), default=None)
         return _missing("not evaluated" if most is None else f"{most} samples, {K} needed")
-    return Cell(f"{100 * found['pass_at_k'][str(K)]:.1f}", _counts([found]))
+    return Cell(f"{100 * found.pass_at_k[K]:.1f}", _counts([found]))
 
 
-def _average(by_benchmark: Sequence[Sequence[Record]]) -> Cell:
+def _average(by_benchmark: Sequence[Sequence[Evaluation]]) -> Cell:
     found = [summary for summary in map(_with_enough_samples, by_benchmark) if summary is not None]
     if len(found) < len(by_benchmark):
         return _missing(f"{len(found)} of {len(by_benchmark)} sets")
-    return Cell(f"{100 * fmean(summary['pass_at_k'][str(K)] for summary in found):.1f}", _counts(found))
+    return Cell(f"{100 * fmean(summary.pass_at_k[K] for summary in found):.1f}", _counts(found))
 
 
-def _with_enough_samples(summaries: Sequence[Record]) -> Record | None:
+def _with_enough_samples(summaries: Sequence[Evaluation]) -> Evaluation | None:
     """Of several evaluations the one with fewest samples that has pass@8: with 8, it is a plain count."""
-    enough = [summary for summary in summaries if str(K) in summary["pass_at_k"]]
-    return min(enough, key=lambda summary: summary["num_samples"], default=None)
+    enough = [summary for summary in summaries if K in summary.pass_at_k]
+    return min(enough, key=lambda summary: summary.num_samples, default=None)
 
 
-def _counts(summaries: Sequence[Record]) -> str:
-    problems = sum(summary["num_problems"] for summary in summaries)
-    sizes = {summary["num_samples"] for summary in summaries}
+def _counts(summaries: Sequence[Evaluation]) -> str:
+    problems = sum(summary.num_problems for summary in summaries)
+    sizes = {summary.num_samples for summary in summaries}
     if sizes == {K}:
-        solved = sum(count > 0 for summary in summaries for count in summary["correct_per_problem"].values())
+        solved = sum(count > 0 for summary in summaries for count in summary.correct_per_problem.values())
         return f"{solved}/{problems}"
     return f"{problems} problems × {'/'.join(map(str, sorted(sizes)))} samples"
 
@@ -197,21 +194,16 @@ def _time_row(configuration: str, source: Source, base: float | None, longest: f
     return [name, Cell(f"{minutes:.3g}", detail, share=minutes / longest if longest else None), relative]
 
 
-def _continuation_rows(source: Source) -> tuple[dict[int, Record], str]:
+def _continuation_rows(name: str, tables: Mapping[str, Sequence[Intent]]) -> tuple[dict[int, Intent], str]:
     """Rows by k of the events that keep the student's token, as in the paper, and what they are."""
-    where = f"{source.name}/diagnostics/continuations.json"
-    tables = source.continuations["tables"]
     title = next((title for title in tables if title.startswith("gap > 0")), None)
     if title is None:
+        where = f"{name}/diagnostics/continuations.json"
         raise UserError(f"{where}: no table of events with gap > 0. Run `aopsd diagnose continuations` again.")
-    fields = {"k": int, "events": int, _CUES: int, _REFERENCES: int}
-    fields |= {f"first at this k, {kind}": str for kind in ("correction", "reference")}
-    for row in tables[title]:
-        check_fields(row, fields, where)
     return {row["k"]: row for row in tables[title]}, title
 
 
-def _intent(rows: Mapping[int, Record], k: int, kind: str) -> tuple[Cell, Cell]:
+def _intent(rows: Mapping[int, Intent], k: int, kind: str) -> tuple[Cell, Cell]:
     """Count and excerpt. The excerpt is the first one that became whole after the row above and by this k."""
     if k not in rows:
         reason = f"probes end at k = {max(rows)}" if rows else "no event counted"
@@ -219,7 +211,7 @@ def _intent(rows: Mapping[int, Record], k: int, kind: str) -> tuple[Cell, Cell]:
     above = max((other for other in KS if other < k), default=0)
     new = [rows[j][f"first at this k, {kind}"] for j in range(above + 1, k + 1) if j in rows]
     excerpt = next((text for text in new if text), None)
-    count = rows[k][_CUES if kind == "correction" else _REFERENCES]
+    count = rows[k]["correction cues" if kind == "correction" else "references to the private context"]
     return Cell(str(count), f"of {rows[k]['events']}"), Cell(excerpt) if excerpt else Cell("", "none new")
 
 

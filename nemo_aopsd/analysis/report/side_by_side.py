@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_aopsd.analysis.report.paper_sources import Evaluation, Source
+from nemo_aopsd.analysis.report.paper_sources import Evaluated, Source
 from nemo_aopsd.analysis.report.paper_tables import Cell, PaperTable
 
 
@@ -27,7 +27,7 @@ def _row(source: Source, benchmarks: Sequence[str]) -> list[Cell]:
     return cells
 
 
-def _rate(evaluation: Evaluation) -> Cell:
+def _rate(evaluation: Evaluated) -> Cell:
     summary = evaluation.summary
-    counted = f"{summary['num_problems']} problems × {summary['num_samples']} samples"
-    return Cell(f"{100 * summary['pass_at_k']['1']:.1f}", f"step {evaluation.step}, {counted}")
+    counted = f"{summary.num_problems} problems × {summary.num_samples} samples"
+    return Cell(f"{100 * summary.pass_at_k[1]:.1f}", f"step {evaluation.step}, {counted}")

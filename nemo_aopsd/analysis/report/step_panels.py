@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from nemo_aopsd.analysis.report import figures
+from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.figures import Series
 from nemo_aopsd.analysis.report.panels import Panel, no_probes, num_steps, present, series
-from nemo_aopsd.analysis.report.read_run import Run
 
 
-def step_panels(run: Run) -> list[Panel]:
+def step_panels(run: ReportedRun) -> list[Panel]:
     """The small figures, one number or two by step."""
     if not run.metrics:
         return [Panel("By step", missing="No step has been finished yet (metrics.jsonl is missing or empty).")]
@@ -27,7 +27,7 @@ def step_panels(run: Run) -> list[Panel]:
     ]
 
 
-def _disclosure(run: Run) -> Panel:
+def _disclosure(run: ReportedRun) -> Panel:
     title = "Progress and disclosed share"
     lines = [
         series(run, "dag/disclosed_share", "disclosed to the teacher"),
@@ -36,11 +36,11 @@ def _disclosure(run: Run) -> Panel:
     lines = [line for line in lines if line.steps]
     if not lines:
         return Panel(title, missing=f"context.kind={run.method.context.kind} discloses no graph and needs no judge.")
-    caption = f"Mean share of a graph's checkpoints. n = {run.rollouts.num_rollouts} rollouts, {num_steps(run)}."
+    caption = f"Mean share of a graph's checkpoints. n = {run.digest.num_rollouts} rollouts, {num_steps(run)}."
     return Panel(title, caption, figures.by_step("disclosure", title, lines, share=True))
 
 
-def _trigger_rate(run: Run) -> Panel:
+def _trigger_rate(run: ReportedRun) -> Panel:
     title = "Trigger rate"
     line = series(run, "probe/trigger_rate", "triggered")
     if not line.steps:
@@ -51,31 +51,31 @@ def _trigger_rate(run: Run) -> Panel:
     return Panel(title, caption, figures.by_step("triggers", title, [line], share=True))
 
 
-def _judge(run: Run) -> Panel:
+def _judge(run: ReportedRun) -> Panel:
     title = "Unreadable verdicts"
     if not present(run, "judge/failed"):
         return Panel(title, missing="This run asks no judge: neither its context nor its curriculum uses progress.")
     return _counted(run, title, "judge/failed", f"; {sum(present(run, 'judge/cut')):.0f} attempts were shortened")
 
 
-def _counted(run: Run, title: str, key: str, more: str = "") -> Panel:
+def _counted(run: ReportedRun, title: str, key: str, more: str = "") -> Panel:
     """A count a step as a share of the step's rollouts."""
     rows = [row for row in run.metrics if row.get(key) is not None]
     if not rows:
         return Panel(title, missing=f"No step has recorded `{key}`.")
-    shares = [row[key] / row["rollout/count"] for row in rows]
-    line = Series(title, [row["step"] for row in rows], shares)
-    whole = sum(row["rollout/count"] for row in rows)
-    caption = f"Share of rollouts: {sum(row[key] for row in rows):.0f} of n = {whole:.0f}, {num_steps(run)}{more}."
+    counts, sizes = [row.number(key) for row in rows], [row.number("rollout/count") for row in rows]
+    shares = [count / size for count, size in zip(counts, sizes, strict=True)]
+    line, whole = Series(title, [row.step for row in rows], shares), sum(sizes)
+    caption = f"Share of rollouts: {sum(counts):.0f} of n = {whole:.0f}, {num_steps(run)}{more}."
     return Panel(title, caption, figures.by_step(key.replace("/", "-"), title, [line], share=True))
 
 
-def _line(run: Run, title: str, unit: str, key: str, reason: str) -> Panel:
+def _line(run: ReportedRun, title: str, unit: str, key: str, reason: str) -> Panel:
     line = series(run, key, title)
     if not line.steps:
         return Panel(title, missing=reason[0].upper() + reason[1:] + ("" if reason.endswith(".") else "."))
     known = [value for value in line.values if not math.isnan(value)]
     if not known:
         return Panel(title, missing="Every recorded value is NaN.")
-    caption = f"First {known[0]:.3g}, last {known[-1]:.3g}. n = {run.rollouts.num_rollouts} rollouts, {num_steps(run)}."
+    caption = f"First {known[0]:.3g}, last {known[-1]:.3g}. n = {run.digest.num_rollouts} rollouts, {num_steps(run)}."
     return Panel(title, caption, figures.by_step(key.replace("/", "-"), title, [line], unit=unit))

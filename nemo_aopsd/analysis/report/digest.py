@@ -1,0 +1,95 @@
+"""What the page needs of all rollouts. They are read one at a time; only sums and a few examples stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from nemo_aopsd.analysis.gap_mass import GapMass
+from nemo_aopsd.config.schema import AOPSDConfig
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import Run, read_run
+from nemo_aopsd.run.record_types import Probe, Rollout
+
+PAPER_MARKS = (1.0, 2.0)  # nats; the thresholds of the paper's Figure 1b
+
+
+@dataclass
+class RolloutDigest:
+    """Sums and examples of all rollouts."""
+
+    gaps: GapMass
+    num_rollouts: int = 0
+    num_unscored: int = 0  # left out because the teacher's prompt did not fit
+    positive: list[tuple[float, float]] = field(default_factory=list)  # (L_t, weight) where gap > 0
+    negative: list[tuple[float, float]] = field(default_factory=list)  # (L_t, weight) where gap < 0
+    num_empty: int = 0  # probes whose suffix was empty
+    examples: dict[str, tuple[Rollout, Probe]] = field(default_factory=dict)
+    graph_rollout: Rollout | None = None
+
+    def add(self, rollout: Rollout) -> None:
+        """Take one rollout."""
+        self.num_rollouts += 1
+        self._offer_graph(rollout)
+        gaps = rollout.gaps()
+        if gaps is None:
+            self.num_unscored += 1
+            return
+        self.gaps.add(gaps)
+        for probe in rollout.probes:
+            if probe.nll is None:
+                self.num_empty += 1
+                continue
+            side = self.positive if probe.gap > 0 else self.negative
+            side.append((probe.nll, probe.weight))
+            self._offer_example("positive" if probe.gap > 0 else "negative", 1, rollout, probe)
+            self._offer_example("damped", -1, rollout, probe)
+
+    def _offer_example(self, name: str, sign: int, rollout: Rollout, probe: Probe) -> None:
+        """Keep three telling probes, best of finished rollouts: the heaviest of each sign, and the most damped."""
+        best = self.examples.get(name)
+        if best is None or (rollout.finished, sign * probe.weight) > (best[0].finished, sign * best[1].weight):
+            self.examples[name] = rollout, probe
+
+    def _offer_graph(self, rollout: Rollout) -> None:
+        """Keep the latest rollout that is part of the way through its graph, or else the latest judged one."""
+        if rollout.progress is None or rollout.reached is None:  # not judged, or the verdict was unreadable
+            return
+        if self.graph_rollout is None or _telling(rollout) >= _telling(self.graph_rollout):
+            self.graph_rollout = rollout
+
+
+class ReportedRun(Run):
+    """A run with a digest of its rollouts, which are read once."""
+
+    @property
+    def method(self) -> AOPSDConfig:
+        """The `aopsd:` block."""
+        return self.config.aopsd
+
+    @cached_property
+    def digest(self) -> RolloutDigest:
+        """Sums and examples of all rollouts."""
+        digest = RolloutDigest(GapMass([*PAPER_MARKS, self.method.probes.threshold]))
+        for rollout in self.rollouts():
+            digest.add(rollout)
+        return digest
+
+
+def read_reported(path: Path) -> ReportedRun:
+    """Whatever a run has written so far. Raises UserError if that is nothing, or a file is broken."""
+    run = read_run(path)
+    found = ReportedRun(run.path, run.config)
+    if not (found.metrics or found.evaluations or layout.rollout_files(path)):
+        raise UserError(
+            f"{path}: nothing to report yet: no metrics.jsonl, no eval/epoch_*.json, no rollouts/step_*.jsonl. "
+            "Let the run finish its first step or evaluation, then run `aopsd report` again."
+        )
+    return found
+
+
+def _telling(rollout: Rollout) -> bool:
+    """Some but not all checkpoints reached, and something left undisclosed."""
+    return 0 < (rollout.progress or 0) < 1 and (rollout.disclosed_share or 0) < 1
