@@ -1,27 +1,25 @@
 """Places for the boxes of a layered graph drawing (after Sugiyama): layers, few crossings, no overlap.
 
-An edge that spans several rows gets a narrow crossing slot in each row between, so that it runs past boxes and not
-through them. A layer too wide for one row takes several, through which edges of one node run together. One unit is one
-point (1/72 inch); y grows downward.
+An edge that spans several layers gets a narrow slot in each layer between, so that it runs past boxes and not through
+them. One unit is one point (1/72 inch); y grows downward.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import networkx as nx
 
-Key = Hashable  # a node id, or (u, v, row) for a crossing; None for the end in which edges that share it differ
+Key = str | tuple[str, str, int]  # a node's id, or (u, v, layer) for an edge that passes a layer
 
-GAP_X, GAP_Y, _CROSSING_WIDTH, _SWEEPS, _WIDEST = 22.0, 38.0, 8.0, 12, 2400.0
+GAP_X, GAP_Y, _PASSING_WIDTH, _SWEEPS = 22.0, 38.0, 8.0, 12
 
 
 @dataclass(slots=True)
 class Slot:
-    """A box by its centre `x` and its top `y`; `row_height` is the height of the tallest box of its row."""
+    """A box by its centre `x` and its top `y`; `row_height` is the height of the tallest box of its layer."""
 
     width: float
     height: float
@@ -31,32 +29,40 @@ class Slot:
 
 
 def lay_out(graph: nx.DiGraph, sizes: Mapping[str, tuple[float, float]]) -> tuple[dict[Key, Slot], list[list[Key]]]:
-    """Slots of all nodes and crossings, and each edge as the chain of slots that it runs through."""
-    layers, chains = _layers_and_chains(graph, sizes)
-    rows = [row for layer in layers for row in layer]
-    neighbours: dict[Key, tuple[list[Key], list[Key]]] = {key: ([], []) for row in rows for key in row}
-    for upper, lower in dict.fromkeys(pair for chain in chains for pair in itertools.pairwise(chain)):
-        neighbours[lower][0].append(upper)
-        neighbours[upper][1].append(lower)
-    slots = {key: Slot(*sizes.get(key, (_CROSSING_WIDTH, 0.0))) for row in rows for key in row}
+    """Slots of all nodes and passing edges, and each edge as the chain of slots that it runs through."""
+    layer = longest_path_layers(graph)
+    rows: list[list[Key]] = [
+        [node for node in graph if layer[node] == depth] for depth in range(max(layer.values()) + 1)
+    ]
+    chains: list[list[Key]] = []
+    for u, v in graph.edges:
+        passing = [(u, v, depth) for depth in range(layer[u] + 1, layer[v])]
+        for slot in passing:
+            rows[slot[2]].append(slot)
+        chains.append([u, *passing, v])
+    near: tuple[dict[Key, list[Key]], dict[Key, list[Key]]] = ({}, {})  # above, below
+    for upper, lower in (pair for chain in chains for pair in itertools.pairwise(chain)):
+        near[0].setdefault(lower, []).append(upper)
+        near[1].setdefault(upper, []).append(lower)
+    slots = {
+        key: Slot(*(sizes[key] if isinstance(key, str) else (_PASSING_WIDTH, 0.0))) for key in itertools.chain(*rows)
+    }
     _stack(rows, slots)
     for row in rows:
         _spread(row, slots)
     for sweep in range(_SWEEPS):
         side, step = (0, 1) if sweep % 2 == 0 else (1, -1)
-        for layer in layers[::step]:
-            centre = None  # of the first row, for all: each alone would drift to where the crossing above happens to be
-            for row in layer[::step]:
-                for key in row:
-                    if near := neighbours[key][side]:
-                        slots[key].x = sum(slots[other].x for other in near) / len(near)
-                row.sort(key=lambda key: slots[key].x)
-                centre = _spread(row, slots, centre)
+        for row in rows[::step]:
+            for key in row:
+                if others := near[side].get(key):
+                    slots[key].x = sum(slots[other].x for other in others) / len(others)
+            row.sort(key=lambda key: slots[key].x)
+            _spread(row, slots)
     return slots, chains
 
 
 def num_slots(graph: nx.DiGraph) -> int:
-    """Boxes and crossings that a drawing needs, if no layer takes several rows.
+    """Boxes and passing edges that a drawing needs.
 
     >>> num_slots(nx.DiGraph([("a", "b"), ("b", "c"), ("a", "c")]))
     4
@@ -74,46 +80,6 @@ def longest_path_layers(graph: nx.DiGraph) -> dict[str, int]:
     return layer
 
 
-def _layers_and_chains(
-    graph: nx.DiGraph, sizes: Mapping[str, tuple[float, float]]
-) -> tuple[list[list[list[Key]]], list[list[Key]]]:
-    """The rows of each layer from top to bottom, and each edge as a chain."""
-    layer = longest_path_layers(graph)
-    rows: list[list[Key]] = []
-    for depth in range(max(layer.values()) + 1):
-        rows += _wrapped([node for node in graph if layer[node] == depth], sizes)
-    place = {node: number for number, row in enumerate(rows) for node in row}
-    layer_of_row = [layer[row[0]] for row in rows]
-    chains: list[list[Key]] = []
-    for u, v in graph.edges:
-        crossings: list[Key] = []
-        for number in range(place[u] + 1, place[v]):
-            if layer_of_row[number] == layer[v]:
-                crossings.append((u, None, number))
-            elif layer_of_row[number] == layer[u]:
-                crossings.append((None, v, number))
-            else:
-                crossings.append((u, v, number))
-        chains.append([u, *crossings, v])
-    for crossing in dict.fromkeys(key for chain in chains for key in chain[1:-1]):
-        row = rows[crossing[2]]
-        row.insert(len(row) // 2 if None in crossing else len(row), crossing)
-    return [[rows[number] for number in numbers] for numbers in _together(layer_of_row)], chains
-
-
-def _together(layer_of_row: list[int]) -> list[list[int]]:
-    """Numbers of the rows of each layer."""
-    numbers = range(len(layer_of_row))
-    return [list(group) for _, group in itertools.groupby(numbers, key=layer_of_row.__getitem__)]
-
-
-def _wrapped(layer: list[str], sizes: Mapping[str, tuple[float, float]]) -> list[list[Key]]:
-    """The layer in as few rows of like width as fit."""
-    width = sum(sizes[node][0] + GAP_X for node in layer)
-    length = math.ceil(len(layer) / math.ceil(width / _WIDEST))
-    return [list(layer[start : start + length]) for start in range(0, len(layer), length)]
-
-
 def _stack(rows: list[list[Key]], slots: dict[Key, Slot]) -> None:
     y = 0.0
     for row in rows:
@@ -123,13 +89,12 @@ def _stack(rows: list[list[Key]], slots: dict[Key, Slot]) -> None:
         y += height + GAP_Y
 
 
-def _spread(row: list[Key], slots: dict[Key, Slot], centre: float | None = None) -> float:
-    """Push apart what overlaps, keep the order, and put the row's mean where it was, or at `centre`; return it."""
-    mean = sum(slots[key].x for key in row) / len(row) if centre is None else centre
+def _spread(row: list[Key], slots: dict[Key, Slot]) -> None:
+    """Push apart what overlaps; keep the order and the row's mean."""
+    mean = sum(slots[key].x for key in row) / len(row)
     for left, right in itertools.pairwise(row):
         apart = (slots[left].width + slots[right].width) / 2 + GAP_X
         slots[right].x = max(slots[right].x, slots[left].x + apart)
     shift = mean - sum(slots[key].x for key in row) / len(row)
     for key in row:
         slots[key].x += shift
-    return mean

@@ -18,7 +18,7 @@ from pathlib import Path as FilePath
 
 import networkx as nx
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
@@ -103,11 +103,11 @@ def _visible(text: str) -> str:
 
 def _figure(graph: nx.DiGraph, reached: frozenset[str], title: str, faults: Sequence[Fault] = ()) -> Figure:
     figure = Figure(figsize=(1, 1), dpi=72)
-    FigureCanvasAgg(figure)
+    renderer = FigureCanvasAgg(figure).get_renderer()
     state = states(graph, reached)
     heads = {node: f"[{_shortened(_visible(node))}]  {state[node]}" for node in graph}
-    bodies = {node: _wrap(statement) for node, statement in graph.nodes(data="statement")}
-    sizes = {node: _box_size(figure, heads[node], bodies[node]) for node in graph}
+    bodies = {node: _wrap(graph.nodes[node]["statement"]) for node in graph}
+    sizes = {node: _box_size(figure, renderer, heads[node], bodies[node]) for node in graph}
     slots, chains = lay_out(without_cycles(graph), sizes)
 
     left = min(slot.x - slot.width / 2 for slot in slots.values())
@@ -171,9 +171,8 @@ def _wrap(statement: str) -> str:
     return "\n".join(lines)
 
 
-def _box_size(figure: Figure, head: str, body: str) -> tuple[float, float]:
+def _box_size(figure: Figure, renderer: RendererAgg, head: str, body: str) -> tuple[float, float]:
     """Width and height in points that hold both texts."""
-    renderer = figure.canvas.get_renderer()
     extents = [
         Text(0, 0, text, figure=figure, fontsize=_FONT_SIZE, fontweight=weight).get_window_extent(renderer)
         for text, weight in ((head, "bold"), (body, "normal"))
@@ -182,13 +181,17 @@ def _box_size(figure: Figure, head: str, body: str) -> tuple[float, float]:
 
 
 def _draw_box(axes: Axes, slot: Slot, state: str, head: str, body: str) -> None:
-    face, edge, line_width, line_style = _LOOKS[state]
-    corner = (slot.x - slot.width / 2, slot.y)
-    look = {"facecolor": face, "edgecolor": edge, "linewidth": line_width, "linestyle": line_style}
-    axes.add_patch(FancyBboxPatch(corner, slot.width, slot.height, boxstyle="round,pad=0,rounding_size=5", **look))
+    left = slot.x - slot.width / 2
+    _draw_outline(axes, state, left, slot.y, slot.width, slot.height)
     place = {"va": "top", "fontsize": _FONT_SIZE, "color": _BOX_INK}
-    axes.text(corner[0] + _PAD, slot.y + _PAD, head, fontweight="bold", **place)
-    axes.text(corner[0] + _PAD, slot.y + _PAD + _HEADER, body, **place)
+    axes.text(left + _PAD, slot.y + _PAD, head, fontweight="bold", **place)
+    axes.text(left + _PAD, slot.y + _PAD + _HEADER, body, **place)
+
+
+def _draw_outline(axes: Axes, state: str, left: float, top: float, width: float, height: float) -> None:
+    face, edge, line_width, line_style = _LOOKS[state]
+    look = {"facecolor": face, "edgecolor": edge, "linewidth": line_width, "linestyle": line_style}
+    axes.add_patch(FancyBboxPatch((left, top), width, height, boxstyle="round,pad=0,rounding_size=4", **look))
 
 
 def _draw_edge(axes: Axes, chain: list[Slot], there: bool, back: bool) -> None:
@@ -225,8 +228,6 @@ def _draw_arrow(axes: Axes, path: Path, style: str, *, is_faulty: bool) -> None:
 def _draw_legend(axes: Axes, y: float) -> None:
     x = _MARGIN
     for state, meaning in _MEANINGS.items():
-        face, edge, line_width, line_style = _LOOKS[state]
-        look = {"facecolor": face, "edgecolor": edge, "linewidth": line_width, "linestyle": line_style}
-        axes.add_patch(FancyBboxPatch((x, y), 18, 11, boxstyle="round,pad=0,rounding_size=3", **look))
+        _draw_outline(axes, state, x, y, 18, 11)
         axes.text(x + 24, y + 5.5, meaning, va="center", fontsize=_FONT_SIZE)
         x += 56 + 5.0 * len(meaning)
