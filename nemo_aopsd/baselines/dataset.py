@@ -21,38 +21,54 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages
 
 PROCESSOR_NAME = "aopsd_data_processor"
-_OWN_KEYS = ("data_path", "prompts", "require_dag", "split_validation_size", "seed")
+_KEYS = {"data_path", "prompts", "split_validation_size", "seed"}
 
 
-class AOPSDProblems(RawDataset):
-    """One row a problem: the student's prompt as messages, and the problem itself as JSON for the environment."""
+class ProblemRows(RawDataset):
+    """A problem file as rows: the student's prompt as messages, the task's name, and what `_row` adds."""
 
     def __init__(
         self,
         data_path: str,
         prompts: str = "default",
-        require_dag: bool = True,
         split_validation_size: float = 0,
         seed: int = 42,
+        own_keys: tuple[str, ...] = (),
         **others: Any,
     ):
-        """`prompts`: a folder of nemo_aopsd/prompts, or a path. Raises UserError on a bad file, a problem without DAG
-        (unless `require_dag` is off, for a reward without progress), and settings that would be ignored."""
-        refuse_ignored(others, _OWN_KEYS)
-        problems = load_problems(data_path)
-        if require_dag:
-            _check_dags(problems)
+        """`prompts`: a folder of nemo_aopsd/prompts, or a path. Raises UserError on a bad file, on what `_row`
+        refuses, and on settings that would be ignored."""
+        _refuse_ignored(others, _KEYS.union(own_keys))
         self.task_name = f"aopsd_{Path(data_path).stem}"
-        self.dataset = Dataset.from_list([self._row(problem, prompts) for problem in problems])
+        rows = [
+            {"messages": student_messages(problem, prompts), "task_name": self.task_name} | self._row(problem)
+            for problem in load_problems(data_path)
+        ]
+        self.dataset = Dataset.from_list(rows)
         self.val_dataset = None
         self.split_train_validation(split_validation_size, seed)
 
-    def _row(self, problem: Problem, prompts: str) -> dict[str, Any]:
-        return {
-            "messages": student_messages(problem, prompts),
-            "record": json.dumps(to_record(problem)),  # text, as Arrow would give all rows one shape
-            "task_name": self.task_name,
-        }
+    def _row(self, problem: Problem) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class AOPSDProblems(ProblemRows):
+    """For the environment: each row also holds the problem itself as JSON.
+
+    A problem without DAG is refused unless `require_dag` is off, for a reward without progress.
+    """
+
+    def __init__(self, data_path: str, prompts: str = "default", require_dag: bool = True, **options: Any):
+        self._require_dag = require_dag
+        super().__init__(data_path, prompts, own_keys=("require_dag",), **options)
+
+    def _row(self, problem: Problem) -> dict[str, Any]:
+        if self._require_dag and problem.dag is None:
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r} has no `dag`, which a reward for progress needs. Add it, "
+                "drop the row, or set `require_dag: false` under `data.default` and reward only correct answers."
+            )
+        return {"record": json.dumps(to_record(problem))}  # text, as Arrow would give all rows one shape
 
 
 def aopsd_data_processor(
@@ -65,11 +81,7 @@ def aopsd_data_processor(
     text = tokenizer.apply_chat_template(datum_dict["messages"], tokenize=False, add_generation_prompt=True)
     ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
     info = json.loads(datum_dict["record"])
-    if max_seq_length is not None and len(ids) >= max_seq_length:
-        raise UserError(
-            f"{info['where']}: problem {info['id']!r}: its prompt takes {len(ids)} tokens, but "
-            f"data.max_input_seq_length is {max_seq_length}. Raise it, or drop the row."
-        )
+    check_room(info, len(ids), max_seq_length)
     return {
         "message_log": [{"role": "user", "content": text, "token_ids": ids}],
         "length": len(ids),
@@ -80,16 +92,25 @@ def aopsd_data_processor(
     }
 
 
+def check_room(row: dict[str, Any], num_tokens: int, limit: int | None) -> None:
+    """Raise UserError if a row's prompt leaves no room for an answer."""
+    if limit is not None and num_tokens >= limit:
+        raise UserError(
+            f"{row['where']}: problem {row['id']!r}: its prompt takes {num_tokens} tokens, but "
+            f"data.max_input_seq_length is {limit}. Raise it, or drop the row."
+        )
+
+
 def to_record(problem: Problem) -> dict[str, Any]:
     """What the environment needs of a problem; `nemo_aopsd.data.problems.parse_problem` reads it back."""
-    record = {"id": problem.id, "problem": problem.problem, "answer": problem.answer, "where": problem.where}
+    record: dict[str, Any] = {name: getattr(problem, name) for name in ("id", "problem", "answer", "where")}
     if problem.dag is not None:
         nodes = [{"id": node, "statement": statement} for node, statement in problem.dag.nodes.data("statement")]
         record["dag"] = {"nodes": nodes, "edges": [list(edge) for edge in problem.dag.edges]}
     return record
 
 
-def refuse_ignored(others: dict[str, Any], own_keys: tuple[str, ...]) -> None:
+def _refuse_ignored(others: dict[str, Any], own_keys: set[str]) -> None:
     """Raise UserError for what a dataset of ours was given beside `own_keys` and would not heed."""
     for key in ("prompt_file", "system_prompt_file"):
         if others.get(key) is not None:
@@ -101,15 +122,6 @@ def refuse_ignored(others: dict[str, Any], own_keys: tuple[str, ...]) -> None:
     unknown = sorted(set(others) - known)
     if unknown:
         raise UserError(f"data: unknown key `{unknown[0]}` of a dataset. Known: {', '.join(sorted(known))}.")
-
-
-def _check_dags(problems: list[Problem]) -> None:
-    for problem in problems:
-        if problem.dag is None:
-            raise UserError(
-                f"{problem.where}: problem {problem.id!r} has no `dag`, which a reward for progress needs. Add it, "
-                "drop the row, or set `require_dag: false` under `data.default` and reward only correct answers."
-            )
 
 
 if PROCESSOR_NAME not in PROCESSOR_REGISTRY:

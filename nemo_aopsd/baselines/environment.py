@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
+import networkx as nx
 import ray
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -28,6 +29,7 @@ from nemo_aopsd.baselines.judge_client import JudgeClient, JudgeSettings
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem, parse_problem
+from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade_async
 from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict, shorten
@@ -56,7 +58,8 @@ class EnvironmentSettings:
 def read_settings(block: dict[str, Any]) -> EnvironmentSettings:
     """The typed block. Raises UserError on an unknown key, a wrong type, or a reward that is always zero."""
     try:
-        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(EnvironmentSettings), block))
+        merged = OmegaConf.merge(OmegaConf.structured(EnvironmentSettings), block)
+        settings = cast(EnvironmentSettings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
         raise UserError(
             f"env.{ENV_NAME}: {first_line(error)} (at `{error.full_key}`). Keys: {', '.join(_keys())}."
@@ -122,7 +125,7 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
                 f"{problem.where}: problem {problem.id!r} has no `dag`, which env.{ENV_NAME}.reward.progress needs. "
                 "Add it, drop the row, or set that weight to 0."
             )
-        verdict = await self._judge(problem, attempt)
+        verdict = await self._judge(problem, problem.dag, attempt)
         reached = dag.largest_closed_subset(problem.dag, verdict.judged)
         self._count_verdict(problem, verdict)
         return {
@@ -133,14 +136,16 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
             "cut": verdict.cut,
         }
 
-    async def _judge(self, problem: Problem, attempt: str) -> Verdict:
+    async def _judge(self, problem: Problem, graph: nx.DiGraph, attempt: str) -> Verdict:
         """The first verdict that can be read, or the last one."""
+        verdict = Verdict(frozenset(), True, False, "")
         for _ in range(1 + self.settings.judge.num_retries):
             text, cut = await self._ask(problem, attempt)
-            judged = parse_verdict(text, problem.dag)
-            if judged is not None:
-                return Verdict(judged, False, cut, text)
-        return Verdict(frozenset(), True, cut, text)
+            judged = parse_verdict(text, graph)
+            verdict = Verdict(judged or frozenset(), judged is None, cut, text)
+            if not verdict.failed:
+                break
+        return verdict
 
     async def _ask(self, problem: Problem, attempt: str) -> tuple[str, bool]:
         """What the judge wrote, and whether the attempt lost its middle: only the server knows what it has room for."""
@@ -193,7 +198,7 @@ class _Characters:
         return "".join(map(chr, tokens))
 
 
-_CHARACTERS = _Characters()
+_CHARACTERS = cast(Tokenizer, _Characters())  # `shorten` only decodes
 
 
 def _attempt(messages: Sequence[dict[str, str]]) -> str:
@@ -201,12 +206,8 @@ def _attempt(messages: Sequence[dict[str, str]]) -> str:
 
 
 def _keys() -> list[str]:
-    schema = OmegaConf.to_container(OmegaConf.structured(EnvironmentSettings))
-    return [
-        f"{key}.{inner}" if inner else key
-        for key, value in schema.items()
-        for inner in (value if isinstance(value, dict) else [""])
-    ]
+    blocks = {"reward": RewardSettings, "judge": JudgeSettings}
+    return ["prompts", *(f"{block}.{key.name}" for block, schema in blocks.items() for key in fields(schema))]
 
 
 def _register() -> None:

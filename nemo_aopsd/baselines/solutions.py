@@ -6,53 +6,31 @@ end token. Importing this module registers the processor `aopsd_solution_process
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
-from nemo_rl.data.datasets.raw_dataset import RawDataset
 from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
 from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 
-from nemo_aopsd.baselines.dataset import refuse_ignored
-from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.baselines.dataset import ProblemRows, check_room
+from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.demonstrations import demonstration
 from nemo_aopsd.models.tokenizer import HFTokenizer
 
 PROCESSOR_NAME = "aopsd_solution_processor"
-_OWN_KEYS = ("data_path", "prompts", "split_validation_size", "seed")
 
 
-class AOPSDSolutions(RawDataset):
+class AOPSDSolutions(ProblemRows):
     """One row a problem: the student's prompt as messages, and the solution."""
 
-    def __init__(
-        self,
-        data_path: str,
-        prompts: str = "default",
-        split_validation_size: float = 0,
-        seed: int = 42,
-        **others: Any,
-    ):
-        """`prompts`: a folder of nemo_aopsd/prompts, or a path. Raises UserError on a bad file, a problem without
-        solution, and settings that would be ignored."""
-        refuse_ignored(others, _OWN_KEYS)
-        self.task_name = f"aopsd_{Path(data_path).stem}"
-        rows = []
-        for problem in load_problems(data_path):
-            if not (problem.solution or "").strip():
-                raise UserError(
-                    f"{problem.where}: problem {problem.id!r} has no `solution`, which supervised fine-tuning trains "
-                    "on. Add it, or drop the row."
-                )
-            row = {"id": problem.id, "where": problem.where, "task_name": self.task_name}
-            rows.append({**row, "messages": student_messages(problem, prompts), "solution": problem.solution})
-        self.dataset = Dataset.from_list(rows)
-        self.val_dataset = None
-        self.split_train_validation(split_validation_size, seed)
+    def _row(self, problem: Problem) -> dict[str, Any]:
+        if not (problem.solution or "").strip():
+            raise UserError(
+                f"{problem.where}: problem {problem.id!r} has no `solution`, which supervised fine-tuning trains on. "
+                "Add it, or drop the row."
+            )
+        return {"id": problem.id, "where": problem.where, "solution": problem.solution}
 
 
 class SolutionProcessor:
@@ -84,11 +62,7 @@ class SolutionProcessor:
                 )
         ours = HFTokenizer(tokenizer, [])
         prompt = ours.render(datum_dict["messages"], thinking=None)  # by policy.tokenizer.chat_template_kwargs
-        if len(prompt) >= max_seq_length:
-            raise UserError(
-                f"{datum_dict['where']}: problem {datum_dict['id']!r}: its prompt takes {len(prompt)} tokens, but "
-                f"data.max_input_seq_length is {max_seq_length}. Raise it, or drop the row."
-            )
+        check_room(datum_dict, len(prompt), max_seq_length)
         response = demonstration(datum_dict["solution"], ours, max_seq_length - len(prompt))
         if not response.finished:
             self._count_cut(datum_dict["where"], datum_dict["id"])

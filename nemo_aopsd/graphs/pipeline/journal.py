@@ -101,7 +101,7 @@ class Journal:
             read.append((len(lines) + 1, final))
         else:
             os.ftruncate(self._file, os.fstat(self._file).st_size - len(last))
-        return {entry["key"]: entry for _, entry in read}
+        return {entry["key"]: entry for _, entry in read if entry}
 
     def _explain(self, damaged: list[int]) -> str:
         more = f" (and {len(damaged) - 1} more lines)" if len(damaged) > 1 else ""

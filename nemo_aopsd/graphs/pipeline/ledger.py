@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_aopsd.chat.client import ChatClient, Completion, Request
 from nemo_aopsd.graphs.pipeline.journal import Journal, request_key
@@ -77,9 +78,6 @@ class Ledger:
     @asynccontextmanager
     async def _reserve(self, tokens: int) -> AsyncIterator[None]:
         """Under a cap, wait until the request fits whatever the others that are on their way turn out to cost."""
-        if self._cap is None:
-            yield
-            return
         async with self._released:
             await self._released.wait_for(lambda: self._fits(tokens) or not self._reserved)
             if not self._fits(tokens):
@@ -93,9 +91,9 @@ class Ledger:
                 self._released.notify_all()
 
     def _fits(self, tokens: int) -> bool:
-        return self.total.tokens + self._reserved + tokens <= self._cap
+        return self._cap is None or self.total.tokens + self._reserved + tokens <= self._cap
 
-    def _answer(self, completion: Completion, prompt_bytes: int, seconds: float) -> dict[str, object]:
+    def _answer(self, completion: Completion, prompt_bytes: int, seconds: float) -> dict[str, Any]:
         text = self.client.endpoint.redact_answer(completion.text)
         reported = None not in (completion.prompt_tokens, completion.completion_tokens)
         return {
@@ -108,7 +106,7 @@ class Ledger:
         }
 
 
-def _add(cost: Cost, entry: dict[str, object]) -> None:
+def _add(cost: Cost, entry: dict[str, Any]) -> None:
     cost.requests += 1
     prompt, completion = max(0, entry["prompt_tokens"]), max(0, entry["completion_tokens"])  # of journals of old, -1
     cost.prompt_tokens += prompt

@@ -70,7 +70,7 @@ async def _accepted_dense(outcome: Outcome, ask: Ask) -> nx.DiGraph | None:
     draft = stages.read_dense(await ask("produce", 1, stages.messages("produce", problem)))
     while True:
         outcome.faults, outcome.last_text = draft.faults, draft.text
-        if not outcome.faults:
+        if draft.graph is not None and not outcome.faults:
             verdict = await _judge(outcome, draft.graph, ask)
             if verdict is None:
                 outcome.faults = [Fault("unreadable_verdict", f"{_READINGS} verdicts in no known form")]

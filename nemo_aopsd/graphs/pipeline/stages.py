@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def messages(stage: str, problem: Problem, **gaps: str) -> list[dict[str, str]]:
     """The prompt of a stage; those that read the solution get it."""
     gaps |= {"problem": problem.problem, "answer": problem.answer}
     if "compress" not in stage:
-        gaps["solution"] = problem.solution
+        gaps["solution"] = problem.solution or ""  # `build_one` asks nothing about a row without one
     return [{"role": "user", "content": fill(_PROMPTS, stage, **gaps)}]
 
 
@@ -136,14 +136,14 @@ def read_contexts(completion: Completion, answer: str) -> dict[str, list[str]] |
     found = read_object(completion.text, "plan")
     if isinstance(found, Fault):
         return [_cut(completion) or found]
-    contexts = {name: _texts(found.get(name)) for name in ("plan", "subproblems")}
+    contexts = {name: _texts(found.get(name)) or [] for name in ("plan", "subproblems")}
     faults = [
         Fault("malformed", f"`{name}` must be a non-empty list of texts") for name in contexts if not contexts[name]
     ]
     for name, steps in contexts.items():
         faults += [
             Fault("states_answer", f"{name}: {step[:80]}")
-            for step in steps or []
+            for step in steps
             if states_answer(step, answer, is_last=True)
         ]
     return faults or contexts
@@ -152,7 +152,9 @@ def read_contexts(completion: Completion, answer: str) -> dict[str, list[str]] |
 def _read_graph(completion: Completion) -> tuple[Draft, dict[str, Any]]:
     """The draft with the faults of its structure, and the object that held it."""
     found = read_object(completion.text, "checkpoints")
-    raw = found if isinstance(found, Fault) else read_checkpoints(found)
+    if isinstance(found, Fault):
+        return Draft(completion.text, None, [_cut(completion) or found]), {}
+    raw = read_checkpoints(found)
     if isinstance(raw, Fault):
         return Draft(completion.text, None, [_cut(completion) or raw]), {}
     errors = [fault for fault in find_faults(raw) if fault.is_error]
@@ -183,7 +185,7 @@ def _cut(completion: Completion) -> Fault | None:
     return None
 
 
-def _texts(value: Any) -> Sequence[str] | None:
+def _texts(value: Any) -> list[str] | None:
     """A list of non-empty texts; None if it is anything else."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
         return None
