@@ -36,6 +36,11 @@ def evaluation_files(run: Path) -> dict[int, Path]:
     return _numbered(run / EVALUATIONS, "epoch_", ".json")
 
 
+def teacher_folder(run: Path) -> Path:
+    """Where `aopsd diagnose teacher` keeps a folder for each set of problems."""
+    return run / DIAGNOSTICS / "teacher"
+
+
 def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
     names = {path.name.removeprefix(prefix).removesuffix(suffix): path for path in folder.glob(f"{prefix}*{suffix}")}
     return dict(sorted((int(name), path) for name, path in names.items() if name.isdecimal()))

@@ -28,6 +28,7 @@ from nemo_aopsd.files import atomic_write, derive_seed, read_json
 from nemo_aopsd.method.context import assign_donors, check_problems, student_messages, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
+from nemo_aopsd.run import layout
 from nemo_aopsd.types import Sampling, Tokens
 
 BLOCK_SIZE = 256  # rows a call; a part of the meaning of a seed, so not a setting
@@ -58,7 +59,7 @@ def plan_teacher(run: Path, config: Config, data: Path | None, num_samples: int 
     if not usable:
         raise UserError(f"{file}: none of {len(problems)} problems has what context {kind} shows. Name others: --data.")
     count = num_samples or config.aopsd.evaluation.num_samples
-    folder = run / "diagnostics/teacher" / f"{Path(file).stem}_{fingerprint(usable)[:8]}_x{count}"
+    folder = layout.teacher_folder(run) / f"{Path(file).stem}_{fingerprint(usable)[:8]}_x{count}"
     return Plan(usable, len(problems) - len(usable), str(file), folder, count)
 
 

@@ -109,7 +109,7 @@ def _subject(run: Path, name: str, teacher: str | None) -> Subject:
 
 
 def _teacher(run: Path, kind: str, name: str | None) -> Pair:
-    place = run / "diagnostics/teacher"
+    place = layout.teacher_folder(run)
     done = sorted(
         folder.name
         for folder in place.glob(name or "*")
@@ -135,7 +135,7 @@ def _student(run: Path) -> Pair:
             f"{run / 'eval'}: transfer needs the evaluation before training (epoch_000.json) and a later one, found "
             f"{found}. Let the run finish an epoch, with aopsd.evaluation.data_path set."
         )
-    return _pair(_read(files[0]), _read(files[-1]), f"{files[0].stem} to {files[-1].stem}", run / "eval")
+    return _pair(_read(files[0]), _read(files[-1]), f"{files[0].stem} to {files[-1].stem}", run / layout.EVALUATIONS)
 
 
 def _pair(before: Counts, after: Counts, label: str, where: Path) -> Pair:
