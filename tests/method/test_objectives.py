@@ -1,4 +1,4 @@
-"""The objectives beside pg: formulas by plain Python, equivalences, gradients by finite differences in float64."""
+"""The objectives beside pg: equivalences, gradients by finite differences in float64, and sums over micro-batches."""
 
 import math
 from dataclasses import replace
@@ -6,245 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_aopsd.config.schema import CHOICES, ObjectiveConfig
+from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.dash import coefficients
-from nemo_aopsd.method.objectives.divergences import (
-    forward_kl,
-    forward_kl_on_top_k,
-    jensen_shannon,
-    reverse_kl,
-    top_k_forward_kl,
-)
+from nemo_aopsd.method.objectives.divergences import forward_kl
 from nemo_aopsd.method.objectives.minillm import mean_of_the_rest
-from nemo_aopsd.types import Signal, TopK, TrainRow
-
-NAMES = CHOICES["objective.name"]
-FORMS = CHOICES["objective.top_k_form"]
-V = 7
-
-
-def draw(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def float64(values: list) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def top_of(logprobs: torch.Tensor, k: int) -> TopK:
-    values, ids = logprobs.topk(k, -1)
-    return TopK(ids.int(), values, -(logprobs.exp() * logprobs).sum(-1))
-
-
-class Batch:
-    """Two responses of up to four tokens over V words: logits of both sides, and every column an objective may read."""
-
-    def __init__(self, rows: int = 2, width: int = 4, seed: int = 0):
-        self.logits = draw(rows, width, V, seed=seed)
-        self.teacher = (1.5 * draw(rows, width, V, seed=seed + 1)).log_softmax(-1)
-        self.tokens = torch.randint(V, (rows, width, 1), generator=torch.Generator().manual_seed(seed))
-        self.mask = torch.ones(rows, width, dtype=torch.bool)
-        self.mask[-1, -1] = False
-        self.old = self.chosen(self.logits) + 0.15 * draw(rows, width, seed=seed + 2)
-        self.weights = torch.rand(rows, width, generator=torch.Generator().manual_seed(seed)).double()
-        self.advantages = draw(rows, width, seed=seed + 3)
-
-    def chosen(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits.log_softmax(-1).gather(-1, self.tokens).squeeze(-1)
-
-    def loss(self, objective, logits=None, rows=slice(None), counts=None):
-        logits = self.logits if logits is None else logits
-        num_tokens, num_rows = counts or (float(self.mask.sum()), float(len(self.mask)))
-        student = logits.log_softmax(-1)[rows].flatten(0, 1)
-        teacher = self.teacher[rows].flatten(0, 1)
-        divergence = None
-        if objective.signal.full or objective.signal.top_k:
-            seen = teacher if objective.signal.full else top_of(teacher, objective.signal.top_k)
-            divergence = objective.divergence(student, seen).view(self.mask[rows].shape)
-        return objective(
-            self.chosen(logits)[rows],
-            divergence=divergence,
-            old_logprobs=self.old[rows] if objective.needs_old_logprobs else None,
-            teacher_logprobs=self.teacher.gather(-1, self.tokens).squeeze(-1)[rows],
-            weights=self.weights[rows],
-            advantages=self.advantages[rows],
-            entropy=-(self.teacher.exp() * self.teacher).sum(-1)[rows],
-            mask=self.mask[rows],
-            num_tokens=num_tokens,
-            num_rows=num_rows,
-        )
-
-
-def objective(name: str, **changes):
-    return build_objective(ObjectiveConfig(name=name, **{"top_k": 4, "advantage_clip": 3.0} | changes))
-
-
-def plain_kl(p: list[float], q: list[float]) -> float:
-    """KL(p || q) of probabilities."""
-    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-
-
-# Divergences
-
-
-def test_divergences_equal_their_sums_over_the_vocabulary():
-    student, teacher = draw(3, V, seed=1).log_softmax(-1), draw(3, V, seed=2).log_softmax(-1)
-    for n in range(3):
-        s, p = student[n].exp().tolist(), teacher[n].exp().tolist()
-        mixture = [0.3 * a + 0.7 * b for a, b in zip(p, s, strict=True)]
-        assert forward_kl(student, teacher)[n].item() == pytest.approx(plain_kl(p, s), abs=1e-12)
-        assert reverse_kl(student, teacher)[n].item() == pytest.approx(plain_kl(s, p), abs=1e-12)
-        expected = 0.3 * plain_kl(p, mixture) + 0.7 * plain_kl(s, mixture)
-        assert jensen_shannon(student, teacher, 0.3)[n].item() == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_token_clip_binds_above_only_by_hand():
-    """P = (.5, .3, .2), S = (.2, .3, .5): the terms are .4581, 0 and -.1833."""
-    teacher, student = float64([0.5, 0.3, 0.2]).log(), float64([0.2, 0.3, 0.5]).log()
-    assert forward_kl(student, teacher).item() == pytest.approx(0.3 * math.log(2.5), abs=1e-12)
-    assert forward_kl(student, teacher, 0.05).item() == pytest.approx(0.05 - 0.2 * math.log(2.5), abs=1e-12)
-
-
-INF = math.inf
-SURE, EVEN = [0.0, -INF, -INF], [-math.log(3)] * 3
-
-
-@pytest.mark.parametrize(
-    ("student", "teacher", "forward", "reverse", "jensen"),
-    [
-        # M = (2/3, 1/6, 1/6): half of log 3/2, and half of 1/3 log 1/2 + 2/3 log 2
-        (EVEN, SURE, math.log(3), INF, 0.5 * math.log(1.5) + 0.5 * math.log(2) / 3),
-        (SURE, EVEN, INF, math.log(3), 0.5 * math.log(1.5) + 0.5 * math.log(2) / 3),
-        (SURE, SURE, 0.0, 0.0, 0.0),
-        # nothing in common: M = (1/2, 1/2, 0)
-        (SURE, [-INF, 0.0, -INF], INF, INF, math.log(2)),
-    ],
-)
-def test_zero_times_log_zero_is_zero_by_hand(student, teacher, forward, reverse, jensen):
-    student, teacher = float64([student]), float64([teacher])
-    assert forward_kl(student, teacher).item() == pytest.approx(forward, abs=1e-12)
-    assert reverse_kl(student, teacher).item() == pytest.approx(reverse, abs=1e-12)
-    assert jensen_shannon(student, teacher, 0.5).item() == pytest.approx(jensen, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"name": name} for name in ("rkl", "jsd", "gkd")),
-        *({"name": "fkl"} | more for more in ({}, {"token_clip": 0.05}, {"support": V}, {"support": V + 1})),
-        *({"name": "topk_fkl", "top_k": k, "top_k_form": form} for k in (4, V, V + 1) for form in FORMS),
-    ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_two_words_that_neither_side_can_say_change_neither_value_nor_gradient(changes, dtype):
-    made, found = objective(**changes), []
-    reduced = objective(**{key: min(n, V) if key in ("support", "top_k") else n for key, n in changes.items()})
-    for function, more in ((reduced, 0), (made, 2)):
-        logits = torch.nn.functional.pad(draw(5, V, seed=3), (0, more), value=-INF).to(dtype).requires_grad_()
-        teacher = torch.nn.functional.pad(draw(5, V, seed=4), (0, more), value=-INF).to(dtype).log_softmax(-1)
-        side = teacher if function.signal.full else top_of(teacher, function.signal.top_k)
-        value = function.divergence(logits.log_softmax(-1), side)
-        found.append((value, torch.autograd.grad(value.sum(), logits)[0]))
-    (value, gradient), (padded, padded_gradient) = found
-    tolerance = {"atol": 1e-12 if dtype == torch.float64 else 1e-6, "rtol": 0}
-    torch.testing.assert_close(padded, value, **tolerance)
-    torch.testing.assert_close(padded_gradient[:, :V], gradient, **tolerance)
-    assert (padded_gradient[:, V:] == 0).all() and gradient.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_at_k_equal_to_the_vocabulary_every_form_is_the_forward_kl_with_its_gradient(form):
-    logits, teacher = draw(5, V, seed=3).requires_grad_(), draw(5, V, seed=4).log_softmax(-1)
-    found = top_k_forward_kl(logits.log_softmax(-1), top_of(teacher, V), form)
-    expected = forward_kl(logits.log_softmax(-1), teacher)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-    gradients = [torch.autograd.grad(value.sum(), logits, retain_graph=True)[0] for value in (found, expected)]
-    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
-
-
-def test_top_k_forms_by_hand():
-    """P = (.5, .3, .2) and K = 2, S = (.4, .2, .4): Z_P = .8, Z_S = .6."""
-    teacher = TopK(torch.tensor([[0, 1]]), float64([[0.5, 0.3]]).log(), torch.zeros(1))
-    student = float64([[0.4, 0.2, 0.4]]).log()
-    plain = 0.5 * math.log(0.5 / 0.4) + 0.3 * math.log(0.3 / 0.2)
-    expected = {
-        "none": plain,
-        "renorm": plain_kl([0.625, 0.375], [2 / 3, 1 / 3]),
-        "teacher_renorm": 0.625 * math.log(0.625 / 0.4) + 0.375 * math.log(0.375 / 0.2),
-        "tail": plain + 0.2 * math.log(0.2 / 0.4),
-    }
-    for form in FORMS:
-        assert top_k_forward_kl(student, teacher, form).item() == pytest.approx(expected[form], abs=1e-12)
-
-
-def test_the_tail_is_finite_in_float32_when_the_teacher_is_sure():
-    teacher = torch.tensor([[0.0, -30.0, -40.0, -50.0]]).log_softmax(-1)
-    logits = torch.zeros(1, 4, requires_grad=True)
-    value = top_k_forward_kl(logits.log_softmax(-1), top_of(teacher, 2), "tail")
-    value.sum().backward()
-    assert torch.isfinite(value).all() and torch.isfinite(logits.grad).all()
-
-
-def test_the_tail_begins_beyond_what_sixteen_probabilities_round_to():
-    """In float32 the sum of K probabilities is 1 but for K eps. A rest of 8 eps is none, one of 32 eps counts."""
-    eps = torch.finfo(torch.float32).eps
-    for left, counts in ((8 * eps, False), (32 * eps, True)):
-        words = torch.full((1, 16), math.log((1 - left) / 16))
-        found = forward_kl_on_top_k(words, torch.tensor([-1.0]), words, "tail").item()
-        assert found == (pytest.approx(left * (math.log(left) + 1), rel=0.1) if counts else 0)
-
-
-def test_on_a_support_only_single_words_are_clipped_by_hand():
-    """P = (.5, .3, .2) and K = 2, S = (.2, .6, .2): .4581 is clipped, -.2079 stays, the rest is equal in both."""
-    teacher = TopK(torch.tensor([[0, 1]]), float64([[0.5, 0.3]]).log(), torch.zeros(1))
-    student = float64([[0.2, 0.6, 0.2]]).log()
-    found = objective("fkl", support=2, token_clip=0.05).divergence(student, teacher)
-    assert found.item() == pytest.approx(0.05 - 0.3 * math.log(2), abs=1e-12)
-    student = float64([[0.5, 0.49, 0.01]]).log()  # now the rest adds .5991, far more than tau
-    found = objective("fkl", support=2, token_clip=0.05).divergence(student, teacher)
-    assert found.item() == pytest.approx(0.3 * math.log(0.3 / 0.49) + 0.2 * math.log(20), abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ["fkl", "dash"])
-@pytest.mark.parametrize("token_clip", [None, 0.05])
-def test_a_support_of_the_whole_vocabulary_is_the_objective_with_its_gradient(name, token_clip):
-    logits, teacher = draw(2, 6, V, seed=3).requires_grad_(), draw(2, 6, V, seed=4).log_softmax(-1)
-    mask = torch.tensor([[True] * 6, [True, True, False, True, True, False]])
-    whole, on_support = (objective(name, token_clip=token_clip, support=k) for k in (None, V))
-    assert whole.signal.full and on_support.signal.top_k == V and not on_support.signal.full
-
-    def loss(function, side):
-        divergence = function.divergence(logits.flatten(0, 1).log_softmax(-1), side).view(2, 6)
-        return function(divergence, divergence=divergence, mask=mask, num_tokens=10, num_rows=2)[0]
-
-    values = loss(whole, teacher.flatten(0, 1)), loss(on_support, top_of(teacher.flatten(0, 1), V))
-    torch.testing.assert_close(*values, atol=1e-12, rtol=0)
-    gradients = [torch.autograd.grad(value, logits, retain_graph=True)[0] for value in values]
-    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
-    assert gradients[0].abs().max() > 1e-3
-
-
-def test_the_gradient_on_a_support_is_that_of_finite_differences():
-    teacher = top_of(draw(4, V, seed=4).log_softmax(-1), 3)
-    function = objective("fkl", support=3, token_clip=0.05)
-    logits = draw(4, V, seed=3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: function.divergence(z.log_softmax(-1), teacher), logits)
-
-
-def test_a_support_leaves_out_the_divergence_among_the_other_words():
-    student, teacher = draw(5, V, seed=3).log_softmax(-1), draw(5, V, seed=4).log_softmax(-1)
-    for k in range(1, V):
-        top = top_of(teacher, k)
-        others = [teacher.scatter(-1, top.ids.long(), -torch.inf), student.scatter(-1, top.ids.long(), -torch.inf)]
-        mass = others[0].exp().sum(-1)
-        p, s = (side.log_softmax(-1).exp() for side in others)
-        among = torch.tensor([plain_kl([a for a in p[n] if a], [b for b in s[n] if b]) for n in range(5)])
-        missing = forward_kl(student, teacher) - objective("fkl", support=k).divergence(student, top)
-        torch.testing.assert_close(missing, mass * among.double(), atol=1e-6, rtol=0)
-        assert (missing > -1e-12).all()
-
+from nemo_aopsd.types import Signal, TrainRow
+from tests.method.objective_batch import FORMS, NAMES, Batch, V, draw, float64, objective, top_of
 
 # Equivalences
 
@@ -295,20 +63,6 @@ def test_eopd_opens_at_the_tokens_whose_teacher_has_the_entropy():
     )
     expected = (kl.view(2, 4)[batch.mask] * is_open).sum().item() / len(is_open)
     assert metrics["train/divergence"].item() == pytest.approx(expected)
-
-
-def test_pg_with_weight_one_and_no_clip_is_the_sampled_token_policy_gradient():
-    """On policy: the gradient of -1/N sum A log p with A the gap."""
-    batch = Batch()
-    batch.weights[:] = 1
-    batch.old = batch.chosen(batch.logits)
-    logits = batch.logits.clone().requires_grad_()
-    batch.loss(objective("pg", advantage_clip=1e30), logits)[0].backward()
-    again = batch.logits.clone().requires_grad_()
-    logprobs = batch.chosen(again)
-    gap = (batch.teacher.gather(-1, batch.tokens).squeeze(-1) - logprobs).detach()
-    (-(gap * logprobs)[batch.mask].sum() / batch.mask.sum()).backward()
-    torch.testing.assert_close(logits.grad, again.grad, atol=1e-14, rtol=0)
 
 
 def recursion(values: list[float], kappa: float) -> float:
@@ -437,11 +191,13 @@ def test_seq_mean_weighs_responses_and_token_mean_weighs_tokens():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_masked_tokens_may_hold_anything(name):
-    batch, made = Batch(), objective(name)
+    batch, made = Batch(rows=3), objective(name)
+    batch.mask[1] = False
     expected = batch.loss(made)[0].item()
     counted = batch.mask
     for column in ("old", "weights", "advantages"):
-        setattr(batch, column, torch.where(counted, getattr(batch, column), torch.nan))
+        garbage = -torch.inf if column == "old" else torch.nan
+        setattr(batch, column, torch.where(counted, getattr(batch, column), garbage))
     batch.teacher = torch.where(counted.unsqueeze(-1), batch.teacher, torch.zeros(()).double())
     logits = batch.logits.clone().requires_grad_()
     loss, metrics = batch.loss(made, logits)
