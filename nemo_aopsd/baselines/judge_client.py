@@ -13,8 +13,9 @@ from typing import Any
 
 import ray
 
-from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.client import ChatClient, RequestRefused, ServerUnavailable
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
+from nemo_aopsd.chat.protocol import Request
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 

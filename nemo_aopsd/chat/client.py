@@ -12,19 +12,19 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from nemo_aopsd.chat.endpoint import Endpoint
+from nemo_aopsd.chat.protocol import Completion, Request, read_completion
 from nemo_aopsd.errors import UserError
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between tries; each pause is twice the one before
 _LONGEST_RETRY_AFTER = 120.0  # seconds that a server may ask for
 _LATER = {408, 409, 429}  # and 5xx: worth another try
 _ALIKE_REFUSALS = 5  # before the first answer; then it is the server, the settings or a proxy, and not one problem
-_MOST_TOKENS = 10**8  # of one request; more is no count
 _QUOTED = 500  # characters of what a server says
 # What a server says of a 400, 413 or 422 that the next request need not meet.
 _OF_THE_CONTENT = re.compile(
@@ -45,34 +45,6 @@ class RequestRefused(Exception):
 
 class ServerUnavailable(Exception):
     """No answer after all tries. The request may be made again later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked. `schema` is the JSON schema of the answer, sent where the server knows structured output; None
-    for an answer without one. `options` are further fields of the body."""
-
-    model: str
-    messages: list[dict[str, str]]
-    max_tokens: int
-    temperature: float | None
-    schema: dict[str, Any] | None
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def identity(self) -> dict[str, Any]:
-        """What decides the answer. The schema goes with the wording of the prompt."""
-        decisive = {name: getattr(self, name) for name in ("model", "messages", "max_tokens", "temperature")}
-        return decisive | ({"options": self.options} if self.options else {})
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """`finish_reason` is `length` for an answer that ran out of tokens; token counts are None if not reported."""
-
-    text: str
-    finish_reason: str
-    prompt_tokens: int | None
-    completion_tokens: int | None
 
 
 class ChatClient:
@@ -203,7 +175,7 @@ class ChatClient:
 
     def _read(self, status: int, headers: Any, body: bytes) -> Completion | _Failure:
         if status == 200:
-            completion = _read_completion(body)
+            completion = read_completion(body)
             if completion:
                 return completion
         said = self.endpoint.redact(body.decode("utf-8", "replace"))[:_QUOTED]  # half a secret is one, too
@@ -301,45 +273,6 @@ def _proxy(url: str) -> str | None:
     """The environment's proxy for a URL. aiohttp's own `trust_env` would also send passwords from ~/.netrc."""
     parts, proxies = urlsplit(url), getproxies()
     return None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
-
-
-def _read_completion(content: bytes) -> Completion | None:
-    """None if it is not what the protocol promises: a body that was cut off, or a proxy's error page."""
-    try:
-        answer = json.loads(content)
-        choice = answer["choices"][0]
-        text = choice["message"].get("content")
-    except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
-        return None
-    if not isinstance(text, str | None):
-        return None
-    text = (text or "").encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
-    return Completion(text, str(choice.get("finish_reason")), *_read_usage(answer.get("usage"), text))
-
-
-def _read_usage(usage: object, text: str) -> tuple[int, int] | tuple[None, None]:
-    """Prompt and answer tokens, however they are spelled; both None if one of them cannot be right.
-
-    An answer is worth more than the count that comes with it, so nothing in here makes it unreadable.
-    """
-    found = usage if isinstance(usage, dict) else {}
-    prompt, completion = (_read_count(found.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    if not prompt or completion is None or (text and not completion):
-        return None, None
-    return prompt, completion
-
-
-def _read_count(value: object) -> int | None:
-    """A whole number of tokens.
-
-    >>> _read_count(" 9 "), _read_count(9.0), _read_count(-9), _read_count("many"), _read_count(True)
-    (9, 9, None, None, None)
-    """
-    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,12}(?:\.0*)?\s*", value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
 
 
 def _import_aiohttp() -> Any:

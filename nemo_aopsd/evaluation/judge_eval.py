@@ -22,8 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
-from nemo_aopsd.chat.client import ChatClient, Request, ServerUnavailable, first_readable
+from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
+from nemo_aopsd.chat.protocol import Request
 from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.console import track
 from nemo_aopsd.data.dag import largest_closed_subset

@@ -6,7 +6,7 @@ import time
 import networkx as nx
 import pytest
 
-from nemo_aopsd.chat.client import Completion
+from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data.answer_leaks import find_answer_leaks
 from nemo_aopsd.data.check import check_file, fault_lines, find_row
 from nemo_aopsd.data.dag import find_faults

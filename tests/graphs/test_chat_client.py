@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from nemo_aopsd.chat import client as client_module
-from nemo_aopsd.chat.client import ChatClient, Request, RequestRefused, ServerUnavailable
+from nemo_aopsd.chat.client import ChatClient, RequestRefused, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
+from nemo_aopsd.chat.protocol import Request
 from nemo_aopsd.errors import UserError
 from tests.chat_server import ChatServer, Reply
 
@@ -260,6 +261,30 @@ def test_key_that_no_header_can_carry_is_refused_without_being_quoted(monkeypatc
 def test_dummy_key_does_not_eat_mathematics():
     endpoint = parse_endpoint("http://h/v1", "1")
     assert endpoint.redact_answer("x = 11") == "x = 11"
+
+
+@pytest.mark.parametrize(
+    ("replies", "found"),
+    [
+        (["7"], (7, "7")),
+        (["hm", "7", "8"], (7, "7")),
+        (["hm", "no"], (None, "no")),
+        (["hm", error("too long")], (None, "(refused: ")),
+    ],
+)
+def test_the_first_answer_that_can_be_read_counts(replies, found):
+    """Requests differ in their temperature."""
+    replies = [reply if isinstance(reply, Reply) else Reply(reply) for reply in replies]
+    requests = [Request("m", [{"role": "user", "content": "hi"}], 9, heat, None) for heat in (0.0, 1.0)]
+
+    async def ask(endpoint):
+        async with ChatClient(endpoint, concurrency=1, timeout=20, max_retries=0) as client:
+            return await first_readable(client, requests, lambda text: int(text) if text.isdigit() else None)
+
+    with ChatServer(in_turn(*replies)) as server:
+        value, text = asyncio.run(ask(parse_endpoint(server.url, None)))
+    assert value == found[0] and text.startswith(found[1])
+    assert [body["temperature"] for body in server.bodies] == [0.0, 1.0][: 1 if replies[0].text == "7" else 2]
 
 
 def test_missing_package_says_what_to_install(monkeypatch):

@@ -50,11 +50,6 @@ def test_layout_points_down_and_nothing_overlaps(graph, data):
         assert all(upper.y < lower.y for upper, lower in itertools.pairwise(slots[key] for key in chain))
 
 
-def test_root_stands_just_above_what_needs_it():
-    slots, _ = lay_out(graph_of(4, [(0, 1), (1, 2), (3, 2)]), {str(node): (50.0, 20.0) for node in range(4)})
-    assert slots["3"].y == slots["1"].y
-
-
 def test_long_edge_runs_past_the_boxes_between():
     slots, _ = lay_out(graph_of(3, [(0, 1), (1, 2), (0, 2)]), {str(node): (50.0, 20.0) for node in range(3)})
     crossing = slots[("0", "2", 1)]
@@ -120,6 +115,9 @@ def test_statements_are_whole_and_dollars_stay():
 def test_any_character_is_drawn_without_a_word(tmp_path, suffix):
     graph = graph_of(2, [(0, 1)], lambda node: "\U0001f600 bell \a, \x00 \x85 \ufffe 世")
     dag_picture.draw(graph, tmp_path / f"graph{suffix}", title="\U0001f600\x1b[0m")
+    if suffix == ".png":
+        with Image.open(tmp_path / "graph.png") as image:
+            assert image.width > 300 and len(image.convert("RGB").getcolors(1 << 24)) > 10
     if suffix == ".svg":
         assert "\U0001f600 bell \ufffd, \ufffd \ufffd 世" in svg_texts((tmp_path / "graph.svg").read_text())
 
@@ -145,16 +143,6 @@ def test_boxes_contain_their_text():
         assert any(
             box.x0 <= extent.x0 and extent.x1 <= box.x1 and box.y0 <= extent.y0 and extent.y1 <= box.y1 for box in boxes
         )
-
-
-@pytest.mark.parametrize("size", [1, 40])
-def test_png_and_svg_files(tmp_path, size):
-    graph = graph_of(size, [(max(0, (node - 1) // 2), node) for node in range(1, size)])
-    dag_picture.draw(graph, tmp_path / "new" / "graph.png", reached=frozenset("0"), title="graph")
-    with Image.open(tmp_path / "new" / "graph.png") as image:
-        assert image.width > 300 and len(image.convert("RGB").getcolors(1 << 24)) > 10
-    dag_picture.draw(graph, tmp_path / "graph.svg")
-    assert len([text for text in svg_texts((tmp_path / "graph.svg").read_text()) if text.startswith("[")]) == size
 
 
 @pytest.mark.parametrize("name", ["graph.gif", "graph"])

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from nemo_aopsd.chat.client import Completion
 from nemo_aopsd.chat.endpoint import parse_endpoint
+from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.graphs.pipeline.pipeline import Settings, beside, build

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.chat import client, endpoint
+from nemo_aopsd.chat import client, endpoint, protocol
 from nemo_aopsd.data import prepare as data_prepare
 from nemo_aopsd.data.answer_leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.answer_leaks.reader import read_whole
@@ -19,7 +19,7 @@ from nemo_aopsd.graphs.pipeline.parse import read_checkpoints, read_object
 from tests import SHARED
 
 
-@pytest.mark.parametrize("module", [client, endpoint, parse, data_prepare])
+@pytest.mark.parametrize("module", [client, endpoint, protocol, parse, data_prepare])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed

@@ -229,13 +229,6 @@ def test_a_judge_that_hangs():
     assert server.url in str(raised.value) and len(server.bodies) == 1
 
 
-def test_a_server_that_stumbles_is_asked_again():
-    replies = iter([Reply("", status=503), Reply("", drop=20), Reply(body=b"<html>"), Reply('["d"]')])
-    with ChatServer(lambda body, headers: next(replies)) as server:
-        found, _ = outcome(settings(server.url))
-    assert found["reward"] == 0.25
-
-
 def test_a_server_that_goes_on_failing_says_what_to_look_at():
     with (
         ChatServer(lambda body, headers: Reply(status=500, body=b"Internal Server Error")) as server,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.analysis.audit.labels import LABELS, LabelBook, labels_path, load_events
-from nemo_aopsd.chat.client import ChatClient, Request, ServerUnavailable, first_readable
+from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
+from nemo_aopsd.chat.protocol import Request
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.graphs.pipeline.parse import read_object

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_aopsd.chat.client import ChatClient, Completion, Request
+from nemo_aopsd.chat.client import ChatClient
+from nemo_aopsd.chat.protocol import Completion, Request
 from nemo_aopsd.graphs.pipeline.journal import Journal, request_key
 
 _BYTES_A_TOKEN = 2  # fewer than in any usual text, so that the estimate of a prompt is too high and not too low

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.chat.client import ChatClient, Completion, Request, ServerUnavailable
+from nemo_aopsd.chat.client import ChatClient, ServerUnavailable
 from nemo_aopsd.chat.endpoint import Endpoint
+from nemo_aopsd.chat.protocol import Completion, Request
 from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_jsonl

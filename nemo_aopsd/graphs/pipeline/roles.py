@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from nemo_aopsd.chat.client import Completion, RequestRefused
+from nemo_aopsd.chat.client import RequestRefused
+from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data.dag import Fault, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.graphs.pipeline import stages
