@@ -104,6 +104,7 @@ def test_graph_that_comes_back_unchanged_is_not_judged_again(tmp_path):
     assert [stage for _, stage in requests] == ["produce", "judge", "repair", "repair"]
 
 
+# Gives the answer of problem 0 away.
 LEAK = checkpoints(("The length is 30", []), ("The total is 1201/2", [1])) | {"answer_requires": ["2"]}
 CYCLE = checkpoints(("a", [3]), ("b", [1]), ("c", [2]))
 DENSE_FAULTS = {
@@ -127,28 +128,44 @@ COMPRESSED_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", DENSE_FAULTS)
-def test_fault_of_dense_graph_costs_no_judge_and_is_named(tmp_path, kind):
-    summary, _, rejects, requests = run(tmp_path, scripted(produce=[DENSE_FAULTS[kind]], repair=[DENSE_FAULTS[kind]]))
-    assert [stage for _, stage in requests] == ["produce", "repair", "repair"]
-    assert summary["reasons"] == {f"repair: {kind}": 1}
-    assert rejects[0]["last_text"]
+def faulty(faults, *stages):
+    """Problem n gets fault n for an answer at these stages."""
+    replies = [*faults.values()]
+
+    def answer(body, headers):
+        problem_id, stage = identify(body)
+        reply = replies[int(problem_id[1:])]
+        if stage not in stages:
+            return answer_well(body, headers)
+        return Reply(reply if isinstance(reply, str) else json.dumps(reply))
+
+    return answer
 
 
-@pytest.mark.parametrize("kind", DENSE_FAULTS)
-def test_fault_of_dense_graph_is_repaired(tmp_path, kind):
-    summary, accepted, _, requests = run(tmp_path, scripted(produce=[DENSE_FAULTS[kind]]))
-    assert [stage for _, stage in requests] == ["produce", "repair", "judge", "compress", "contexts"]
-    assert summary["repaired"] == len(accepted) == 1
+def test_faults_of_dense_graphs_cost_no_judge_and_are_named(tmp_path):
+    count, answer = len(DENSE_FAULTS), faulty(DENSE_FAULTS, "produce", "repair")
+    summary, _, rejects, requests = run(tmp_path, answer, count)
+    assert Counter(stage for _, stage in requests) == {"produce": count, "repair": 2 * count}
+    assert summary["reasons"] == {f"repair: {kind}": 1 for kind in DENSE_FAULTS}
+    assert [reject["reasons"][0]["kind"] for reject in rejects] == [*DENSE_FAULTS]
+    assert all(reject["last_text"] for reject in rejects)
 
 
-@pytest.mark.parametrize("kind", COMPRESSED_FAULTS)
-def test_fault_of_compressed_graph_is_named(tmp_path, kind):
-    faulty = COMPRESSED_FAULTS[kind]
-    summary, _, rejects, requests = run(tmp_path, scripted(compress=[faulty], recompress=[faulty]))
-    assert [stage for _, stage in requests] == ["produce", "judge", "compress", "recompress", "recompress"]
-    assert f"recompress: {kind}" in summary["reasons"] and summary["accepted"] == 0
-    assert kind in {reason["kind"] for reason in rejects[0]["reasons"]}
+def test_faults_of_dense_graphs_are_repaired(tmp_path):
+    summary, accepted, _, requests = run(tmp_path, faulty(DENSE_FAULTS, "produce"), len(DENSE_FAULTS))
+    stages = ("produce", "repair", "judge", "compress", "contexts")
+    assert Counter(requests) == {(f"p{n}", stage): 1 for n in range(len(DENSE_FAULTS)) for stage in stages}
+    assert summary["repaired"] == len(accepted) == len(DENSE_FAULTS)
+
+
+def test_faults_of_compressed_graphs_are_named(tmp_path):
+    count, answer = len(COMPRESSED_FAULTS), faulty(COMPRESSED_FAULTS, "compress", "recompress")
+    summary, accepted, rejects, requests = run(tmp_path, answer, count)
+    stages = {"produce": count, "judge": count, "compress": count, "recompress": 2 * count}
+    assert Counter(stage for _, stage in requests) == stages and accepted == []
+    for kind, reject in zip(COMPRESSED_FAULTS, rejects, strict=True):
+        assert f"recompress: {kind}" in summary["reasons"]
+        assert kind in {reason["kind"] for reason in reject["reasons"]}
 
 
 def test_repairs_are_shared_between_the_two_graphs(tmp_path):
