@@ -368,20 +368,3 @@ def test_two_steps_equal_a_plain_reference(seed, prompts, monkeypatch):
             found = dict(theirs.network.causal_lm.named_parameters())
             for name, expected in ours.named_parameters():
                 torch.testing.assert_close(found[name], expected, atol=1e-5, rtol=1e-4, msg=f"step {step}: {name}")
-
-
-def test_a_rollout_is_dropped_exactly_where_a_probe_would_not_fit(prompts, monkeypatch):
-    def first_rollout(row_tokens):
-        rng = random.Random(0)
-        case = Case.draw(rng)
-        case.context, case.row_tokens = "dag_full", row_tokens
-        engine = case.engine(random_model(0))
-        monkeypatch.setattr(engine.student, "generate", ScriptedJudge(engine.student, rng).generate)
-        config = case.config(prompts)
-        problems = [random_problem(0, rng)]
-        result = train_step(problems, engine, PolicyGradient(config.aopsd.objective), config, donors={}, seed=0)
-        return result.drafts[0], case
-
-    draft, case = first_rollout(600)
-    needed = len(draft.teacher_prompt) + len(draft.output.tokens) + case.k
-    assert [first_rollout(limit)[0].fits for limit in (needed, needed - 1)] == [True, False]

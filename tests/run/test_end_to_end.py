@@ -1,6 +1,5 @@
 """The real command on the embedded model, a process at a time: killed without warning, it goes on as if nothing was."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 from nemo_aopsd.cli import app as cli
 from tests import REPO
+from tests.run import outcome
 
 EMBEDDED = REPO / "nemo_aopsd/builtin"
 SETTINGS = [
@@ -48,23 +48,6 @@ def finish(process):
     assert process.returncode == 0, err.decode()
 
 
-def outcome(run):
-    """All that a run leaves, but for clock times."""
-
-    def lines(path):
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-    metrics = [
-        {key: value for key, value in line.items() if not key.startswith("time/")}
-        for line in lines(run / "metrics.jsonl")
-    ]
-    rollouts = {path.name: lines(path) for path in sorted((run / "rollouts").iterdir())}
-    samples = {path.name: lines(path) for path in sorted((run / "eval").glob("epoch_*.jsonl"))}
-    states = [json.loads(path.read_text()) for path in sorted((run / "checkpoints").glob("*/state.json"))]
-    states = [{key: value for key, value in state.items() if key != "train_seconds"} for state in states]
-    return metrics, lines(run / "competence.jsonl"), rollouts, samples, states
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(folder):
     finish(start(folder, "logger.log_dir=whole"))
@@ -72,14 +55,14 @@ def uninterrupted(folder):
 
 
 def test_the_run_is_about_something(uninterrupted):
-    metrics, competence, rollouts, samples, states = uninterrupted
+    metrics, rollouts, evals, competence, states = uninterrupted
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
     for epoch in (0, 1):
         visited = [line["problem_id"] for rows in rollouts.values() for line in rows if line["epoch"] == epoch]
         assert len(visited) == len(set(visited)) == 8
     assert any(line["reached"] for rows in rollouts.values() for line in rows)
     assert any(line["probes"] for rows in rollouts.values() for line in rows)
-    assert len(competence) == 3 and len(samples) == 3
+    assert len(competence) == 3 and len(evals) == 9
     assert len({state["teacher_checksum"] for state in states}) == 1
 
 

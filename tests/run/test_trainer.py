@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+import tests.run
 from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
+from tests.run import read
 
 PROBLEMS = [make_problem(index) for index in range(10)]
 HELD_OUT = [make_problem(index) for index in range(20, 24)]
@@ -53,26 +55,9 @@ def run(folder, engine=None, aopsd=AOPSD, resume=False, save_period=1):
 
 
 def outcome(folder):
-    """Everything of a run that must not depend on when it was killed."""
-
-    def lines(path):
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-    metrics = [
-        {key: value for key, value in line.items() if not key.startswith("time/")}
-        for line in lines(folder / "metrics.jsonl")
-    ]
-    rollouts = {path.name: lines(path) for path in sorted((folder / "rollouts").iterdir())}
-    evals = {
-        path.name: [
-            {key: value for key, value in line.items() if key != "seconds"}
-            for line in (lines(path) if path.suffix == ".jsonl" else [json.loads(path.read_text())])
-        ]
-        for path in sorted((folder / "eval").iterdir())
-    }
-    state = json.loads(max((folder / "checkpoints").glob("*/state.json")).read_text())
-    del state["train_seconds"]
-    return metrics, rollouts, evals, lines(folder / "competence.jsonl"), state
+    """Everything of a run that must not depend on when it was killed; older checkpoints do, by their period."""
+    *rest, states = tests.run.outcome(folder)
+    return *rest, states[-1]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +160,7 @@ def test_max_num_steps_stops_early_and_a_longer_run_goes_on_from_there(tmp_path,
 
 
 def metrics_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return read(folder / "metrics.jsonl")
 
 
 def test_a_budget_of_response_tokens_ends_at_the_step_that_reaches_it_and_is_kept_over_a_kill(tmp_path, uninterrupted):
@@ -212,7 +197,7 @@ def test_a_budget_of_seconds_counts_the_steps_alone_and_goes_on_counting(tmp_pat
 def test_solutions_teach_but_say_nothing_of_the_students_competence(tmp_path, name, rate):
     objective = ObjectiveConfig(name=name, on_policy_rate=rate)
     run(tmp_path, aopsd=replace(AOPSD, objective=objective, weighting="uniform"))
-    history = [json.loads(line) for line in (tmp_path / "competence.jsonl").read_text().splitlines()]
+    history = read(tmp_path / "competence.jsonl")
     assert history[0]["competence"] == history[-1]["competence"]
 
 
@@ -245,10 +230,10 @@ def test_failed_verdicts_are_counted_and_left_out_of_the_competence(tmp_path):
 
     engine.student._generate = garbled
     run(tmp_path, engine, replace(AOPSD, max_num_steps=1))
-    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (line,) = read(tmp_path / "metrics.jsonl")
     assert line["judge/failed"] == 4
     assert "dag/progress" not in line
-    (start,) = [json.loads(line) for line in (tmp_path / "competence.jsonl").read_text().splitlines()]
+    (start,) = read(tmp_path / "competence.jsonl")
     assert set(start["competence"].values()) == {None}
-    (rollout, *_) = [json.loads(line) for line in (tmp_path / "rollouts/step_000001.jsonl").read_text().splitlines()]
+    (rollout, *_) = read(tmp_path / "rollouts/step_000001.jsonl")
     assert rollout["progress"] is None and rollout["reached"] == []
