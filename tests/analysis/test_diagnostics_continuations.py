@@ -119,6 +119,9 @@ def test_what_cannot_be_counted_is_refused(tmp_path):
     uniform = write_config(tmp_path / "uniform", weighting="uniform")
     with pytest.raises(UserError, match=r"no continuations: the run has aopsd\.weighting=uniform"):
         diagnose_continuations(uniform, decode=decode)
+    unnamed = probe(0, 2.0, " wait") | {"anchor_text": None}
+    with pytest.raises(UserError, match=r"step_000001\.jsonl:1: `anchor_text`"):
+        diagnose_continuations(write_probed(tmp_path, [unnamed]), decode=decode)
     cut = probe(0, 2.0, " wait")
     del cut["suffix"]
     with pytest.raises(UserError, match="suffix`"):

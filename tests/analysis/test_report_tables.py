@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.report.page import tables
 from nemo_aopsd.analysis.report.paper_sources import read_source
-from nemo_aopsd.analysis.report.paper_tables import paper_tables
-from nemo_aopsd.analysis.report.side_by_side import side_by_side
+from nemo_aopsd.analysis.report.paper_tables import paper_tables, side_by_side
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.methods import find_method

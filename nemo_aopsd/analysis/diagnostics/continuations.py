@@ -163,7 +163,9 @@ def _event(problem: str, probe: Probe, known: Patterns, decode: Decode, where: s
 def _check_tokenizer(probe: Probe, decode: Decode, where: str) -> None:
     """The run noted the anchor's text; special tokens, which decode to nothing, prove nothing."""
     if probe.anchor_text is None:
-        raise UserError(f"{where}: `anchor_text` of a probe is missing, so no tokenizer can be checked.")
+        raise UserError(
+            f"{where}: `anchor_text` of a probe is missing, so no tokenizer can be checked. Restore the file."
+        )
     found = decode([probe.anchor])
     if found and found.strip() != probe.anchor_text.strip():
         raise UserError(

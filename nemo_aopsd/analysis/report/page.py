@@ -12,8 +12,7 @@ from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.measures import duration, percent
 from nemo_aopsd.analysis.report.panels import Panel, no_evaluation
 from nemo_aopsd.analysis.report.paper_sources import read_source
-from nemo_aopsd.analysis.report.paper_tables import PaperTable, paper_tables
-from nemo_aopsd.analysis.report.side_by_side import side_by_side
+from nemo_aopsd.analysis.report.paper_tables import PaperTable, paper_tables, side_by_side
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError

@@ -1,4 +1,7 @@
-"""The layouts of the paper's Tables 1, 2 and 3, filled from the user's own runs; what has no data says why."""
+"""Tables that compare runs: pass@1 side by side, and the layouts of the paper's Tables 1, 2 and 3.
+
+They are filled from the user's own runs; what has no data says why.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from nemo_aopsd.analysis.report.paper_sources import Intent, Source
+from nemo_aopsd.analysis.report.paper_sources import Evaluated, Intent, Source
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.record_types import Evaluation
 
@@ -46,6 +49,31 @@ class PaperTable:
 def paper_tables(sources: Sequence[Source]) -> list[PaperTable]:
     """Tables 1 to 3. The first source is the run that the report is about."""
     return [continuation_table(sources), performance_table(sources), time_table(sources)]
+
+
+def side_by_side(sources: Sequence[Source]) -> PaperTable:
+    """By source and set: pass@1 at the first and at the newest checkpoint that was evaluated on it."""
+    benchmarks = sorted({evaluation.benchmark for source in sources for evaluation in source.evaluations})
+    header = ("Run", "Method", *(f"{name}, {when}" for name in benchmarks for when in ("first", "newest")))
+    caption = (
+        "pass@1 on the bare question, %; below it the step, and problems and samples. One run a row: without an "
+        "interval over seeds. `aopsd paired-test` compares two evaluations problem by problem."
+    )
+    return PaperTable("Runs side by side", caption, header, [_side_row(source, benchmarks) for source in sources])
+
+
+def _side_row(source: Source, benchmarks: Sequence[str]) -> list[Cell]:
+    cells = [Cell(source.name, source.model), Cell(str(source.method) if source.method else "")]
+    for benchmark in benchmarks:
+        found = sorted((e for e in source.evaluations if e.benchmark == benchmark), key=lambda e: e.step)
+        cells += [_pass_at_1(found[0]), _pass_at_1(found[-1])] if found else [_missing("not evaluated")] * 2
+    return cells
+
+
+def _pass_at_1(evaluation: Evaluated) -> Cell:
+    summary = evaluation.summary
+    counted = f"{summary.num_problems} problems × {summary.num_samples} samples"
+    return Cell(f"{100 * summary.pass_at_k[1]:.1f}", f"step {evaluation.step}, {counted}")
 
 
 def continuation_table(sources: Sequence[Source]) -> PaperTable:
