@@ -14,7 +14,6 @@ from nemo_aopsd.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nemo_aopsd.cluster.plan import Plan
     from nemo_aopsd.cluster.plan.measured import Measured
     from nemo_aopsd.config.schema import Config
 
@@ -44,7 +43,6 @@ def plan(
         Path | None, typer.Option(metavar="RUN", help="Take row lengths and triggers from a run.")
     ] = None,
     constants: Annotated[Path | None, typer.Option(metavar="FILE", help="Constants that --fit wrote.")] = None,
-    scaling: Annotated[bool, typer.Option("--scaling", help="Also 8 to 1,024 GPUs, 4B to 235B-A22B.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The plan as one JSON object.")] = False,
     fit: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="Fit the constants to a measured run; may be repeated.")
@@ -66,13 +64,13 @@ def plan(
         raise UserError("aopsd plan: expected one of CONFIG, --fit RUN and --against RUN. See aopsd plan --help.")
     if out and not fit:
         raise UserError("--out: only --fit writes a file. Leave it out, or add --fit RUN.")
-    if fit:
+    if settings:
+        _plan(settings, (gpu or DEFAULT_GPU, gpus, constants, lengths), as_json, console)
+    elif fit:
         _keep_inputs(out, fit, constants)
         _fit(fit, gpu, gpus, constants, out, console)
     elif against:
         _compare(against, gpu, gpus, constants, console)
-    else:
-        _plan(settings, (gpu or DEFAULT_GPU, gpus, constants, lengths), scaling, as_json, console)
 
 
 def _keep_inputs(out: Path | None, runs: list[Path], constants: Path | None) -> None:
@@ -83,32 +81,14 @@ def _keep_inputs(out: Path | None, runs: list[Path], constants: Path | None) -> 
     keep_inputs([out], [("--constants", constants), *(("--fit", path) for path in files)])
 
 
-def _plan(config: Config, machine: tuple, scaling: bool, as_json: bool, console: Console) -> None:
+def _plan(config: Config, machine: tuple, as_json: bool, console: Console) -> None:
     from nemo_aopsd.cluster.plan import make_plan, show
 
     made = make_plan(config, *machine)
-    if scaling and (as_json or made.setup.is_local):
-        raise UserError("--scaling is a table of cluster runs: not with --json or aopsd.engine=local.")
     if as_json:
         typer.echo(json.dumps(show.as_json(made), ensure_ascii=False, indent=1))
         return
     show.show(made, console)
-    if scaling:
-        _scale(made, console)
-
-
-def _scale(made: Plan, console: Console) -> None:
-    from nemo_aopsd.cluster.plan import show
-    from nemo_aopsd.cluster.plan.scaling import scaling
-
-    rows, per_gpu = made.work.rows, made.work.rows / made.setup.layout.gpus
-    console.print()
-    show.show_scaling(scaling(made, None), f"{rows} rollouts a step on any number of GPUs", console)
-    console.print()
-    show.show_scaling(scaling(made, per_gpu), f"{per_gpu:g} rollouts a step and GPU", console)
-    console.print(
-        "of the parallel sizes that fit and are within 5 % of the fastest, those that split least; none of it measured"
-    )
 
 
 def _fit(

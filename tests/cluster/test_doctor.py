@@ -248,7 +248,7 @@ def test_a_model_that_is_not_there_and_a_tokenizer_without_template(tmp_path):
     check, content = model_files.check_model(str(tmp_path))
     assert check.severity == "error" and content is None
     (tmp_path / "config.json").write_text("[]")
-    assert model_files.check_model(str(tmp_path))[0].found.endswith("config.json: a list, no JSON object")
+    assert model_files.check_model(str(tmp_path))[0].found.startswith(f"{tmp_path}/config.json")
     embedded = REPO / "nemo_aopsd/builtin/model"
     for file in embedded.iterdir():
         if "chat_template" not in file.name and file.suffix == ".json":
@@ -288,7 +288,7 @@ def test_a_model_of_the_hub_that_cannot_be_fetched_is_an_error_that_says_how(hub
     hub.error, hub.file = None, tmp_path / "config.json"
     hub.file.write_text('{"model_type": "qwen3"}')
     check, content = model_files.check_model("Qwen/Qwen3-4B")
-    assert check.severity == "ok" and content == {"model_type": "qwen3"}
+    assert check.severity == "ok" and content.model_type == "qwen3"
 
 
 def test_without_a_network_the_hub_is_asked_once_and_nothing_else_is_printed(monkeypatch, capfd):
@@ -316,7 +316,7 @@ def test_what_the_cache_has_is_not_asked_for(hub, tmp_path):
     (folder / "refs").mkdir()
     (folder / "refs/main").write_text("c0ffee")
     check, content = model_files.check_model("a/b")
-    assert check.severity == "ok" and content["model_type"] == "qwen3"
+    assert check.severity == "ok" and content.model_type == "qwen3"
     assert model_files.check_tokenizer("a/b", (None,)).severity == "ok" and hub.asked == []
     for file in (folder / "snapshots/c0ffee").glob("*chat_template*"):
         file.unlink()

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from benchmarks import plan_step_cost
 from nemo_aopsd.cluster.doctor import memory
-from nemo_aopsd.cluster.doctor.fit import FULL
 from nemo_aopsd.cluster.plan import make_plan, paper_overhead
 from nemo_aopsd.cluster.plan.compare import compare
 from nemo_aopsd.cluster.plan.constants import gpu_kinds, read_constants, read_gpu
-from nemo_aopsd.cluster.plan.models import find_size, published
-from nemo_aopsd.cluster.plan.scaling import best, scaling
+from nemo_aopsd.cluster.plan.models import find_size
 from nemo_aopsd.cluster.plan.setup import spread
 from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, probe, read, refit, score, step_terms, update
 from nemo_aopsd.cluster.plan.work import active_parameters, forward_flops, weight_bytes_read
@@ -26,7 +24,7 @@ from tests import REPO
 
 CONFIGS = REPO / "examples/configs"
 CONFIG = CONFIGS / "aopsd_qwen3_4b_megatron.yaml"
-SMALL, MOE = published()["Qwen3-4B"], published()["Qwen3-30B-A3B"]
+SMALL, MOE = find_size("Qwen/Qwen3-4B"), find_size("Qwen/Qwen3-30B-A3B")
 H100 = read_gpu("h100")
 ONE = dict.fromkeys(("nodes", "gpus_per_node", "tp", "pp", "cp", "ep", "etp", "sampler_tp"), 1)
 
@@ -48,17 +46,17 @@ def plan(*overrides, gpus=None, config=CONFIG):
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("SmolLM2-135M", 134_515_008),
-        ("Qwen3-4B", 4_022_468_096),
-        ("Qwen3-8B", 8_190_735_360),
-        ("Qwen3-14B", 14_768_307_200),
-        ("Qwen3-32B", 32_762_123_264),
-        ("Qwen3-30B-A3B", 30_532_122_624),
-        ("Qwen3-235B-A22B", 235_093_634_560),
+        ("HuggingFaceTB/SmolLM2-135M", 134_515_008),
+        ("Qwen/Qwen3-4B", 4_022_468_096),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("Qwen/Qwen3-14B", 14_768_307_200),
+        ("Qwen/Qwen3-32B", 32_762_123_264),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        ("Qwen/Qwen3-235B-A22B", 235_093_634_560),
     ],
 )
 def test_architectures_have_the_published_parameters(name, count):
-    assert published()[name].total == count
+    assert find_size(name).total == count
 
 
 def test_a_hub_name_is_found_without_a_network_and_a_folder_by_its_config():
@@ -238,20 +236,6 @@ def test_a_sampler_without_room_for_one_row_is_refused():
         plan("policy.model_name=Qwen/Qwen3-32B")
 
 
-def test_the_largest_pack_is_the_last_that_fits_and_rows_fill_the_caches():
-    made = plan()
-
-    def need(tokens):
-        rows = memory.items(made.setup.size, replace(made.setup.layout, pack_tokens=tokens))
-        return memory.total(rows, "gpu", memory.TRAIN)
-
-    largest = made.largest.pack_tokens
-    assert need(largest) <= FULL * H100.memory < need(largest + 1024)
-    cache = 0.6 * H100.memory - 8_044_936_192 - 4e9
-    row = 147_456 * (made.work.judge_prompt + made.work.response - made.work.response)
-    assert made.largest.rows == 8 * int(cache // max(row, 147_456 * (made.work.question + made.work.response)))
-
-
 @pytest.mark.parametrize(
     "name", ["qwen3_4b_megatron", "qwen3_4b_megatron_fp8", "qwen3_8b", "qwen3_14b", "qwen3_32b", "qwen3_30b_a3b"]
 )
@@ -264,25 +248,6 @@ def test_every_shipped_qwen3_config_is_planned(name):
 def test_fp8_computes_against_its_own_peak():
     fp8, bf16 = plan(config=CONFIGS / "aopsd_qwen3_4b_megatron_fp8.yaml"), plan()
     assert fp8.terms["update"]["fp8_compute"] == pytest.approx(bf16.terms["update"]["update_compute"] / 2, rel=1e-3)
-
-
-def test_scaling_chooses_what_fits():
-    made = plan()
-    rows = scaling(made, 4)
-    assert {row.gpus for row in rows} == {8, 16, 32, 64, 128, 256, 512, 1024} and len(rows) == 5 * 8
-    by_key = {(row.model, row.gpus): row for row in rows}
-    assert by_key["Qwen3-235B-A22B", 8].layout is None  # 470 GB of weights, thrice in host memory
-    large = by_key["Qwen3-235B-A22B", 64]
-    assert large.rows == 256 and large.layout.sampler_tp >= 16  # 0.6 of 85 GB holds at most an eleventh of them
-    assert by_key["Qwen3-4B", 8].layout.tp * by_key["Qwen3-4B", 8].layout.pp <= 2
-
-
-def test_a_fixed_batch_gains_ever_less_from_more_gpus():
-    made = plan()
-    rows = [best(made, "Qwen3-4B", SMALL, gpus, 32) for gpus in (8, 64, 1024)]
-    assert rows[0].seconds > rows[1].seconds >= 0.95 * rows[2].seconds
-    assert rows[0].hours_per_thousand < rows[1].hours_per_thousand < rows[2].hours_per_thousand
-    assert {row.bottleneck for row in rows} == {"rollout"}
 
 
 def test_every_gpu_kind_has_a_sheet_and_another_is_refused():
@@ -332,14 +297,14 @@ def test_spread_fills_nodes_of_eight():
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "within", "stages_within"),
-    [("h200_apart", 0.17, 0.5), ("h200_kept", 0.07, 0.5), ("h200_tp2", 0.17, 0.6), ("h100_topk", 0.18, 0.5)],
-)
-def test_the_shipped_constants_give_back_measured_steps_of_qwen3_4b_s_shape(name, within, stages_within):
-    """Runs of benchmarks/step_cost_nemo.py on one GPU, and on two; docs/scaling.md has the stages, further off."""
+@pytest.mark.parametrize("name", ["h200_apart", "h200_kept", "h200_tp2", "h100_topk"])
+def test_measured_steps_of_qwen3_4b_s_shape_are_off_by_what_the_plan_says(name):
+    """Runs of benchmarks/step_cost_nemo.py on one GPU, and on two; docs/scaling.md has them stage by stage."""
+    said = read_constants("nemo_rl").measured_errors
     for arm in plan_step_cost.arms(Path(plan_step_cost.__file__).parent / f"measured/step_cost_{name}.json"):
         *stages, total = compare(arm, arm.plan())
         assert [line.stage for line in stages if line.measured is not None] == list(arm.seconds())
-        assert abs(total.error) < within
-        assert all(abs(line.error) < stages_within for line in stages if line.error is not None)
+        for line in (*stages, total):
+            if line.error is not None:
+                least, greatest = said[line.stage]
+                assert least <= round(line.error, 2) <= greatest, (arm.name, line.stage)

@@ -52,7 +52,7 @@ def look_around(environment: Mapping[str, str] = os.environ, run: Run = run) -> 
 def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
     """Everything, in the order of the table. The engine's own check of its settings is the command's to add."""
     wants_cluster = config is not None and config.aopsd.engine == "nemo_rl"
-    if wants_cluster:
+    if config and wants_cluster:
         _require_sizes(config)
     diagnosis = Diagnosis([*_software(config, around), *_hardware(config if wants_cluster else None, around)])
     has_cluster = wants_cluster or (config is None and "nemo-rl" in around.versions)
@@ -140,7 +140,7 @@ def _model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
         return None
     try:
         size = read_size(content)
-    except (UserError, KeyError, TypeError) as error:
+    except UserError as error:
         remedy = "Compare by hand, with the formulas of docs/doctor.md"
         found = f"not counted, so memory is not checked: {error}"
         diagnosis.checks.append(Check("parameters", WARN, found, "a family that is known", remedy))
@@ -157,10 +157,9 @@ def _folders(config: Config | None, size: ModelSize | None, environment: Mapping
         return
     run_folder, checkpoints = Path(config.logger["log_dir"]), Path(config.checkpointing["checkpoint_dir"])
     yield places.check_writable("run folder", run_folder, "Set logger.log_dir to a folder of your own")
-    is_cluster = config.aopsd.engine == "nemo_rl"
+    is_cluster, converted = config.aopsd.engine == "nemo_rl", places.converted_models(environment)
     if is_cluster:
         nodes = config.raw["cluster"]["num_nodes"]
-        converted = places.converted_models(environment)
         yield places.check_shared("run folder's file system", run_folder, nodes)
         yield places.check_shared("checkpoints' file system", checkpoints, nodes)
         yield places.check_shared("cache's file system", hub, nodes)

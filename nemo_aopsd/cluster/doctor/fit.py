@@ -71,9 +71,8 @@ def _sampling(size: ModelSize, layout: Layout, gpu: float) -> list[Check]:
         "prefixes that are pushed out are read again by each probe"
     )
     found = f"cache {gigabytes(cache)} a GPU, room for {fits} of the longest rows ({gigabytes(one_row)} each)"
-    room = Check(
-        "memory: sampling", severity, found, f"at least 1, better the {wanted} of a step", remedy * (severity != OK)
-    )
+    expected = f"at least 1, better the {wanted} of a step"
+    room = Check("memory: sampling", severity, found, expected, "" if severity == OK else remedy)
     beside = gpu - share
     needed, who, remedy = memory.CONTEXT, "the sleeping trainer", f"Lower {key}.gpu_memory_utilization"
     if layout.keeps_cache:
@@ -97,7 +96,7 @@ def _host(rows: list[Item], layout: Layout, have: int | None) -> Check:
         f"A node holds {copies} copies of the reference and {engines} pairs of banks: raise "
         "policy.megatron_cfg.tensor_model_parallel_size and policy.generation.vllm_cfg.tensor_parallel_size"
     )
-    return Check("memory: host", severity, found, f"at most {gigabytes(have)}", remedy * (severity != OK))
+    return Check("memory: host", severity, found, f"at most {gigabytes(have)}", "" if severity == OK else remedy)
 
 
 def local_items(size: ModelSize, policy: dict[str, Any], teacher: str, place: str) -> list[Item]:
@@ -143,4 +142,4 @@ def check_local(
         "Lower policy.train_micro_batch_size, policy.max_total_sequence_length or policy.prefix_cache_gb, or set "
         "policy.precision=bfloat16, which halves activations"
     )
-    return [Check("memory", severity, found, f"at most {gigabytes(have)}", remedy * (severity != OK))], rows
+    return [Check("memory", severity, found, f"at most {gigabytes(have)}", "" if severity == OK else remedy)], rows

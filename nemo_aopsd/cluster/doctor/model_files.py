@@ -6,13 +6,13 @@ huggingface_hub's own retries take half a minute a file.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.config_json import FILE, ModelConfig, find_model_config, read_model_config
 from nemo_aopsd.models.hub_cache import find_cached
 
 if TYPE_CHECKING:
@@ -36,18 +36,17 @@ def is_gguf(name: str) -> bool:
     return name.endswith(".gguf")
 
 
-def read_config(name: str) -> dict[str, Any]:
-    """`config.json` of a model directory or hub id. Raises ModelFilesError where it cannot be had or read."""
-    file = "config.json"
-    path = Path(name) / file if Path(name).is_dir() else find_cached(name, file) or _from_hub(name, file)
-    remedy = "A model directory has a config.json; download it again"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFilesError(f"{path}: {error}", remedy) from error
-    if not isinstance(content, dict):
-        raise ModelFilesError(f"{path}: a {type(content).__name__}, no JSON object", remedy)
-    return content
+def read_config(name: str) -> ModelConfig:
+    """`config.json` of a model directory or hub id. Raises UserError where it cannot be had or read."""
+    return (None if Path(name).is_dir() else find_model_config(name)) or read_model_config(_place(name))
+
+
+def _place(name: str) -> Path:
+    if not Path(name).is_dir():
+        return _from_hub(name, FILE)
+    if not (path := Path(name) / FILE).is_file():
+        raise ModelFilesError(f"{path}: no such file", "A model directory has a config.json; download it again")
+    return path
 
 
 def _from_hub(name: str, file: str) -> Path:
@@ -57,11 +56,11 @@ def _from_hub(name: str, file: str) -> Path:
 
     if not _HUB_NAME.fullmatch(name):
         raise ModelFilesError(f"{name}: no such folder (looked from {Path.cwd()}), and no owner/name", _CHECK_PATH)
-    failures = (HfHubHTTPError.__bases__[0], HFValidationError, OSError)  # the first is httpx's, or httpx2's
+    of_client = cast("type[Exception]", HfHubHTTPError.__bases__[0])  # httpx's, or httpx2's
     try:
         get_hf_file_metadata(hf_hub_url(name, file), timeout=_SECONDS)
         return Path(hf_hub_download(name, file))
-    except failures as error:
+    except (of_client, HFValidationError, OSError) as error:
         cause = f"{type(error).__name__}: {_first_line(error)}"
         raise ModelFilesError(
             f"{name}: no such folder, not in the cache, and the hub, asked once for {file}, did not give it: {cause}",
@@ -73,7 +72,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def check_model(name: str) -> tuple[Check, dict[str, Any] | None]:
+def check_model(name: str) -> tuple[Check, ModelConfig | None]:
     if is_gguf(name):
         there = Path(name).is_file()
         remedy = "" if there else "Check policy.model_name"
@@ -82,7 +81,10 @@ def check_model(name: str) -> tuple[Check, dict[str, Any] | None]:
         config = read_config(name)
     except ModelFilesError as error:
         return Check("model", ERROR, error.found, "a folder or a model of the hub", error.remedy), None
-    return Check("model", OK, f"{name}: {config.get('model_type')}", "a folder or a model of the hub"), config
+    except UserError as error:
+        remedy = "A model directory has a config.json; download it again"
+        return Check("model", ERROR, str(error), "a folder or a model of the hub", remedy), None
+    return Check("model", OK, f"{name}: {config.model_type}", "a folder or a model of the hub"), config
 
 
 def check_tokenizer(name: str, thinking: tuple[bool | None, ...]) -> Check:

@@ -6,9 +6,9 @@ Counts are exact for the families below (tests hold them to published counts and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.config_json import ModelConfig
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)
@@ -60,54 +60,49 @@ class ModelSize:
         return 2 * len(self.layers) * self.key_heads * self.head_width * num_bytes
 
 
-def read_size(config: dict[str, Any]) -> ModelSize:
-    """From the content of `config.json`. Raises UserError on a family whose layers are not known here."""
-    family = config.get("model_type")
+def read_size(config: ModelConfig) -> ModelSize:
+    """Raises UserError on a family whose layers are not known here, or a number that is not said."""
+    family = config.model_type
     if family not in (*DENSE, *EXPERTS):
         raise UserError(f"model_type {family!r}: parameters are counted for {', '.join((*DENSE, *EXPERTS))} only.")
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    width = config.get("head_dim") or hidden // heads
-    key_heads = config.get("num_key_value_heads") or heads
-    layers = tuple(
-        _layer(config, index, heads * width, key_heads * width) for index in range(config["num_hidden_layers"])
-    )
-    embedding = config["vocab_size"] * hidden
-    chosen = config["num_experts_per_tok"] if family in EXPERTS else 0
+    hidden, vocabulary = config.need("hidden"), config.need("vocabulary")
+    chosen = config.need("experts_per_token") if family in EXPERTS else 0
     return ModelSize(
-        layers=layers,
-        embedding=embedding,
-        head=0 if config.get("tie_word_embeddings", False) else embedding,
+        layers=tuple(_layer(config, index) for index in range(config.need("layers"))),
+        embedding=vocabulary * hidden,
+        head=0 if config.ties_embedding else vocabulary * hidden,
         final_norm=hidden,
         hidden=hidden,
-        vocabulary=config["vocab_size"],
-        query_width=heads * width,
-        key_heads=key_heads,
-        head_width=width,
-        mlp_width=chosen * config["moe_intermediate_size"] if chosen else config["intermediate_size"],
+        vocabulary=vocabulary,
+        query_width=config.need("heads") * config.need("head_width"),
+        key_heads=config.need("key_heads"),
+        head_width=config.need("head_width"),
+        mlp_width=chosen * config.need("expert_width") if chosen else config.need("mlp_width"),
         experts_per_token=chosen,
     )
 
 
-def _layer(config: dict[str, Any], index: int, query: int, key: int) -> Layer:
-    family, hidden = config["model_type"], config["hidden_size"]
+def _layer(config: ModelConfig, index: int) -> Layer:
+    family, hidden, width = config.model_type, config.need("hidden"), config.need("head_width")
+    query, key = config.need("heads") * width, config.need("key_heads") * width
     attention = 2 * hidden * query + 2 * hidden * key
-    if family == "qwen2" or config.get("attention_bias"):
+    if family == "qwen2" or config.attention_bias:
         attention += query + 2 * key
-    if config.get("attention_bias") and family != "qwen2":
+    if config.attention_bias and family != "qwen2":
         attention += hidden  # of the output projection
     if family in ("qwen3", "qwen3_moe"):
-        attention += 2 * (config.get("head_dim") or hidden // config["num_attention_heads"])
+        attention += 2 * width
     if _has_experts(config, index):
-        number = config["num_experts"]
-        experts = number * 3 * hidden * config["moe_intermediate_size"]
+        number = config.need("experts")
+        experts = number * 3 * hidden * config.need("expert_width")
         return Layer(attention, 0, number * hidden, experts, 2 * hidden)
-    mlp = 3 * hidden * config["intermediate_size"]
-    if config.get("mlp_bias"):
-        mlp += 2 * config["intermediate_size"] + hidden
+    mlp = 3 * hidden * config.need("mlp_width")
+    if config.mlp_bias:
+        mlp += 2 * config.need("mlp_width") + hidden
     return Layer(attention, mlp, 0, 0, 2 * hidden)
 
 
-def _has_experts(config: dict[str, Any], index: int) -> bool:
-    if config["model_type"] not in EXPERTS or index in (config.get("mlp_only_layers") or ()):
+def _has_experts(config: ModelConfig, index: int) -> bool:
+    if config.model_type not in EXPERTS or index in config.dense_layers:
         return False
-    return (index + 1) % (config.get("decoder_sparse_step") or 1) == 0
+    return (index + 1) % config.expert_step == 0

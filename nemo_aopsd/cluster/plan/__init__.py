@@ -12,7 +12,6 @@ from nemo_aopsd.cluster.doctor.memory import Item
 from nemo_aopsd.cluster.doctor.result import Check
 from nemo_aopsd.cluster.plan import workload
 from nemo_aopsd.cluster.plan.constants import Constants, read_constants, read_gpu
-from nemo_aopsd.cluster.plan.largest import Largest, find_largest
 from nemo_aopsd.cluster.plan.measured import Measured, read_run
 from nemo_aopsd.cluster.plan.setup import check_memory, make_setup
 from nemo_aopsd.cluster.plan.stages import Setup, Terms, add, answer, judge, refit, step_terms, times
@@ -31,7 +30,6 @@ class Plan:
     once: Terms
     checks: list[Check]
     memory: list[Item]
-    largest: Largest
     notes: list[str]
 
     @property
@@ -69,6 +67,11 @@ class Plan:
             f"{self.work.problems} problems{and_lengths} are assumed"
         )
 
+    @property
+    def measured_errors(self) -> dict[str, tuple[float, float]]:
+        """Least and greatest error of the shipped constants by stage, where steps were measured: docs/scaling.md."""
+        return self.constants.measured_errors
+
     def _is_assumed(self, name: str) -> bool:
         return self.work.sources[name].startswith("assumed")
 
@@ -103,7 +106,6 @@ def make_plan(
         before_training(setup, work),
         checks,
         items,
-        find_largest(setup, work),
         _notes(config, setup, work),
     )
 

@@ -30,5 +30,5 @@ def compare(run: Measured, plan: Plan) -> list[Line]:
     measured = run.seconds()
     stages = [*predicted, *(stage for stage in measured if stage not in predicted)]
     lines = [Line(stage, predicted.get(stage), measured.get(stage)) for stage in stages]
-    both = [line for line in lines if line.predicted is not None and line.measured is not None]
-    return [*lines, Line("total", sum(line.predicted for line in both), sum(line.measured for line in both))]
+    both = [stage for stage in predicted if stage in measured]
+    return [*lines, Line("total", sum(predicted[stage] for stage in both), sum(measured[stage] for stage in both))]

@@ -64,6 +64,7 @@ class Constants:
     by_name: dict[str, Constant]
     workload: dict[str, float]
     workload_sources: dict[str, str]
+    measured_errors: dict[str, tuple[float, float]]  # of the shipped ones, by stage; empty where none is known
 
     def seconds(self, terms: dict[str, float]) -> float:
         """Of a stage: the sum of work, in seconds at the data sheet's rate or in counts, times theta."""
@@ -96,6 +97,7 @@ def read_constants(engine: str, fitted: Path | None = None) -> Constants:
         by_name,
         {name: block["value"] for name, block in workload.items()},
         {name: block["source"] for name, block in workload.items()},
+        {} if fitted else {stage: (low, high) for stage, (low, high) in content["measured_errors"][engine].items()},
     )
 
 

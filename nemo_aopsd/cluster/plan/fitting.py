@@ -59,7 +59,8 @@ def fit(runs: list[tuple[Measured, Plan]]) -> list[Fitted]:
 
 
 def with_fit(constants: Constants, fitted: list[Fitted]) -> Constants:
-    return replace(constants, by_name=constants.by_name | {each.after.name: each.after for each in fitted})
+    by_name = constants.by_name | {each.after.name: each.after for each in fitted}
+    return replace(constants, by_name=by_name, measured_errors={})  # those of the shipped constants
 
 
 def _least(constant: Constant) -> float:

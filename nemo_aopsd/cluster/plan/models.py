@@ -11,21 +11,16 @@ import yaml
 from nemo_aopsd.cluster.doctor.model_files import is_gguf, read_config
 from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
 from nemo_aopsd.errors import UserError
-
-
-@cache
-def published() -> dict[str, ModelSize]:
-    """By short name, smallest first."""
-    return {short: read_size(block["config"]) for short, block in _blocks().items()}
+from nemo_aopsd.models.config_json import parse
 
 
 def find_size(name: str) -> ModelSize:
     """Of `policy.model_name`: a published one, a folder, or the hub's. Raises UserError where it cannot be counted."""
     for block in _blocks().values():
         if name in block["names"]:
-            return read_size(block["config"])
+            return read_size(parse(block["config"], name))
     if is_gguf(name):
-        return read_size(_gguf_config(Path(name)))
+        return read_size(parse(_gguf_config(Path(name)), name))
     return read_size(read_config(name))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.memory import Layout
 from nemo_aopsd.cluster.doctor.model_size import ModelSize
-from nemo_aopsd.cluster.doctor.result import ERROR, Check
+from nemo_aopsd.cluster.doctor.result import Check
 from nemo_aopsd.cluster.plan.constants import GPU
 from nemo_aopsd.cluster.plan.models import find_size
 from nemo_aopsd.cluster.plan.stages import MOST_ROWS, Setup
@@ -74,14 +74,6 @@ def check_memory(setup: Setup, config: Config) -> tuple[list[Check], list[memory
         on_cpu = fit.Machine(None, int(setup.gpu.host_memory)) if setup.gpu.kind == "cpu" else machine
         return fit.check_local(setup.size, config.policy, config.aopsd.teacher.weights, on_cpu)
     return fit.check_cluster(setup.size, setup.layout, machine)
-
-
-def fits(setup: Setup) -> bool:
-    """Whether no sum of the doctor's is an error."""
-    checks, _ = fit.check_cluster(
-        setup.size, setup.layout, fit.Machine(int(setup.gpu.memory), int(setup.gpu.host_memory))
-    )
-    return all(check.severity != ERROR for check in checks)
 
 
 def _local(config: Config, gpu: GPU, gpus: int | None, size: ModelSize, work: Workload) -> Setup:

@@ -1,4 +1,4 @@
-"""A plan, a comparison, a fit and a scaling table on a terminal; a plan as JSON."""
+"""A plan, a comparison and a fit on a terminal; a plan as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, total
 from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
 from nemo_aopsd.cluster.plan import Plan, paper_overhead
 from nemo_aopsd.cluster.plan.compare import Line
-from nemo_aopsd.cluster.plan.scaling import Row
 
 if TYPE_CHECKING:
     from nemo_aopsd.cluster.plan.fitting import Fitted
@@ -37,7 +36,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "probe_share": plan.probe_share,
         "memory_bytes": {turn: total(plan.memory, "gpu", turn) for turn in (TRAIN, SAMPLE)},
         "memory_checks": [check.as_json() for check in plan.checks],
-        "largest_batch": {"micro_batch_tokens": plan.largest.pack_tokens, "rollouts": plan.largest.rows},
+        "measured_errors": plan.measured_errors,
         "workload": {
             key: getattr(work, key)
             for key in (
@@ -90,19 +89,19 @@ def show_assumed_data(plan: Plan, console: Console) -> None:
 
 def _stages(plan: Plan, console: Console) -> None:
     table = Table("stage", box=None, pad_edge=False)
-    for head in ("s a step", "share", "s an epoch", "GPU-hours", "most of it"):
+    for head in ("s a step", "share", "s an epoch", "GPU-hours", "measured error", "most of it"):
         table.add_column(head, justify="left" if head == "most of it" else "right")
     step, epoch = plan.step_seconds, plan.epoch_seconds
     whole = sum(step.values())
     for stage, seconds in step.items():
         table.add_row(
             stage, f"{seconds:.2f}", f"{seconds / whole:.0%}", f"{epoch[stage]:.0f}",
-            f"{plan.gpu_hours(epoch[stage]):.2f}", _largest_term(plan, stage),
+            f"{plan.gpu_hours(epoch[stage]):.2f}", _error(plan, stage), _largest_term(plan, stage),
         )  # fmt: skip
     total_epoch = sum(epoch.values())
     table.add_row(
         "[bold]epoch[/]", f"[bold]{whole:.2f}[/]", "", f"[bold]{total_epoch:.0f}[/]",
-        f"[bold]{plan.gpu_hours(total_epoch):.2f}[/]",
+        f"[bold]{plan.gpu_hours(total_epoch):.2f}[/]", _error(plan, "total"),
     )  # fmt: skip
     if plan.once:
         hours = plan.gpu_hours(plan.once_seconds)
@@ -116,6 +115,12 @@ def _stages(plan: Plan, console: Console) -> None:
             f"{rate:.2%} triggers",
             highlight=False,
         )
+
+
+def _error(plan: Plan, stage: str) -> str:
+    """How far off the stage was in measured steps, at worst either way; nothing where none was measured."""
+    found = plan.measured_errors.get(stage)
+    return f"{found[0]:+.0%} to {found[1]:+.0%}" if found else "-"
 
 
 def _largest_term(plan: Plan, stage: str) -> str:
@@ -134,12 +139,6 @@ def _memory(plan: Plan, console: Console) -> None:
                 f"[bold]{check.severity}[/] {check.name}: {escape(check.found)}, expected {escape(check.expected)}. "
                 f"{escape(check.remedy)}."
             )
-    if plan.largest.rows is not None:
-        console.print(
-            f"largest batch: micro-batches of {plan.largest.pack_tokens:,} tokens; {plan.largest.rows:,} rollouts of "
-            "these lengths in vLLM's caches at once",
-            highlight=False,
-        )
 
 
 def _assumptions(plan: Plan, console: Console) -> None:
@@ -186,22 +185,4 @@ def show_fit(fitted: list[Fitted], console: Console) -> None:
             f"±{each.uncertainty:.0%}",
             each.after.status,
         )
-    console.print(table)
-
-
-def show_scaling(rows: list[Row], title: str, console: Console) -> None:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    for head in ("GPUs", "rollouts", "TP PP EP vLLM", "s/step", "bottleneck", "GPU-h/1k"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        if row.layout is None:
-            table.add_row(row.model, str(row.gpus), str(row.rows), "none fits")
-            continue
-        sizes = f"{row.layout.tp} {row.layout.pp} {row.layout.ep} {row.layout.sampler_tp}"
-        share = row.stages[row.bottleneck] / row.seconds
-        table.add_row(
-            row.model, str(row.gpus), str(row.rows), sizes, f"{row.seconds:.0f}", f"{row.bottleneck} {share:.0%}",
-            f"{row.hours_per_thousand:.1f}",
-        )  # fmt: skip
     console.print(table)
