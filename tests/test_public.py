@@ -1,0 +1,25 @@
+"""The public Python API: every name is there, and importing the package stays light."""
+
+import subprocess
+import sys
+
+import pytest
+
+import nemo_aopsd
+
+
+@pytest.mark.parametrize("name", nemo_aopsd.PUBLIC)
+def test_a_public_name_is_the_function_of_its_module(name):
+    found = getattr(nemo_aopsd, name)
+    assert (found.__name__, found.__module__) == (name, nemo_aopsd.PUBLIC[name])
+    assert name in dir(nemo_aopsd)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = nemo_aopsd.no_such_name
+
+
+def test_importing_the_package_loads_no_torch():
+    code = "import sys, nemo_aopsd; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
