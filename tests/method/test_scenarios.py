@@ -236,7 +236,7 @@ def test_teacher_equal_to_student_leaves_no_gap_whatever_the_rollout_temperature
 def test_each_of_several_end_tokens_ends_a_response_and_is_learned_from():
     engine = tiny_engine()
     assert engine.tokenizer.end_ids == {END, OTHER_END}
-    aopsd = replace(PLAIN, num_generations_per_prompt=40, mask_truncated=True)
+    aopsd = replace(PLAIN, num_generations_per_prompt=10, mask_truncated=True)
     rollouts, rows = run_step(engine, aopsd, generation=sampling(3.0, 60))
     finished = [(rollout, row) for rollout, row in zip(rollouts, rows, strict=True) if rollout.draft.output.finished]
     assert {rollout.draft.output.tokens[-1] for rollout, _ in finished} == {END, OTHER_END}
