@@ -27,7 +27,6 @@ from nemo_aopsd.cli import evaluate as cli_evaluate
 from nemo_aopsd.cli import grade as cli_grade
 from nemo_aopsd.cli import methods as cli_methods
 from nemo_aopsd.cli import plan as cli_plan
-from nemo_aopsd.cli import wordproblems as cli_wordproblems
 from nemo_aopsd.cli.methods import MethodName, load_chosen
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.methods import FOLDER
@@ -49,7 +48,6 @@ app = typer.Typer(
 dag_app = typer.Typer(help="Check and draw the reasoning DAGs of a problems file.", no_args_is_help=True)
 app.add_typer(dag_app, name="dag")
 cli_data.mount(app, dag_app)
-cli_wordproblems.mount(cli_data.data_app)
 cli_grade.mount(app)
 cli_diagnose.mount(app)
 cli_audit.mount(app)

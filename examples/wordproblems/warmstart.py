@@ -11,14 +11,14 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from examples.wordproblems.problems import problem_record
+from examples.wordproblems.story import Story
+from examples.wordproblems.wording import Attempt, attempt, established, verdict
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.method.context import student_messages, teacher_messages
 from nemo_aopsd.method.judge import judge_messages
-from nemo_aopsd.wordproblems.problems import problem_record
-from nemo_aopsd.wordproblems.story import Story
-from nemo_aopsd.wordproblems.wording import Attempt, attempt, established, verdict
 
 FAMILY = "default"  # the prompts of the runs that follow
 SHARES = {"question": 0.40, "judge": 0.36, "dag_frontier": 0.14, "dag_full": 0.04, "solution": 0.06}

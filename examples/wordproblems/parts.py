@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from nemo_aopsd.wordproblems.story import Quantity, Story, compute
+from examples.wordproblems.story import Quantity, Story, compute
 
 
 @dataclass(frozen=True, slots=True)

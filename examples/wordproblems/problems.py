@@ -7,12 +7,12 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from examples.wordproblems.holdings import holdings
+from examples.wordproblems.parts import parts
+from examples.wordproblems.stock import stock
+from examples.wordproblems.story import Story, is_sound, number_of
+from examples.wordproblems.wording import attempt
 from nemo_aopsd.files import derive_seed
-from nemo_aopsd.wordproblems.holdings import holdings
-from nemo_aopsd.wordproblems.parts import parts
-from nemo_aopsd.wordproblems.stock import stock
-from nemo_aopsd.wordproblems.story import Story, is_sound, number_of
-from nemo_aopsd.wordproblems.wording import attempt
 
 KINDS = (holdings, stock, parts)
 STEPS = (2, 3, 4, 5, 6)  # computations, the one that is asked for included

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The comparison on word problems from nothing: data, warm start, judge, suite. Killed anywhere, the same command goes on.
 #
-#   examples/wordproblems.sh MODEL [aopsd compare options]     # from the checkout, `aopsd` on the PATH, one GPU
-#   examples/wordproblems.sh smollm2.gguf --seeds 3 --jobs 8
+#   examples/wordproblems/run.sh MODEL [aopsd compare options]     # from the checkout, `aopsd` and its `python` on the PATH, one GPU
+#   examples/wordproblems/run.sh smollm2.gguf --seeds 3 --jobs 8
 #
 # The warm start stops at the first look at which pass@1 on the dev problems is at least TARGET: docs/wordproblems.md.
 set -euo pipefail
@@ -14,7 +14,7 @@ target=${TARGET:-0.33}
 out=runs/wordproblems
 warmstart=$out/warmstart
 
-[[ -e $out/data/judge_cases.jsonl ]] || aopsd data wordproblems --out "$out/data" --train 640
+[[ -e $out/data/judge_cases.jsonl ]] || python -m examples.wordproblems --out "$out/data" --train 640
 
 pass_at_1() { # of the newest evaluation
     python -c 'import json, pathlib, sys

@@ -1,4 +1,4 @@
-"""`aopsd data wordproblems`: problems with exact reasoning DAGs, and demonstrations to warm a small model up."""
+"""`python -m examples.wordproblems`: problems with exact reasoning DAGs, and demonstrations to warm a small model up."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from typing import Annotated
 
 import typer
 
-
-def mount(data_app: typer.Typer) -> None:
-    """Add the command to `aopsd data`."""
-    data_app.command("wordproblems", epilog="Example: aopsd data wordproblems --out runs/wordproblems/data")(
-        wordproblems
-    )
+from examples.wordproblems.files import write_files
 
 
-def wordproblems(
+def main(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files; older ones are replaced.")],
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same bytes.")] = 0,
     train: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to train on.")] = 2000,
@@ -24,8 +19,10 @@ def wordproblems(
     dev: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to watch the warm start on.")] = 200,
 ) -> None:
     """Arithmetic word problems in plain English; no two files share a computation. See docs/wordproblems.md."""
-    from nemo_aopsd.wordproblems.files import write_files
-
     sizes = {"train": train, "heldout": heldout, "warmstart": warmstart, "dev": dev}
     for path, rows in write_files(out, seed, sizes):
         typer.echo(f"{path}: {rows} rows")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -5,25 +5,26 @@ import json
 import operator
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from nemo_aopsd.cli.app import app
+from examples.wordproblems import holdings, parts, problems, stock
+from examples.wordproblems.problems import BUCKETS, LARGEST, SCALE, STEPS, problem_record, sample_split, sample_story
+from examples.wordproblems.story import Story, compute, is_sound
+from examples.wordproblems.warmstart import SHARES, demonstrations
+from examples.wordproblems.wording import attempt, verdict
 from nemo_aopsd.data.check import check_file
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.evaluation.judge_eval import load_cases
 from nemo_aopsd.grading import is_correct
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.judge import judge_messages, parse_verdict
-from nemo_aopsd.wordproblems import holdings, parts, problems, stock
-from nemo_aopsd.wordproblems.problems import BUCKETS, LARGEST, SCALE, STEPS, problem_record, sample_split, sample_story
-from nemo_aopsd.wordproblems.story import Story, compute, is_sound
-from nemo_aopsd.wordproblems.warmstart import SHARES, demonstrations
-from nemo_aopsd.wordproblems.wording import attempt, verdict
+from tests import REPO
 
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
@@ -144,16 +145,16 @@ def test_unsound_stories_are_refused(sentence, steps):
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
-    def write(name, *options):
-        line = ["data", "wordproblems", "--out", str(tmp_path / name), "--train", "60", "--heldout", "40"]
-        result = CliRunner().invoke(app, [*line, "--warmstart", "50", "--dev", "10", *options])
-        assert result.exit_code == 0, result.output
+    def write(name, seed):
+        sizes = ("--train", "60", "--heldout", "40", "--warmstart", "50", "--dev", "10")
+        line = ["-m", "examples.wordproblems", "--out", str(tmp_path / name), "--seed", str(seed), *sizes]
+        subprocess.run([sys.executable, *line], check=True, cwd=REPO)
         return {path.name: path.read_bytes() for path in sorted((tmp_path / name).iterdir())}
 
-    first = write("a")
+    first = write("a", 0)
     assert list(first) == [f"{name}.jsonl" for name in ("dev", "heldout", "judge_cases", "train", "warmstart")]
-    assert write("b", "--seed", "0") == first
-    assert all(content != first[name] for name, content in write("c", "--seed", "1").items())
+    assert write("b", 0) == first
+    assert all(content != first[name] for name, content in write("c", 1).items())
     rows = [row for name in ("train", "heldout") for row in check_file(tmp_path / "a" / f"{name}.jsonl")]
     assert len(rows) == 100 and not any(row.faults for row in rows)
     assert all(load_problems(tmp_path / "a" / name) for name in first if name != "judge_cases.jsonl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from nemo_aopsd.wordproblems.story import Quantity, Story, compute, number_of
+from examples.wordproblems.story import Quantity, Story, compute, number_of
 
 # who, what, the thing it arrives in, who takes some, what it is packed into
 SETTINGS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from nemo_aopsd.wordproblems.story import Quantity, Story, compute, number_of
+from examples.wordproblems.story import Quantity, Story, compute, number_of
 
 PEOPLE = (
     *("Mia", "Tom", "Ben", "Ada", "Leo", "Nora", "Omar", "Ivy", "Hugo", "Lena", "Raj", "Zoe", "Finn", "Sara", "Max"),

@@ -1,4 +1,4 @@
-"""The files of `aopsd data wordproblems`."""
+"""The files that `python -m examples.wordproblems` writes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from examples.wordproblems.problems import problem_record, sample_split
+from examples.wordproblems.story import Story
+from examples.wordproblems.warmstart import bare_questions, demonstrations, judge_cases
 from nemo_aopsd.files import write_jsonl
-from nemo_aopsd.wordproblems.problems import problem_record, sample_split
-from nemo_aopsd.wordproblems.story import Story
-from nemo_aopsd.wordproblems.warmstart import bare_questions, demonstrations, judge_cases
 
 
 def write_files(out: Path, seed: int, sizes: dict[str, int]) -> list[tuple[Path, int]]:

@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from nemo_aopsd.wordproblems.story import OPERATIONS, Quantity, Story, number_of
+from examples.wordproblems.story import OPERATIONS, Quantity, Story, number_of
 
 FIRST = ("", "", "First, ", "To begin, ", "Let us start: ")
 OPENERS = ("", "", "", "Next, ", "Then ", "So ", "Now ", "Here ", "Also, ")

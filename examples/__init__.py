@@ -1,0 +1,1 @@
+"""What to start from: configs, suites, problems and scripts. Run them from the checkout."""
