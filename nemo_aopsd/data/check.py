@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.answer_leaks import find_graph_faults
 from nemo_aopsd.data.dag import Fault
+from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import answer_text, bad_fields
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import decode_line, read_lines

@@ -39,7 +39,7 @@ def find_faults(raw: Any, answer: str | None = None) -> list[Fault]:
     Errors: malformed, empty_graph, empty_id, duplicate_id, empty_statement, dangling_edge, self_loop, cycle,
     states_answer (any checkpoint that calls the final answer by that name or boxes it, or a last one that ends by
     equating something to it; the same value inside the route may be a coincidence and is no fault). Other forms of
-    the answer (0.5 for 1/2) are found by `answer_leaks.find_graph_faults`.
+    the answer (0.5 for 1/2) are found by `leaks.find_graph_faults`.
     Warnings: duplicate_edge, transitive_edge.
     """
     malformed = _malformed(raw)

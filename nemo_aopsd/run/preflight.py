@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.schema import AOPSDConfig, Config
-from nemo_aopsd.data.answer_leaks import find_answer_leaks
+from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import check_problems, student_messages, teacher_messages

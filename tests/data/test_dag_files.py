@@ -7,9 +7,9 @@ import networkx as nx
 import pytest
 
 from nemo_aopsd.chat.protocol import Completion
-from nemo_aopsd.data.answer_leaks import find_answer_leaks
 from nemo_aopsd.data.check import check_file, fault_lines, find_row
 from nemo_aopsd.data.dag import find_faults
+from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.data.stats import measure_file
 from nemo_aopsd.errors import UserError

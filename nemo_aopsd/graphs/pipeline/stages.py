@@ -16,8 +16,8 @@ from typing import Any
 import networkx as nx
 
 from nemo_aopsd.chat.protocol import Completion
-from nemo_aopsd.data.answer_leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.dag import Fault, find_faults, serialize, transitive_edges
+from nemo_aopsd.data.leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.graphs.pipeline.parse import read_checkpoints, read_ids, read_object
 from nemo_aopsd.prompts import fill
