@@ -146,8 +146,8 @@ def test_narrow_terminals_lose_no_value(width):
 @pytest.mark.slow
 def test_the_readme_s_example_shows_a_probe():
     """What it is there for: a guess, and the teacher that goes on with the next checkpoint instead."""
-    readme = (REPO / "README.md").read_text(encoding="utf-8")
-    words = re.search(r"^aopsd (preview \S+ --problem \S+)", readme, re.MULTILINE)[1].split()
-    assert words[1:] == re.search(r"aopsd preview (.*)\"", (REPO / "nemo_aopsd/cli/app.py").read_text())[1].split()
-    text = CliRunner(env={"COLUMNS": "120"}).invoke(app, [words[0], str(REPO / words[1]), *words[2:]]).stdout
+    words = ["preview", "demo", "--problem", "train-365-level4"]
+    for place in ("README.md", "nemo_aopsd/cli/app.py"):
+        assert f"aopsd {' '.join(words)}" in (REPO / place).read_text(encoding="utf-8")
+    text = CliRunner(env={"COLUMNS": "120"}).invoke(app, words).stdout
     assert "« hmm #1»" in text and re.search(r"^1 .*hmm .*afterwards .* 0\.92$", text, re.MULTILINE), text
