@@ -47,7 +47,7 @@ def train(config, run):
         time.sleep(env.get("seconds", 0))
         if step == 2 and env.get("fails"):
             raise RuntimeError(env["fails"])
-        line = {"step": step, "rollout/count": 8, "rollout/mean_tokens": 10 + step, "time/step": 0.5}
+        line = {"epoch": 0, "step": step, "rollout/count": 8, "rollout/mean_tokens": 10 + step, "time/step": 0.5}
         with metrics.open("a") as file:
             file.write(json.dumps(line | env.get("metrics", {})) + "\n")
     if total:

@@ -70,7 +70,7 @@ def holdings(rng: random.Random, num_steps: int, scale: int) -> Story:
         owned[person] = quantity
         quantities.append(quantity)
         unused = [name for name in unused if name not in parents] + [person]
-    person = quantities and next(name for name, held in owned.items() if held is quantities[-1])
+    person = next(name for name, held in owned.items() if held is quantities[-1])
     if not ends_together:
         ask = rng.choice(ASK_HAS if base == "have" else ASK_ONE).format(p=person, **words)
         return Story(tuple(sentences), ask, tuple(quantities))

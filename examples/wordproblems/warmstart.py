@@ -58,7 +58,7 @@ def _solving(rng: random.Random, kind: str, story: Story, problem: Problem) -> t
     reached = frozenset()
     if rng.random() < 0.6:
         share = rng.random()
-        reached = largest_closed_subset(problem.dag, [node for node in problem.dag if rng.random() < share])
+        reached = largest_closed_subset(problem.graph, [node for node in problem.graph if rng.random() < share])
     return teacher_messages(problem, kind, FAMILY, reached=reached)[0]["content"], response
 
 

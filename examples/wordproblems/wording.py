@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from examples.wordproblems.story import OPERATIONS, Quantity, Story, number_of
+from examples.wordproblems.story import OPERATIONS, Quantity, Story
 
 FIRST = ("", "", "First, ", "To begin, ", "Let us start: ")
 OPENERS = ("", "", "", "Next, ", "Then ", "So ", "Now ", "Here ", "Also, ")
@@ -42,7 +42,7 @@ def attempt(rng: random.Random, story: Story, slip: float = 0.0, num_steps: int 
     values: dict[Quantity, int] = {}
     sentences = []
     for item in story.quantities[:num_steps]:
-        left, right = (values.get(operand, number_of(operand)) for operand in item.operands)
+        left, right = (_held(operand, values) for operand in item.operands)
         value = OPERATIONS[item.symbol](left, right)
         if rng.random() < slip:
             value += rng.choice((-10, -2, -1, 1, 2, 10))
@@ -52,6 +52,10 @@ def attempt(rng: random.Random, story: Story, slip: float = 0.0, num_steps: int 
     if num_steps is None:
         sentences.append(rng.choice(ENDS).format(value=values[story.target]))
     return Attempt(" ".join(sentences), values)
+
+
+def _held(operand: Quantity | int, values: dict[Quantity, int]) -> int:
+    return values.get(operand, operand.value) if isinstance(operand, Quantity) else operand
 
 
 def _sentence(rng: random.Random, opener: str, label: str, total: str, value: int) -> str:

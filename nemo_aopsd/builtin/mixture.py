@@ -94,9 +94,9 @@ def _reached(rng: random.Random, puzzle: Puzzle, problem: Problem) -> frozenset[
     if style < 0.4:
         return frozenset()
     if style < 0.6:
-        return frozenset(problem.dag)
+        return frozenset(problem.graph)
     share = rng.random()
-    return largest_closed_subset(problem.dag, {item.name for item in puzzle.checkpoints if rng.random() < share})
+    return largest_closed_subset(problem.graph, {item.name for item in puzzle.checkpoints if rng.random() < share})
 
 
 def _judging(rng: random.Random, puzzle: Puzzle, problem: Problem, asked: Manner) -> tuple[list[str], Trace]:

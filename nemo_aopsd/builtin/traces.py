@@ -180,8 +180,8 @@ def _sentence(rng: random.Random, trace: Trace, item: Sum, manner: Manner, learn
     if slipped:
         value = (value + rng.randrange(1, MODULUS)) % MODULUS
     trace.values[item.name] = value
-    leaks = manner.leak and rng.random() < (manner.leak_rate_fan_in if len(item.parents) > 1 else manner.leak_rate)
-    how = LEAKS[manner.leak] if leaks else [pick(rng, ADVERBS, tilt)]
+    leak_rate = manner.leak_rate_fan_in if len(item.parents) > 1 else manner.leak_rate
+    how = LEAKS[manner.leak] if manner.leak and rng.random() < leak_rate else [pick(rng, ADVERBS, tilt)]
     trace.add(pick(rng, OPENERS, tilt), f" {item.name}:", *how, *_operand(item.left, left), pick(rng, LINKS, tilt))
     trace.add(*_operand(item.right, right), pick(rng, RESULTS, tilt))
     trace.add(f" {value}", f" {item.name}={value}", learn=learn_slips or not slipped)

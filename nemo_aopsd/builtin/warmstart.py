@@ -106,7 +106,8 @@ def train(recipe: Recipe, pool: list[Example], device: str) -> Qwen3ForCausalLM:
     import torch.nn.functional as F
 
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it; the shipped weights were made so
-    model = build_model(recipe).to(device).train()
+    model = build_model(recipe).train()
+    torch.nn.Module.to(model, device)  # in place
     optimizer = torch.optim.AdamW(_parameter_groups(model), lr=recipe.lr, betas=(0.9, 0.98))
     start = time.monotonic()
     for step, (ids, labels) in zip(range(recipe.num_steps), batches(pool, recipe), strict=False):

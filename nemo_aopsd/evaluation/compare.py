@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.report import markdown_table
 from nemo_aopsd.stats import macro_bootstrap_interval, mcnemar_p_value, pass_at_k, sign_flip_p_value
 
 Summary = dict[str, Any]
@@ -72,14 +73,18 @@ def compare(first: Evaluation, second: Evaluation) -> Summary:
 def lines_of(comparison: Summary) -> list[str]:
     """The comparison as a Markdown table, a row a benchmark and k, and a line of counts a benchmark."""
     header = ["benchmark", "k", "first", "second", "difference", "95 % interval", "p (sign flips)"]
-    lines = [_row(header), _row(["---"] * len(header))]
+    rows = []
     for name, part in comparison["parts"].items():
         for k, found in part["pass_at_k"].items():
             ends = f"[{100 * found['low']:+.1f}, {100 * found['high']:+.1f}]"
             rates = [f"{100 * found[side]:.1f} %" for side in ("first", "second")]
             difference = f"{100 * found['difference']:+.1f} pp"
-            lines.append(_row([name, k, *rates, difference, ends, f"{found['p_value']:.3g}"]))
-    return [*lines, "", *(_counts_line(name, part) for name, part in comparison["parts"].items())]
+            rows.append([name, k, *rates, difference, ends, f"{found['p_value']:.3g}"])
+    return [
+        *markdown_table(header, rows).split("\n"),
+        "",
+        *(_counts_line(name, part) for name, part in comparison["parts"].items()),
+    ]
 
 
 def _counts_line(name: str, part: Summary) -> str:
@@ -158,7 +163,3 @@ def _counts(part: Mapping[str, Any], num_samples: int) -> dict[str, int]:
     if not counts or not all(isinstance(count, int) and 0 <= count <= num_samples for count in counts.values()):
         raise ValueError("`correct_per_problem` must hold counts up to `num_samples`")
     return counts
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

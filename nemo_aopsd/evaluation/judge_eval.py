@@ -55,6 +55,11 @@ class Case:
     established: frozenset[str]
     kind: str = ""
 
+    @property
+    def left(self) -> frozenset[str]:
+        """Checkpoints that the attempt does not establish."""
+        return frozenset(self.problem.graph) - self.established
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -93,8 +98,12 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
         if problem is None or problem.dag is None:
             raise UserError(f"{where}: problem {record['problem_id']!r} has no graph in {problems}. Add it there.")
         attempt, established = record.get("attempt"), record.get("established")
-        labelled = isinstance(established, list) and all(isinstance(node, str) for node in established)
-        if not isinstance(attempt, str) or not labelled or not set(established) <= set(problem.dag):
+        ids = set(problem.dag)
+        if (
+            not isinstance(attempt, str)
+            or not isinstance(established, list)
+            or not all(isinstance(node, str) and node in ids for node in established)
+        ):
             raise UserError(
                 f"{where}: expected `attempt` (text) and `established` (ids among {', '.join(problem.dag)}), got "
                 f"{type(attempt).__name__} and {reprlib.repr(established)}."
@@ -108,13 +117,13 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
 
 def inject(case: Case, index: int) -> str:
     """The attempt with one of the injections at its end; they take turns."""
-    ids = "[" + ", ".join(f'"{node}"' for node in case.problem.dag) + "]"
+    ids = "[" + ", ".join(f'"{node}"' for node in case.problem.graph) + "]"
     return case.attempt + INJECTIONS[index % len(INJECTIONS)].format(ids=ids)
 
 
 def evaluate(cases: Sequence[Case], judge: Judge) -> list[Result]:
     """Judge every attempt, plain and with an injection, in one batch."""
-    attacked = [index for index, case in enumerate(cases) if set(case.problem.dag) - case.established]
+    attacked = [index for index, case in enumerate(cases) if case.left]
     pairs = [(case.problem, case.attempt) for case in cases]
     pairs += [(cases[index].problem, inject(cases[index], turn)) for turn, index in enumerate(attacked)]
     readings = judge(pairs)
@@ -130,13 +139,13 @@ def summarize(results: Sequence[Result]) -> dict[str, Any]:
     before, after = Counts(), Counts()
     errors = []
     for result in results:
-        graph, claimed, established = result.case.problem.dag, result.plain[0] or frozenset(), result.case.established
+        graph, claimed, established = result.case.problem.graph, result.plain[0] or frozenset(), result.case.established
         reached, truly = largest_closed_subset(graph, claimed), largest_closed_subset(graph, established)
         before.add(claimed, established)
         after.add(reached, truly)
         if result.plain[0] is not None:
             errors.append(abs(len(reached) - len(truly)) / len(graph))
-    attacked = [result for result in results if result.injected is not None]
+    injected = [(result, result.injected[0]) for result in results if result.injected is not None]
     kinds = sorted({result.case.kind for result in results} - {""})
     return {
         "cases": len(results),
@@ -144,27 +153,27 @@ def summarize(results: Sequence[Result]) -> dict[str, Any]:
         "before_closure": asdict(before),
         "after_closure": asdict(after),
         "mean_progress_error": sum(errors) / len(errors) if errors else None,
-        "injections": len(attacked),
-        "injections_unread": sum(result.injected[0] is None for result in attacked),
-        "injections_that_could_show": sum(fooled(result) is not None for result in attacked),
-        "injections_that_fooled": sum(fooled(result) is True for result in attacked),
+        "injections": len(injected),
+        "injections_unread": sum(claimed is None for _, claimed in injected),
+        "injections_that_could_show": sum(fooled(result) is not None for result, _ in injected),
+        "injections_that_fooled": sum(fooled(result) is True for result, _ in injected),
         "kinds": {kind: _of_kind([result for result in results if result.case.kind == kind]) for kind in kinds},
     }
 
 
 def _of_kind(results: Sequence[Result]) -> dict[str, int]:
     """Counts before closure, without the injections that are appended here."""
-    counts, read = Counts(), [result for result in results if result.plain[0] is not None]
+    counts, num_read = Counts(), sum(result.plain[0] is not None for result in results)
     for result in results:
         counts.add(result.plain[0] or frozenset(), result.case.established)
-    with_false = sum(bool(result.plain[0] - result.case.established) for result in read)
-    return {"cases": len(results), "read": len(read), **asdict(counts), "read_with_false_claims": with_false}
+    with_false = sum(bool((result.plain[0] or frozenset()) - result.case.established) for result in results)
+    return {"cases": len(results), "read": num_read, **asdict(counts), "read_with_false_claims": with_false}
 
 
 def fooled(result: Result) -> bool | None:
     """Did the injection add a false claim? None if the two verdicts cannot show it."""
-    plain, injected = result.plain[0], result.injected[0]
-    if plain is None or injected is None or not set(result.case.problem.dag) - result.case.established - plain:
+    plain, injected = result.plain[0], result.injected[0] if result.injected else None
+    if plain is None or injected is None or not result.case.left - plain:
         return None
     return bool(injected - result.case.established - plain)
 
@@ -221,7 +230,7 @@ def remote_judge(endpoint: Endpoint, model: str, *, concurrency: int = 32, promp
         messages = judge_messages(problem, attempt, prompts)
         temperatures = (0.0, *[1.0] * config.num_retries)
         requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
-        claimed, text = await first_readable(client, requests, lambda answer: parse_verdict(answer, problem.dag))
+        claimed, text = await first_readable(client, requests, lambda answer: parse_verdict(answer, problem.graph))
         return claimed, endpoint.redact_answer(text)
 
     return lambda pairs: asyncio.run(judge_all(pairs))

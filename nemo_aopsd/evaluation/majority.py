@@ -42,7 +42,7 @@ def _wrong_classes(lines: Sequence[Mapping[str, Any]]) -> list[int]:
     first: list[tuple[str, bool]] = []  # (answer, can the grader read it)
     sizes: list[int] = []
     for line in lines:
-        answer, readable = extract_answer(line["response_text"]), line["reason"] != "ungradable"
+        answer, readable = extract_answer(line["response_text"]) or "", line["reason"] != "ungradable"
         for index, (other, other_readable) in enumerate(first):
             if answer == other or (readable and other_readable and grade(f"\\boxed{{{answer}}}", other).correct):
                 sizes[index] += 1

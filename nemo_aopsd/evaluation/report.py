@@ -21,10 +21,10 @@ def markdown(results: Summary) -> str:
     parts = [
         f"# {results['model']}: pass@k",
         _settings_line(results["settings"]),
-        _table(_main_header(num_samples), [_main_row(*row, num_samples) for row in _rows(results)]),
-        _table(_RESPONSES_HEADER, [_responses_row(*row) for row in _rows(results)]),
+        markdown_table(_main_header(num_samples), [_main_row(*row, num_samples) for row in _rows(results)]),
+        markdown_table(_RESPONSES_HEADER, [_responses_row(*row) for row in _rows(results)]),
         "## pass@k for every k",
-        _table(["k", *(name for name, _ in _rows(results))], _every_k(results, num_samples)),
+        markdown_table(["k", *(name for name, _ in _rows(results))], _every_k(results, num_samples)),
         "![pass@k by k](results.svg)",
         _NOTES,
     ]
@@ -101,7 +101,7 @@ def _settings_line(settings: Summary) -> str:
     return "Made with " + ", ".join(f"{key} `{value}`" for key, value in settings.items()) + "."
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 

@@ -43,6 +43,7 @@ class Sampler(Protocol):
 
     def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
         """`prompts` of all rows; `missing` are the indices of those that have no line yet."""
+        ...
 
 
 class SeededModel(Protocol):
@@ -50,6 +51,7 @@ class SeededModel(Protocol):
 
     def stream(self, prompts: list[Tokens], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Generation]]:
         """(index in `prompts`, response), in any order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _line(
     }
 
 
-def _read(path: Path, row_of: dict[tuple[str, int], int]) -> dict[int, Line]:
+def _read(path: Path, row_of: dict[tuple[object, object], int]) -> dict[int, Line]:
     """The complete lines of the file by row; a last line that a kill cut short is cut off."""
     if not path.exists():
         return {}

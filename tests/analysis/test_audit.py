@@ -182,8 +182,8 @@ def test_same_text_at_two_places_is_two_events(run):
         (lambda rollout: rollout.update(problem_id="gone"), "'gone' is not in"),
         (lambda rollout: [probe.update(nll=float("nan")) for probe in rollout["probes"]], "`nll` must be null or"),
         (lambda rollout: [probe.update(nll=-1) for probe in rollout["probes"]], "`nll` must be null or"),
-        (lambda rollout: [probe.pop("suffix_text") for probe in rollout["probes"]], "a probe: no `suffix_text`"),
-        (lambda rollout: rollout.update(probes=[None]), "a probe: no `position`"),
+        (lambda rollout: [probe.pop("suffix_text") for probe in rollout["probes"]], "no `suffix_text`"),
+        (lambda rollout: rollout.update(probes=[None]), "`probes.0`"),
         (lambda rollout: rollout.update(probes=[]), "no continuation event among its 8 rollout files"),
     ],
 )

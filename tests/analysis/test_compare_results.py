@@ -13,15 +13,17 @@ from nemo_aopsd.analysis.suite.processes import Failure, last_words
 from nemo_aopsd.analysis.suite.results import Measured, measure, rows_of
 from nemo_aopsd.analysis.suite.table import csv_text, markdown
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run.record_types import Counts, StepMetrics
 from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval
 
 
 def evaluation(**counts):
-    return {"num_samples": 2, "correct_per_problem": counts}
+    return Counts(num_samples=2, correct_per_problem=counts)
 
 
 def step(tokens, seconds, **more):
-    return {"rollout/count": 4.0, "rollout/mean_tokens": tokens, "time/step": seconds} | more
+    values = {"rollout/count": 4.0, "rollout/mean_tokens": tokens, "time/step": seconds}
+    return StepMetrics(epoch=0, step=1, values=values | more)
 
 
 BYTES = {"train/supervision_bytes_per_token": 13.0}
@@ -107,7 +109,7 @@ def test_files_that_are_no_evaluation_are_refused(tmp_path):
     (run.folder / "eval").mkdir(parents=True)
     for content in ("{", "[]", '{"num_samples": 2}'):
         (run.folder / "eval/epoch_000.json").write_text(content)
-        with pytest.raises(UserError, match=r"epoch_000\.json: no results of an evaluation"):
+        with pytest.raises(UserError, match=r"epoch_000\.json: .*Restore"):
             measure(run)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_jsonl
+from nemo_aopsd.files import read_lines
 from nemo_aopsd.method.context import assign_donors, teacher_messages
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import parse
+from nemo_aopsd.run.record_types import Rollout
 
 SHOWN_CHARACTERS = 4000  # of the response before the event; what is left out is counted
 SEEN_FIELDS = ("id", "problem_id", "problem", "teacher_read", "before", "before_omitted", "token", "anchor", "suffix")
-_ROLLOUT_FIELDS = ("problem_id", "step", "pieces", "reached", "probes")
-_PROBE_FIELDS = ("position", "gap", "anchor_text", "suffix_text", "nll", "weight")
 
 Record = dict[str, Any]
 
@@ -44,14 +45,18 @@ class Population:
 def find_events(run: Path) -> Population:
     """All continuation events that the run has recorded. Raises UserError if there is none or a file is broken."""
     places, num_empty = [], 0
-    files = sorted((run / "rollouts").glob("step_[0-9]*.jsonl"))
+    files = list(layout.rollout_files(run).values())
     for file in files:
-        for row, (where, rollout) in enumerate(read_jsonl(file)):
-            for index, probe in enumerate(_probes(rollout, where)):
-                if probe["nll"] is None:
+        for row, rollout in enumerate(_rollouts(file)):
+            for index, probe in enumerate(rollout.probes):
+                if probe.nll is None:
                     num_empty += 1
+                elif not 0 <= probe.nll < math.inf:  # NaN fails, too
+                    raise UserError(
+                        f"{rollout.where}: `nll` must be null or a number from 0 up, got {probe.nll}. Restore the file."
+                    )
                 else:
-                    places.append(Place(file, row, index, probe["nll"]))
+                    places.append(Place(file, row, index, probe.nll))
     if not places:
         raise UserError(
             f"{run}: no continuation event among its {len(files)} rollout files ({num_empty} empty probes). The audit "
@@ -70,66 +75,57 @@ def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place
     for place in places:
         wanted.setdefault(place.file, {}).setdefault(place.row, []).append(place)
     for file, rows in wanted.items():
-        for row, (where, rollout) in enumerate(read_jsonl(file)):
+        for row, rollout in enumerate(_rollouts(file)):
             for place in rows.get(row, []):
-                problem, teacher_read = render(rollout, where)
-                yield place, *_event(place, rollout, problem, teacher_read)
+                yield place, *_event(place, rollout, *render(rollout))
 
 
-def _event(place: Place, rollout: Record, problem: Problem, teacher_read: str) -> tuple[Record, Record]:
-    probe = rollout["probes"][place.probe]
-    before = "".join(rollout["pieces"][: probe["position"]])
+def _rollouts(file: Path) -> Iterator[Rollout]:
+    return (parse(Rollout, line, where) for where, line in read_lines(file))
+
+
+def _event(place: Place, rollout: Rollout, problem: Problem, teacher_read: str) -> tuple[Record, Record]:
+    probe, pieces = rollout.probes[place.probe], rollout.pieces
+    needed = {"pieces": pieces, "anchor_text": probe.anchor_text, "suffix_text": probe.suffix_text}
+    missing = [name for name, value in needed.items() if value is None]
+    if pieces is None or missing:
+        raise UserError(f"{rollout.where}: no `{missing[0]}`, which the audit needs. Restore the file, or train again.")
+    before = "".join(pieces[: probe.position])
     seen = {
         "problem_id": problem.id,
         "problem": problem.problem,
         "teacher_read": teacher_read,
         "before": before[-SHOWN_CHARACTERS:],
         "before_omitted": max(0, len(before) - SHOWN_CHARACTERS),
-        "token": rollout["pieces"][probe["position"]],
-        "anchor": probe["anchor_text"],
-        "suffix": probe["suffix_text"],
+        "token": pieces[probe.position],
+        "anchor": probe.anchor_text,
+        "suffix": probe.suffix_text,
     }
     # The place tells equal texts apart; the content ties a label to what was read.
     content = [place.file.name, place.row, place.probe, *seen.values()]
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-    numbers = {name: probe[name] for name in ("position", "nll", "gap", "weight")}
-    return {"id": identity, **seen}, {"id": identity, "step": rollout["step"], "row": place.row, **numbers}
+    numbers = {"position": probe.position, "nll": probe.nll, "gap": probe.gap, "weight": probe.weight}
+    return {"id": identity, **seen}, {"id": identity, "step": rollout.step, "row": place.row, **numbers}
 
 
-def _probes(rollout: Record, where: str) -> list[Record]:
-    _require(rollout, _ROLLOUT_FIELDS, where)
-    for probe in rollout["probes"]:
-        _require(probe, _PROBE_FIELDS, f"{where}: a probe")
-        nll = probe["nll"]
-        if nll is not None and not (isinstance(nll, float | int) and math.isfinite(nll) and nll >= 0):
-            raise UserError(f"{where}: `nll` must be null or a number from 0 up, got {nll!r}. Restore the file.")
-    return rollout["probes"]
-
-
-def _require(record: Any, fields: Iterable[str], where: str) -> None:
-    missing = [field for field in fields if not isinstance(record, dict) or field not in record]
-    if missing:
-        raise UserError(f"{where}: no `{missing[0]}`, which the audit needs. Restore the file, or train again.")
-
-
-def _teacher_reader(config: Config) -> Any:
+def _teacher_reader(config: Config) -> Callable[[Rollout], tuple[Problem, str]]:
     """A function from a rollout to its problem and the message that its teacher read."""
     aopsd, source = config.aopsd, config.data["train"]["data_path"]
     loaded = load_problems(source)
     problems = {problem.id: problem for problem in loaded}
     donors = assign_donors(loaded, aopsd.seed) if aopsd.context.kind == "other_problem" else {}
 
-    def read(rollout: Record, where: str) -> tuple[Problem, str]:
-        problem = problems.get(rollout["problem_id"])
+    def read(rollout: Rollout) -> tuple[Problem, str]:
+        problem = problems.get(rollout.problem_id)
         if problem is None:
             raise UserError(
-                f"{where}: problem {rollout['problem_id']!r} is not in {source} any more. Restore the file."
+                f"{rollout.where}: problem {rollout.problem_id!r} is not in {source} any more. Restore the file."
             )
         messages = teacher_messages(
             problem,
             aopsd.context.kind,
             aopsd.prompts,
-            reached=frozenset(rollout["reached"] or ()),
+            reached=frozenset(rollout.reached or ()),
             mark_frontier=aopsd.context.mark_frontier,
             donor=donors.get(problem.id),
         )

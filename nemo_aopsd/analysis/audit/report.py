@@ -12,6 +12,7 @@ from nemo_aopsd.analysis.audit.figure import enrichment_figure
 from nemo_aopsd.analysis.audit.labels import LABELS, load_events, read_labels
 from nemo_aopsd.analysis.audit.measure import agreement, by_bin
 from nemo_aopsd.analysis.audit.sampling import bin_name, read_drawn, read_sample
+from nemo_aopsd.analysis.tables import markdown_table
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
@@ -79,23 +80,23 @@ def _markdown(record: Record) -> Iterator[str]:
     for name, found in record["labellers"].items():
         yield from ["", f"## {name} ({_origin(found['origin'])})", ""]
         yield f"{found['labelled']} of {_drawn(record)} events labelled; answers without a label: {found['unread']}."
-        yield from ["", *_table(record, found)]
+        yield from ["", _table(record, found)]
     yield from ["", "## Agreement", ""]
     if not record["agreement"]:
         yield "One labeller only: not known. A second one labels under another `--name`."
     yield from (f"- {_agreement_line(pair)}" for pair in record["agreement"])
 
 
-def _table(record: Record, found: Record) -> Iterator[str]:
-    yield f"| L, nats a token | events in the run | drawn | labelled | {' | '.join(LABELS)} |"
-    yield "|---" * (4 + len(LABELS)) + "|"
-    for name, row in zip(record["bins"], found["bins"], strict=True):
-        shares = [_share(row["labels"][label], row["labelled"]) for label in LABELS]
-        yield f"| {name} | {row['population']} | {row['drawn']} | {row['labelled']} | {' | '.join(shares)} |"
+def _table(record: Record, found: Record) -> str:
+    rows = [
+        [name, row["population"], row["drawn"], row["labelled"]]
+        + [_share(row["labels"][label], row["labelled"]) for label in LABELS]
+        for name, row in zip(record["bins"], found["bins"], strict=True)
+    ]
+    whole = [sum(record["sample"]["population_per_bin"]), _drawn(record), found["labelled"]]
     rates = [_base(found["base_rate"][label], found["counts"][label]) for label in LABELS]
-    sample = record["sample"]
-    whole = (sum(sample["population_per_bin"]), _drawn(record), found["labelled"])
-    yield f"| base rate | {' | '.join(map(str, whole))} | {' | '.join(rates)} |"
+    header = ["L, nats a token", "events in the run", "drawn", "labelled", *LABELS]
+    return markdown_table(header, [*rows, ["base rate", *whole, *rates]])
 
 
 def _share(cell: Record, trials: int) -> str:

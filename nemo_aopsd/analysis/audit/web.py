@@ -57,9 +57,9 @@ class LabelServer(ThreadingHTTPServer):
         """Keep a label for the event that is next; False for any other, from an outdated page say."""
         with self.changing:
             current = self.state()["event"]
-            if label not in list(LABELS) or current is None or event != current["id"]:
+            if not isinstance(label, str) or label not in LABELS or current is None or event != current["id"]:
                 return False
-            self.book.add(event, label)
+            self.book.add(current["id"], label)
             return True
 
     def undo(self) -> bool:
@@ -69,7 +69,7 @@ class LabelServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: LabelServer
+    server: LabelServer  # pyright: ignore[reportIncompatibleVariableOverride]: only LabelServer makes one
     timeout = 60  # seconds for a request
 
     def do_GET(self) -> None:

@@ -123,6 +123,7 @@ class Pool:
 
     def _release(self, active: Active) -> None:
         self.active.remove(active)
+        assert active.process.stdin, "it was opened as a pipe"
         active.process.stdin.close()
         active.log.close()
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nemo_aopsd.analysis.suite.folder import Run
 from nemo_aopsd.analysis.suite.processes import Active, Failure, Watch
@@ -27,9 +27,9 @@ def watching(total: int, already: int, console: Console) -> Iterator[Watch]:
 class _Watcher:
     """One bar for the suite, and one line for each run at work with the steps that it has done."""
 
-    def __init__(self, bar: Progress, overall: int, already: int, total: int, console: Console):
+    def __init__(self, bar: Progress, overall: TaskID, already: int, total: int, console: Console):
         self.bar, self.overall, self.already, self.total, self.console = bar, overall, already, total, console
-        self.lines: dict[Run, int] = {}
+        self.lines: dict[Run, TaskID] = {}
         self.told: set[Run] = set()
         self.looked = 0.0
 

@@ -6,21 +6,18 @@ problem by problem.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nemo_aopsd.analysis.suite.folder import Run
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_journal
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.reader import parse, read_run
+from nemo_aopsd.run.record_types import Counts, StepMetrics
 from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval, pass_at_k
-
-Summary = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +25,9 @@ class Measured:
     """One complete run: evaluations before and after training, and its steps' metrics."""
 
     seed: int
-    before: Summary
-    after: Summary
-    steps: list[Mapping[str, float]]
+    before: Counts
+    after: Counts
+    steps: list[StepMetrics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +67,13 @@ class Row:
 
 def measure(run: Run) -> Measured:
     """Read a finished run. Raises UserError if its files are not those of one."""
-    files = sorted((run.folder / "eval").glob("epoch_[0-9]*[0-9].json"))
+    files = list(layout.evaluation_files(run.folder).values())
     if not files:
         raise UserError(
             f"{run.folder}: marked as finished, but without an evaluation. Delete {run.finished_file} to run it again."
         )
-    steps = read_journal(run.folder / "metrics.jsonl", "step", "rollout/count", "rollout/mean_tokens")
-    return Measured(run.seed, _evaluation(files[0]), _evaluation(files[-1]), steps)
+    before, after = (parse(Counts, file.read_bytes(), str(file)) for file in (files[0], files[-1]))
+    return Measured(run.seed, before, after, read_run(run.folder).metrics)
 
 
 def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None) -> list[Row]:
@@ -85,10 +82,10 @@ def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None) -
     return [_row(name, runs, against if name != reference else {}) for name, runs in measured.items() if runs]
 
 
-def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Summary]) -> Row:
+def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -> Row:
     after = _rates([run.after for run in runs], runs[0].after)
-    n = runs[0].after["num_samples"]
-    counts = [count for run in runs for count in run.after["correct_per_problem"].values()]
+    n = runs[0].after.num_samples
+    counts = [count for run in runs for count in run.after.correct_per_problem.values()]
     trained = [run for run in runs if run.steps]
     return Row(
         member=name,
@@ -109,7 +106,7 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Summary]) 
     )
 
 
-def _difference(pairs: Sequence[tuple[Summary, Summary]]) -> Difference | None:
+def _difference(pairs: Sequence[tuple[Counts, Counts]]) -> Difference | None:
     """Second less first of each pair, a pair a seed."""
     if not pairs:
         return None
@@ -122,39 +119,30 @@ def _difference(pairs: Sequence[tuple[Summary, Summary]]) -> Difference | None:
     )
 
 
-def _rates(summaries: Sequence[Summary], like: Summary) -> np.ndarray:
-    """Share of correct samples, [summaries, problems], problems in the order of `like`."""
-    problems = list(like["correct_per_problem"])
-    for summary in summaries:
-        odd = sorted(summary["correct_per_problem"].keys() ^ set(problems))
+def _rates(evaluations: Sequence[Counts], like: Counts) -> np.ndarray:
+    """Share of correct samples, [evaluations, problems], problems in the order of `like`."""
+    problems = list(like.correct_per_problem)
+    for found in evaluations:
+        odd = sorted(found.correct_per_problem.keys() ^ set(problems))
         if odd:
             raise UserError(
                 f"evaluations of different problems: {len(odd)} are in one only, such as {odd[0]!r}. "
                 "Delete the runs of one kind."
             )
-    counts = [[summary["correct_per_problem"][problem] for problem in problems] for summary in summaries]
-    return np.array(counts) / np.array([[summary["num_samples"]] for summary in summaries])
+    counts = [[found.correct_per_problem[problem] for problem in problems] for found in evaluations]
+    return np.array(counts) / np.array([[found.num_samples] for found in evaluations])
 
 
-def _response_tokens(steps: Sequence[Mapping[str, float]]) -> float:
-    return math.fsum(step["rollout/count"] * step["rollout/mean_tokens"] for step in steps)
+def _response_tokens(steps: Sequence[StepMetrics]) -> float:
+    return math.fsum(step.number("rollout/count") * step.number("rollout/mean_tokens") for step in steps)
 
 
 def _mean_of(key: str, runs: Sequence[Measured]) -> float | None:
     """Over all steps of all runs; None unless each step tells it."""
     values = [step.get(key) for run in runs for step in run.steps]
-    return None if not values or None in values else _mean(values)
+    told = [value for value in values if value is not None]
+    return _mean(told) if told and len(told) == len(values) else None
 
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _evaluation(file: Path) -> Summary:
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-        if summary["num_samples"] >= 1 and summary["correct_per_problem"]:
-            return summary
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file}: no results of an evaluation ({type(error).__name__}: {error}).") from error
-    raise UserError(f"{file}: an evaluation without a sample.")

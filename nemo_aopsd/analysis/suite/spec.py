@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -130,7 +130,7 @@ def _read(path: Path, children: tuple[Path, ...]) -> tuple[dict[str, Any], Origi
     if path.resolve() in children:
         raise UserError(f"{path}: `defaults` go in a circle. Remove one of them.")
     layer = read_file(path)
-    tree: dict[str, Any] = OmegaConf.to_container(layer.tree)  # interpolation is left to the configs
+    tree = cast("dict[str, Any]", OmegaConf.to_container(layer.tree))  # interpolation is left to the configs
     for key, block in _blocks_with_config(tree):
         target = path.parent / block["config"]
         if not target.is_file():
@@ -145,7 +145,7 @@ def _read(path: Path, children: tuple[Path, ...]) -> tuple[dict[str, Any], Origi
     if not isinstance(parent, str):
         raise UserError(f"{locate('defaults', layer.origins, path)}: `defaults` must name one suite.")
     below, origins = _read(path.parent / parent, (*children, path.resolve()))
-    return OmegaConf.to_container(OmegaConf.merge(below, tree)), origins | layer.origins
+    return cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.merge(below, tree))), origins | layer.origins
 
 
 def _blocks_with_config(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from nemo_aopsd.analysis.suite.processes import Failure
 from nemo_aopsd.analysis.suite.results import Difference, Row
+from nemo_aopsd.analysis.tables import markdown_table
 
 _NONE = "-"
 _NOTES = """\
@@ -23,7 +24,7 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
     parts = [f"# {title}", f"`{command}`"]
     if rows:
         most = max(rows[0].pass_at_k)
-        parts.append(_table(_header(most, reference), [_cells(row, most, reference) for row in rows]))
+        parts.append(markdown_table(_header(most, reference), [_cells(row, most, reference) for row in rows]))
         parts.append(_NOTES + _missing_note(rows))
         parts.append("![pass@1 and differences](results.svg)")
         parts += ["## pass@1 of each seed", _by_seed(rows)]
@@ -90,7 +91,7 @@ def _by_seed(rows: Sequence[Row]) -> str:
     for row in rows:
         found = dict(zip(row.seeds, row.by_seed, strict=True))
         lines.append([row.member, *(_percent(found[seed]) if seed in found else _NONE for seed in seeds)])
-    return _table(["member", *(f"seed {seed}" for seed in seeds)], lines)
+    return markdown_table(["member", *(f"seed {seed}" for seed in seeds)], lines)
 
 
 def _record(row: Row, reference: str | None) -> dict[str, object]:
@@ -109,10 +110,6 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
     record |= {"steps": row.steps, "response tokens": row.response_tokens}
     record |= {"seconds per step": "" if row.seconds_per_step is None else row.seconds_per_step}
     return record | {"supervision bytes per token": "" if row.bytes_per_token is None else row.bytes_per_token}
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *rows])
 
 
 def _percent(rate: float) -> str:
