@@ -8,9 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nemo_aopsd.analysis.report import page, panels
+from nemo_aopsd.analysis.report.comparison import name_of, side_by_side
 from nemo_aopsd.analysis.report.digest import read_reported
-from nemo_aopsd.analysis.report.paper_sources import name_of
-from nemo_aopsd.analysis.report.step_panels import step_panels
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run import layout
 
@@ -22,7 +21,9 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
     Raises UserError if a folder holds nothing to report, or a file in it is broken.
     """
     data = read_reported(run)
-    graph, problem = page.graph_panel(data)
+    groups = [panels.draw(data, wanted) for wanted in (panels.OUTCOME, panels.METHOD, panels.STEPS)]
+    outcome, method, steps = (shown for shown, _ in groups)
+    graph, problem = page.graph_panel(data) or (None, None)
     environment = Environment(
         loader=PackageLoader("nemo_aopsd.analysis.report"),
         autoescape=True,
@@ -34,15 +35,16 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         name=name_of(run),
         tiles=page.headline(data),
         facts=page.facts(data),
-        outcome=panels.outcome_panels(data),
-        method=panels.method_panels(data),
-        steps=step_panels(data),
+        comparison=side_by_side([run, *others]),
+        outcome=outcome,
+        evaluations=panels.evaluation_table(data),
+        method=method,
+        steps=steps,
+        missing=[title for _, titles in groups for title in titles],
         graph=graph,
         problem=problem,
         rollout=data.digest.graph_rollout,
         examples=page.examples(data),
-        no_examples=panels.no_probes(data),
-        tables=page.tables(run, others),
         commands=page.commands(data, others),
     )
     path = run / layout.REPORT

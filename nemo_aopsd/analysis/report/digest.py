@@ -44,6 +44,8 @@ class RolloutDigest:
                 continue
             side = self.positive if probe.gap > 0 else self.negative
             side.append((probe.nll, probe.weight))
+            if rollout.pieces is None:  # its text cannot be shown token by token
+                continue
             self._offer_example("positive" if probe.gap > 0 else "negative", 1, rollout, probe)
             self._offer_example("damped", -1, rollout, probe)
 

@@ -13,7 +13,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import GapMass
-from nemo_aopsd.analysis.report.measures import bin_means, competence_counts, percent
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run.record_types import Evaluation, StepMetrics
 
@@ -69,7 +68,7 @@ def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:
         all_axes = figure.subplots(len(histories), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         edges = np.linspace(0, 1, 11)
         for axes, (epoch, values) in zip(all_axes, histories, strict=True):
-            axes.bar(edges[:-1], competence_counts(values), width=0.096, align="edge", color=svg.BLUE)
+            axes.bar(edges[:-1], np.histogram(values, edges)[0], width=0.096, align="edge", color=svg.BLUE)
             mean = float(np.mean(values))
             axes.axvline(mean, color=svg.ORANGE, linewidth=1.6)
             axes.set_title(f"after {epoch} epoch{'' if epoch == 1 else 's'}: mean {mean:.2f}")
@@ -162,7 +161,8 @@ def stage_times(rows: Sequence[StepMetrics]) -> str:
     with svg.style():
         figure, axes = _figure(WIDE, 3.1)
         seconds = [[row.get(f"time/{stage}") or 0.0 for stage in STAGES] for row in rows]
-        means, size = bin_means(seconds, max_bins=40)
+        size = max(1, math.ceil(len(seconds) / 40))
+        means = np.array([np.mean(seconds[at : at + size], axis=0) for at in range(0, len(seconds), size)])
         places = rows[0].step + size * np.arange(len(means)) + (size - 1) / 2
         base = np.zeros(len(means))
         for index, stage in enumerate(STAGES):
@@ -175,6 +175,21 @@ def stage_times(rows: Sequence[StepMetrics]) -> str:
             loc="outside upper left", ncols=len(STAGES), columnspacing=1.0, handlelength=1.0, handletextpad=0.4
         )
         return _finish(figure, "stage-times", "Seconds by stage and step")
+
+
+def percent(share: float) -> str:
+    """Digits that matter: 51.8 %, 3.08 %, 0.0041 %, and 0 % only for nothing. The space does not break."""
+    value = 100 * share
+    form = ".0f" if value in (0, 100) else ".1f" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
+    return f"{value:{form}}\u00a0%"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 4.2 s, 42 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def group_size(num_steps: int) -> int:

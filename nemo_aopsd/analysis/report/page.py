@@ -9,10 +9,8 @@ from pathlib import Path
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.report.digest import ReportedRun
-from nemo_aopsd.analysis.report.measures import duration, percent
-from nemo_aopsd.analysis.report.panels import Panel, no_evaluation
-from nemo_aopsd.analysis.report.paper_sources import read_source
-from nemo_aopsd.analysis.report.paper_tables import PaperTable, paper_tables, side_by_side
+from nemo_aopsd.analysis.report.figures import duration, percent
+from nemo_aopsd.analysis.report.panels import Panel
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
@@ -87,12 +85,6 @@ def facts(run: ReportedRun) -> list[tuple[str, str]]:
     ]
 
 
-def tables(run: Path, others: Sequence[Path]) -> list[PaperTable]:
-    """The paper's tables from this run and those to compare it with, each folder once; of several, pass@1 first."""
-    sources = [read_source(path) for path in {path.resolve(): path for path in (run, *others)}.values()]
-    return [*([side_by_side(sources)] if len(sources) > 1 else []), *paper_tables(sources)]
-
-
 def commands(run: ReportedRun, others: Sequence[Path] = ()) -> list[tuple[str, str]]:
     """What made the run, and what makes this page."""
     config, folder = (shlex.quote(str(path)) for path in (run.path / layout.CONFIG, run.path))
@@ -105,20 +97,18 @@ def commands(run: ReportedRun, others: Sequence[Path] = ()) -> list[tuple[str, s
     ]
 
 
-def graph_panel(run: ReportedRun) -> tuple[Panel, Problem | None]:
-    """One problem's graph as one rollout left it, and the problem."""
-    title, rollout = "One reasoning DAG, as one rollout left it", run.digest.graph_rollout
+def graph_panel(run: ReportedRun) -> tuple[Panel, Problem] | None:
+    """One problem's graph as one rollout left it; None without a readable verdict, or the problem's graph."""
+    rollout = run.digest.graph_rollout
     if rollout is None:
-        reason = "No rollout has a readable verdict" if run.digest.num_rollouts else "No rollout has been recorded yet"
-        return Panel(title, missing=f"{reason}, so no graph can be coloured."), None
-    source = run.config.data["train"]["data_path"]
+        return None
     try:
-        found = [problem for problem in load_problems(source) if problem.id == rollout.problem_id]
-    except UserError as error:
-        return Panel(title, missing=f"The training problems cannot be read: {error}"), None
-    problem = found[0] if found else None
+        problems = load_problems(run.config.data["train"]["data_path"])
+    except UserError:  # moved since, or damaged; the rest of the page needs no problem
+        return None
+    problem = next((problem for problem in problems if problem.id == rollout.problem_id), None)
     if problem is None or problem.dag is None:
-        return Panel(title, missing=f"{source} has no graph for problem {rollout.problem_id!r} any more."), None
+        return None
     reached, share = frozenset(rollout.reached or ()), rollout.disclosed_share
     caption = (
         f"Problem {problem.id}, step {rollout.step}: {len(reached)} of {len(problem.dag)} checkpoints reached"
@@ -126,10 +116,10 @@ def graph_panel(run: ReportedRun) -> tuple[Panel, Problem | None]:
         + " n = 1 rollout."
     )
     figure = svg.to_inline_svg(draw_svg(problem.dag, reached=reached), "dag", f"Reasoning DAG of problem {problem.id}")
-    return Panel(title, caption, figure), problem
+    return Panel("One reasoning DAG, as one rollout left it", caption, figure), problem
 
 
-def examples(run: ReportedRun) -> list[dict[str, str | None]]:
+def examples(run: ReportedRun) -> list[dict[str, str]]:
     """Up to three telling probes as text, none twice."""
     found = run.digest.examples
     kept = {id(found[kind][1]): kind for kind in reversed(_LABELS) if kind in found}
@@ -138,7 +128,9 @@ def examples(run: ReportedRun) -> list[dict[str, str | None]]:
 
 def _pass_tiles(run: ReportedRun) -> list[Tile]:
     if not run.evaluations:
-        return [Tile("pass@1 on held-out problems", "not measured", no_evaluation(run))]
+        unset = run.method.evaluation.data_path is None
+        why = "aopsd.evaluation.data_path is not set" if unset else "no evaluation has been finished"
+        return [Tile("pass@1 on held-out problems", "not measured", why)]
     before, after = run.evaluations[0], run.evaluations[-1]
     rates = [evaluation.pass_at_k[1] for evaluation in (before, after)]
     counts = [f"{one.num_correct} of {one.num_problems * one.num_samples}" for one in (before, after)]
@@ -157,19 +149,16 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     ]
 
 
-def _example(kind: str, rollout: Rollout, probe: Probe) -> dict[str, str | None]:
-    pieces, at = rollout.pieces, probe.position
-    before = None if pieces is None else "".join(pieces[:at])
-    if before is not None and len(before) > _CONTEXT_CHARACTERS:
-        before = "…" + before[-_CONTEXT_CHARACTERS:]
-    suffix = f"ids {' '.join(map(str, probe.suffix))}" if probe.suffix_text is None else probe.suffix_text
+def _example(kind: str, rollout: Rollout, probe: Probe) -> dict[str, str]:
+    assert rollout.pieces is not None, "the digest keeps no other"
+    before = "".join(rollout.pieces[: probe.position])
     return {
         "label": _LABELS[kind],
-        "where": f"Problem {rollout.problem_id}, step {rollout.step}, token {at}",
-        "before": before,
-        "token": f"id {rollout.response[at]}" if pieces is None else pieces[at],
-        "anchor": f"id {probe.anchor}" if probe.anchor_text is None else probe.anchor_text,
-        "suffix": suffix,
+        "where": f"Problem {rollout.problem_id}, step {rollout.step}, token {probe.position}",
+        "before": ("…" if len(before) > _CONTEXT_CHARACTERS else "") + before[-_CONTEXT_CHARACTERS:],
+        "token": rollout.pieces[probe.position],
+        "anchor": probe.anchor_text or "",
+        "suffix": probe.suffix_text or "",
         "gap": f"{probe.gap:+.2f}",
         "nll": f"{probe.nll:.2f}",
         "weight": f"{probe.weight:.2f}",

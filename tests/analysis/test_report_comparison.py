@@ -1,0 +1,104 @@
+"""Runs side by side: pass@1 by hand, and what is no run."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nemo_aopsd.analysis.report.comparison import read_source, side_by_side
+from nemo_aopsd.cli.app import app
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.summary import summarize
+from tests.fake_run import write_run
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A run without evaluations: 3 epochs of 2 steps."""
+    return write_run(tmp_path / "main", steps_per_epoch=2, batch=2, evaluations=False)
+
+
+def evaluated(solved, *, num_problems=4, num_samples=8):
+    """A benchmark's summary in which the first sample of `solved` problems is right and nothing else."""
+    line = {"num_tokens": 5, "finished": True, "reason": "", "leak": False, "response_text": "\\boxed{1}"}
+    return summarize(
+        [
+            {**line, "problem_id": f"q{q}", "sample": s, "correct": s == 0 and q < solved}
+            for q in range(num_problems)
+            for s in range(num_samples)
+        ],
+        num_samples,
+    )
+
+
+def add_results(folder, model, summaries):
+    """What `aopsd evaluate` writes, as far as the table reads it."""
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"model": model, "settings": {}, "benchmarks": summaries}))
+    return folder
+
+
+def texts(cells):
+    return [cell.text for cell in cells]
+
+
+def with_times(run, seconds):
+    """Give the steps of a run these `time/step`."""
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for record, value in zip(rows, seconds, strict=True):
+        record["time/step"] = value
+    file.write_text("".join(json.dumps(record) + "\n" for record in rows))
+
+
+def test_runs_stand_side_by_side_by_pass_at_1(bare, tmp_path):
+    """Of 4 problems, 2 samples each: a right first sample of q problems is a pass@1 of q / 8, a pass@2 of q / 4."""
+    few = {"num_samples": 2}
+    add_results(bare / "eval/base", "step_000000", {"heldout": evaluated(1, **few)})
+    add_results(bare / "eval/end", "step_000006", {"heldout": evaluated(4, **few), "aime24": evaluated(2, **few)})
+    model = add_results(tmp_path / "model", "other", {"aime24": evaluated(3, **few)})
+    with_times(bare, [60, 120, 60, 120, 240, 480])  # 3, 3 and 12 minutes
+    found = side_by_side([bare, model, bare])
+    assert found.header[2:] == ("aime24, first", "aime24, newest", "heldout, first", "heldout, newest", "min an epoch")
+    assert texts(found.rows[0]) == ["main", "aopsd", "25.0", "25.0", "12.5", "50.0", "6"]
+    assert found.rows[0][5].detail == "step 6, 4 problems × 2 samples, pass@2 100.0"
+    assert texts(found.rows[1]) == ["model", "", "37.5", "37.5", "-", "-", "-"] and len(found.rows) == 2
+
+
+def test_an_unfinished_epoch_has_no_minutes(bare, tmp_path):
+    with_times(bare, [60, 120, 60, 120, 1, 1])
+    history = (bare / "competence.jsonl").read_text().splitlines(keepends=True)
+    for kept, minutes in ((3, ["3", "2 epochs"]), (1, ["-", ""])):  # before training, after epochs 1 and 2
+        (bare / "competence.jsonl").write_text("".join(history[:kept]))
+        last = side_by_side([bare, add_results(tmp_path / str(kept), "m", {})]).rows[0][-1]
+        assert [last.text, last.detail] == minutes
+
+
+def test_training_s_own_evaluations_count_at_the_step_that_ended_their_epoch(tmp_path):
+    run = write_run(tmp_path / "opsd/seed_0", steps_per_epoch=2, batch=2, num_held_out=10)
+    source = read_source(run)
+    assert source.name == "opsd/seed_0" and [step for step, _ in source.evaluations["problems"]] == [0, 2, 4, 6]
+    last = json.loads((run / "eval/epoch_003.json").read_text())
+    assert source.evaluations["problems"][-1][1].correct_per_problem == last["correct_per_problem"]
+    assert side_by_side([run]) is None  # nothing to compare it with
+
+
+def test_the_page_has_the_table(bare, tmp_path):
+    base = add_results(tmp_path / "b a <s> e", "<b>Qwen3</b>", {"aime24": evaluated(2)})
+    result = CliRunner().invoke(app, ["report", str(bare), "--with", str(base), "--with", str(bare)])
+    assert result.exit_code == 0, result.output
+    html = (bare / "report.html").read_text()
+    assert html.count("Runs side by side") == 1 and "<b>Qwen3" not in html
+    assert "6.2<small>step 0, 4 problems × 8 samples, pass@8 50.0</small>" in html
+    assert f"--with &#39;{str(base).replace('<', '&lt;').replace('>', '&gt;')}&#39;" in html
+
+
+def test_what_is_no_source_or_a_broken_one_is_named(bare, tmp_path):
+    with pytest.raises(UserError, match="neither a run"):
+        read_source(tmp_path / "nothing")
+    add_results(bare / "eval/x", "a model", {"aime24": evaluated(2)})
+    with pytest.raises(UserError, match=r"results\.json: `model`"):
+        read_source(bare)
+    broken = add_results(tmp_path / "broken", "m", {"aime24": {}})
+    with pytest.raises(UserError, match=r"results\.json: `benchmarks\.aime24\."):
+        read_source(broken)
