@@ -63,14 +63,3 @@ def write_rollouts(run, records):
     for step in steps:
         lines = [record for record in records if record["step"] == step]
         write_lines(run / "rollouts" / f"step_{step:06d}.jsonl", lines)
-
-
-def write_samples(path, outputs, *, finished=True, weights=None):
-    """An evaluation's samples: `(problem, text)` each."""
-    write_lines(
-        path, [{"problem_id": problem, "sample": i, "response_text": t} for i, (problem, t) in enumerate(outputs)]
-    )
-    if finished:
-        path.with_suffix(".json").write_text("{}")
-    if weights:
-        path.with_suffix(".settings.json").write_text(json.dumps({"weights": weights}))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from nemo_aopsd import figures as svg
 
 
 class GapMass:
@@ -38,6 +43,33 @@ class GapMass:
         index = int(np.flatnonzero(self.edges == mark)[0])
         tokens, mass = self.shares()
         return float(tokens[index]), float(mass[index])
+
+    def draw(self, figure: Figure, axes: Axes, marks: Sequence[float]) -> None:
+        """Both shares over thresholds. The shares at the `marks`, which must be edges, are told in words as well."""
+        tokens, mass = self.shares()
+        said = []
+        for label, shares, color, line in (
+            ("share of the sum of |gap|", mass, svg.ORANGE, "-"),
+            ("share of tokens", tokens, svg.BLUE, (0, (5, 1.5))),
+        ):
+            axes.plot(self.edges, shares, color=color, linestyle=line, label=label)
+            axes.plot(marks, [shares[np.searchsorted(self.edges, mark)] for mark in marks], "o", color=color)
+        for mark in marks:
+            axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
+            token_share, mass_share = self.at(mark)
+            said.append(f"≥ {mark:g}: {percent(token_share)} of tokens, {percent(mass_share)} of the sum")
+        axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
+        gone = np.searchsorted(-mass, -0.005, side="left").clip(max=len(mass) - 1)  # nearly all of it lies below
+        axes.set(xlabel="threshold on |gap|, nats", ylim=(0, 1.02), xlim=(0, max(3.0, float(self.edges[gone]))))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
+
+
+def percent(share: float) -> str:
+    """Digits that matter: 51.8 %, 3.08 %, 0.0041 %, and 0 % only for nothing. The space does not break."""
+    value = 100 * share
+    form = ".0f" if value in (0, 100) else ".1f" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
+    return f"{value:{form}}\u00a0%"
 
 
 def above(bins: np.ndarray) -> np.ndarray:

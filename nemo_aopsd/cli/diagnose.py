@@ -85,19 +85,11 @@ def progress(
     first_step: FirstStep = None,
     last_step: LastStep = None,
 ) -> None:
-    """Progress r against the final answer, and how often the judge's verdict could not be read."""
+    """Progress r against the final answer, by bin of r."""
     from nemo_aopsd.analysis.diagnostics.progress import diagnose_progress
     from nemo_aopsd.analysis.diagnostics.steps import Steps
 
     _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
-
-
-@diagnose_app.command(epilog="Example: aopsd diagnose leaks runs/demo")
-def leaks(run: RunPath) -> None:
-    """Outputs to the bare question that mention the private context, by checkpoint."""
-    from nemo_aopsd.analysis.diagnostics.leak_rates import diagnose_leaks
-
-    _write(run, diagnose_leaks(run))
 
 
 @diagnose_app.command(epilog="Example: aopsd diagnose teacher runs/demo --samples 8")

@@ -11,13 +11,12 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.diagnostics.gaps import diagnose_gaps
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate
-from nemo_aopsd.analysis.diagnostics.leak_rates import diagnose_leaks
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, markdown, write
 from nemo_aopsd.analysis.diagnostics.progress import Judged, agreement, diagnose_progress
 from nemo_aopsd.analysis.diagnostics.steps import Steps
 from nemo_aopsd.cli.diagnose import diagnose_app
 from nemo_aopsd.errors import UserError
-from tests.diagnosed import rollout, write_config, write_lines, write_problems, write_rollouts, write_samples
+from tests.diagnosed import rollout, write_config, write_problems, write_rollouts
 from tests.fake_run import write_run
 
 
@@ -91,7 +90,7 @@ def test_shares_by_threshold_and_sign(tmp_path):
     }
     by_paper = [row["paper"] for row in result.tables[0].rows if row["sign"] == "any"]
     assert by_paper == ["3.08 % / 51.78 %", "1.15 % / 34.07 %"]
-    assert "50.00 % of tokens, 85.00 % of the sum" in result.figure
+    assert "50.0\u00a0% of tokens, 85.0\u00a0% of the sum" in result.figure
     only_second = diagnose_gaps(run, [1.0], Steps(first=2))
     assert only_second.tables[0].rows[0]["share of |gap|"].value == near(5.5 / 6.5)
 
@@ -129,7 +128,7 @@ def test_a_broken_rollout_is_named(tmp_path):
         diagnose_gaps(run)
 
 
-@pytest.mark.parametrize("diagnose", [diagnose_gaps, diagnose_progress, diagnose_leaks])
+@pytest.mark.parametrize("diagnose", [diagnose_gaps, diagnose_progress])
 def test_an_absent_or_empty_run_is_named(tmp_path, diagnose):
     write_problems(tmp_path, {"p": "1"})
     with pytest.raises(UserError, match="no such run folder"):
@@ -182,7 +181,7 @@ def test_progress_against_the_answer(tmp_path):
         "problems": 2,
         "answers that could not be graded": 0,
     }
-    agreed, bins, judge = (table.rows for table in result.tables)
+    agreed, bins = (table.rows for table in result.tables)
     values = {row["measure"]: row["value"].value for row in agreed}
     assert values["AUC"] == near(5.5 / 6)
     assert values["point-biserial correlation"] == near(correlation([0, 0.5, 0.5, 1, 1], [0, 0, 1, 1, 1]))
@@ -194,13 +193,11 @@ def test_progress_against_the_answer(tmp_path):
         "unreadable verdict": (1, 0, None),
     }
     assert next(row for row in bins if row["bin"] == "3/4 < r < 1")["share correct"].value is None
-    rates = {row["rollouts of"]: (row["judged"], row["unreadable"], row["share unreadable"].value) for row in judge}
-    assert rates == {"epoch 1": (2, 0, 0.0), "epoch 2": (4, 1, 0.25), "all": (6, 1, near(1 / 6))}
 
 
 @given(st.lists(st.tuples(st.sampled_from("pqr"), st.sampled_from([0, 0.2, 0.5, 1]), st.booleans()), min_size=2))
 def test_both_measures_against_their_definitions(rows):
-    read = [Judged(problem, 0, float(r), correct, False) for problem, r, correct in rows]
+    read = [Judged(problem, float(r), correct) for problem, r, correct in rows]
     biserial, auc = (row["value"] for row in agreement(read))
     right, wrong = [r for _, r, c in rows if c], [r for _, r, c in rows if not c]
     if not right or not wrong:
@@ -221,7 +218,7 @@ def test_all_verdicts_unreadable_leave_the_measures_undefined(tmp_path):
     write_rollouts(run, [rollout("p", text=r"\boxed{1}", failed=True)])
     result = diagnose_progress(run)
     assert [row["value"].value for row in result.tables[0].rows] == [None, None]
-    assert result.tables[2].rows[-1]["share unreadable"] == Estimate(1.0)
+    assert result.tables[1].rows[-1]["responses"] == 1
 
 
 def test_progress_that_cannot_be_judged_is_refused(tmp_path):
@@ -240,91 +237,12 @@ def test_progress_that_cannot_be_judged_is_refused(tmp_path):
         diagnose_progress(run, tmp_path / "other.jsonl")
 
 
-# Leaks
-
-LEAK = "as the DAG says, the DAG and the given solution agree"
-
-
-def test_leaks_by_checkpoint(tmp_path):
-    run = write_config(tmp_path / "run")
-    records = [
-        rollout("p", text="honest"),
-        rollout("q", text=LEAK),
-        rollout("p", text="honest", step=2),
-        rollout("p", text="honest", epoch=1, step=3),
-        rollout("q", text="the DAG", epoch=1, step=3),
-    ]
-    write_rollouts(run, records)
-    write_samples(run / "eval/epoch_000.jsonl", [("h", "honest"), ("h", "honest")])
-    write_samples(run / "eval/epoch_001.jsonl", [("h", "honest"), ("i", LEAK)])
-    write_samples(run / "eval/other_x2/epoch_001.jsonl", [("j", "the DAG")], weights="step_000003")
-    write_samples(run / "eval/epoch_002.jsonl", [("h", LEAK)], finished=False)
-    benchmarks = run / "eval/aime_step_000002_x1"  # what `aopsd evaluate` leaves
-    write_samples(benchmarks / "aime.jsonl", [("k", "honest")], finished=False, weights="step_000002 0123456789ab")
-    write_lines(benchmarks / "calls.jsonl", [{"benchmark": "aime"}])
-    (benchmarks / "results.json").write_text("{}")
-    write_samples(run / "eval/cut_x1/aime.jsonl", [("k", LEAK)], finished=False, weights="m 0123456789ab")
-    result = diagnose_leaks(run)
-    assert result.samples == {"training rollouts": 5, "evaluation samples": 6}
-    rows = {
-        row["outputs"]: (row["steps"], row["number"], row["mention the context"], row["share"].value)
-        for row in result.tables[0].rows
-    }
-    assert rows == {
-        "rollouts of epoch 1": ("1 to 2", 3, 1, near(1 / 3)),
-        "rollouts of epoch 2": ("3", 2, 1, 0.5),
-        "eval/epoch_000": ("0", 2, 0, 0.0),
-        "eval/epoch_001": ("2", 2, 1, 0.5),
-        "eval/other_x2/epoch_001": ("3", 1, 1, 1.0),
-        "eval/aime_step_000002_x1/aime": ("2", 1, 0, 0.0),
-    }
-    said = {row["phrase"]: row["outputs"] for row in result.tables[1].rows}
-    assert said == {"the dag": 4, "the given solution": 2}  # an output counts once a phrase
-    assert [note for note in result.notes if "left out" in note] == [
-        "eval/cut_x1/aime: left out, for the evaluation is not finished.",
-        "eval/epoch_002: left out, for the evaluation is not finished.",
-    ]
-
-
-def test_leaks_of_a_run_with_evaluations_only(tmp_path):
-    run = write_config(tmp_path / "run")
-    write_samples(run / "eval/epoch_000.jsonl", [("h", "honest")])
-    write_samples(run / "eval/epoch_003.jsonl", [("h", LEAK)])
-    write_samples(run / "eval/held.jsonl", [("h", LEAK)], weights="some-model 0123456789ab")
-    result = diagnose_leaks(run)
-    assert [(row["outputs"], row["steps"]) for row in result.tables[0].rows] == [
-        ("eval/epoch_000", "0"),
-        ("eval/epoch_003", "unknown"),
-        ("eval/held", "unknown"),
-    ]
-
-
-def test_rare_phrases_are_counted_together(tmp_path):
-    run = write_config(tmp_path / "run")
-    write_rollouts(run, [rollout("p", text=f"checkpoint [{number}]") for number in range(12)])
-    rows = diagnose_leaks(run).tables[1].rows
-    assert len(rows) == 11 and rows[-1] == {"phrase": "(2 other phrases)", "outputs": 2}
-
-
-def test_broken_settings_of_an_evaluation_are_named(tmp_path):
-    run = write_config(tmp_path / "run")
-    write_samples(run / "eval/epoch_000.jsonl", [("h", "honest")])
-    for content in (b"{", b"\xe9"):
-        (run / "eval/epoch_000.settings.json").write_bytes(content)
-        with pytest.raises(UserError, match=r"epoch_000\.settings\.json: broken JSON"):
-            diagnose_leaks(run)
-    (run / "eval/epoch_000.settings.json").unlink()
-    write_lines(run / "eval/epoch_000.jsonl", [{"problem_id": "h"}])
-    with pytest.raises(UserError, match=r"epoch_000\.jsonl:1: `response_text`"):
-        diagnose_leaks(run)
-
-
 # Commands
 
 
 def test_commands_write_their_files(tmp_path):
     run = write_run(tmp_path / "run", num_epochs=2, steps_per_epoch=3)
-    for name in ("gaps", "progress", "leaks"):
+    for name in ("gaps", "progress"):
         said = invoke(name, run)
         page = (run / f"diagnostics/{name}.md").read_text()
         assert page in said and f"{name}.md, {name}.json, {name}.svg" in said

@@ -205,11 +205,11 @@ def test_a_family_of_ones_own_falls_back_and_says_so(tmp_path):
     ("content", "message"),
     [
         ("[1, 2", "not readable as YAML"),
-        ("- a", r"found list .* Expected `correction:`"),
-        ("corrections: {en: [a]}", r"found dict .* Expected `correction:`"),
-        ("correction: [a]", r"`correction`: found list"),
-        ("correction: {en: a}", r"`correction`, `en`: found str"),
-        ("correction: {en: ['(a']}", r"`correction`, `en`: .* in '\(a'\. Mend it"),
+        ("- a", "``: .* Expected `correction:`"),
+        ("corrections: {en: [a]}", "`corrections.*Expected `correction:`"),
+        ("correction: [a]", "`correction`: "),
+        ("correction: {en: a}", r"`correction\.en`: "),
+        ("correction: {en: ['(a']}", r"`correction\.en`: .* in '\(a'\. Mend it"),
         ("reference: {en: ['a*']}", r"'a\*' matches the empty text"),
     ],
 )

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_aopsd.analysis.gap_mass import GapMass
+from nemo_aopsd.analysis.gap_mass import GapMass, percent
 from nemo_aopsd.analysis.report import figures, page, panels, write_report
 from nemo_aopsd.analysis.report.digest import read_reported
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run.record_types import Evaluation, Interval, StepMetrics
+from nemo_aopsd.run.record_types import Evaluation, Interval
 from tests.fake_run import PROBLEM, write_run
 
 
@@ -98,8 +98,10 @@ def test_special_characters_of_a_problem_survive(full):
     assert "\\frac{1}{2}$ & a" in shown.text  # in the drawing of the graph
 
 
-def test_same_run_gives_the_same_page(tmp_path):
+def test_same_run_gives_the_same_page(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, batch=2, evaluations=False)
+    for name in ("METHOD", "STEPS"):  # a figure of each kind will do
+        monkeypatch.setattr(panels, name, dict(list(getattr(panels, name).items())[:1]))
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
 
@@ -248,13 +250,6 @@ def test_one_probe_is_not_shown_twice(tmp_path):
     assert len(page.examples(read_reported(run))) == 1
 
 
-def test_seconds_are_means_of_consecutive_steps(undrawn):
-    """Of 41 steps a bar is the mean of two, the last one of one."""
-    figures.stage_times([StepMetrics(0, step, {"time/rollout": float(step)}) for step in range(1, 42)])
-    bars = undrawn[0].axes[0].patches[:21]
-    assert [bars[0].get_height(), bars[1].get_height(), bars[20].get_height()] == [1.5, 3.5, 41.0]
-
-
 def test_drawn_weight_curve_peaks_at_each_beta(undrawn):
     figures.nll_histograms(np.array([0.5, 1.0, 12.0]), np.array([]), (1.0, 2.5))
     histogram, _, curve, other_curve = undrawn[0].axes
@@ -317,7 +312,7 @@ def test_many_steps_are_thinned_to_means(undrawn):
     [(0, "0 %"), (0.0308, "3.08 %"), (0.5178, "51.8 %"), (1, "100 %"), (0.000041, "0.0041 %"), (0.9999, "100.0 %")],
 )
 def test_percent(share, text):
-    assert figures.percent(share) == text.replace(" ", "\u00a0")
+    assert percent(share) == text.replace(" ", "\u00a0")
 
 
 @pytest.mark.parametrize(

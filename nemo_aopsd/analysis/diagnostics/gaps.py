@@ -10,9 +10,9 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, percent
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
-from nemo_aopsd.analysis.gap_mass import GapMass, above
+from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.reader import read_run
 from nemo_aopsd.run.record_types import Rollout
@@ -23,12 +23,11 @@ PAPER = {1.0: "3.08 % / 51.78 %", 2.0: "1.15 % / 34.07 %"}  # tokens / mass, sec
 
 @dataclass
 class GapSums:
-    """Tokens and sums of |gap| by problem and threshold, and by bin of |gap| for the curves."""
+    """Tokens and sums of |gap| by problem, threshold and sign, and by bin of |gap| for the curves."""
 
     thresholds: Sequence[float]
     by_problem: dict[str, np.ndarray] = field(default_factory=dict)  # [1 + thresholds, 2 signs, (tokens, mass)]
-    positive: GapMass = field(default_factory=lambda: GapMass(THRESHOLDS))  # for the curves
-    negative: GapMass = field(default_factory=lambda: GapMass(THRESHOLDS))
+    curves: GapMass = field(default_factory=lambda: GapMass(THRESHOLDS))
     num_rollouts: int = 0
     num_dropped: int = 0
 
@@ -45,8 +44,7 @@ class GapSums:
         kept = reached[:, None] & signs  # [1 + thresholds, 2, T]
         sums = np.stack([kept.sum(axis=2), (kept * size).sum(axis=2)], axis=2)
         self.by_problem[rollout.problem_id] = self.by_problem.get(rollout.problem_id, 0) + sums
-        self.positive.add(gaps[signs[0]])
-        self.negative.add(gaps[signs[1]])
+        self.curves.add(gaps)
 
 
 def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: Steps = ALL_STEPS) -> Result:
@@ -58,7 +56,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     config, sums = source.config, GapSums(thresholds)
     for rollout in read_rollouts(source, steps):
         sums.add(rollout)
-    num_tokens = int(sums.positive.tokens.sum() + sums.negative.tokens.sum())
+    num_tokens = int(sums.curves.tokens.sum())
     if not num_tokens:
         raise UserError(
             f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} have no gap: "
@@ -70,7 +68,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
         "response count, of cut-off ones too.",
         "`paper` has the published shares (tokens / mass) of Qwen3-4B-Instruct-2507 before training, on other data.",
     ]
-    if not sums.positive.mass.sum() + sums.negative.mass.sum():
+    if not sums.curves.mass.sum():
         notes.append("Every gap is 0, so shares of the sum are undefined: teacher and student read the same here.")
     return Result(
         name="gaps",
@@ -83,7 +81,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
             "tokens": num_tokens,
         },
         tables=[Table("By threshold and sign", _rows(sums))],
-        figure=_figure(sums, [mark for mark in PAPER if mark in thresholds]),
+        figure=_figure(sums.curves),
         notes=notes,
     )
 
@@ -115,24 +113,7 @@ def _rows(sums: GapSums) -> list[dict]:
     return rows
 
 
-def _figure(sums: GapSums, marks: Sequence[float]) -> str:
-    tokens, mass = sums.positive.tokens + sums.negative.tokens, sums.positive.mass + sums.negative.mass
-    edges, token_shares, total = sums.positive.edges, above(tokens) / tokens.sum(), mass.sum()
+def _figure(curves: GapMass) -> str:
     with drawing(6.4, 4.0) as (figure, axes):
-        axes.plot(edges, token_shares, color=svg.BLUE, linestyle=(0, (5, 1.5)), label="tokens")
-        said = []
-        if total:
-            whole = above(mass) / total
-            axes.plot(edges, whole, color=svg.ORANGE, label="sum of |gap|")
-            axes.plot(edges, above(sums.positive.mass) / total, color=svg.TEAL, linewidth=1.1, label="of it, gap > 0")
-            axes.plot(edges, above(sums.negative.mass) / total, color=svg.PURPLE, linewidth=1.1, label="of it, gap < 0")
-            for mark in marks:
-                at = int(np.searchsorted(edges, mark))
-                shares = percent(token_shares[at]), percent(whole[at])
-                said.append(f"≥ {mark:g}: {shares[0]} of tokens, {shares[1]} of the sum")
-        for mark in marks:
-            axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
-        axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
-        axes.set(xlabel="threshold on |gap|, nats", ylabel="share at or above", xlim=(0, 10), ylim=(0, 1.02))
-        figure.legend(loc="outside upper left", ncols=4, columnspacing=1.2)
+        curves.draw(figure, axes, [*PAPER])
         return svg.to_svg(figure)

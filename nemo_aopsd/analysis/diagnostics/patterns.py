@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from nemo_aopsd import prompts
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.leaks import leak_patterns
 
 KINDS = ("correction", "reference")
-_FORM = (
+_FORM = TypeAdapter(dict[Literal["correction", "reference"], dict[str, list[str]]])
+_EXPECTED = (
     "Expected `correction:` and `reference:`, each with languages, each of these with a list of regular expressions."
 )
 
@@ -59,23 +61,17 @@ def _read(file: Path) -> dict[str, Compiled]:
     if not file.is_file():
         raise UserError(f"{file}: no such file of patterns (looked from {Path.cwd()}). Check the path.")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = _FORM.validate_python(yaml.safe_load(file.read_text(encoding="utf-8")), strict=True)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: not readable as YAML: {error}. {_FORM}") from error
-    if not isinstance(content, dict) or not content or not set(content) <= set(KINDS):
-        raise UserError(f"{file}: found {_shown(content)}. {_FORM}")
-    return {kind: _of_languages(languages, f"{file}: `{kind}`") for kind, languages in content.items()}
-
-
-def _of_languages(languages: Any, where: str) -> Compiled:
-    if not isinstance(languages, dict):
-        raise UserError(f"{where}: found {_shown(languages)}. {_FORM}")
-    compiled = []
-    for language, lines in languages.items():
-        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-            raise UserError(f"{where}, `{language}`: found {_shown(lines)}. {_FORM}")
-        compiled += [_compile(line, f"{where}, `{language}`") for line in lines]
-    return compiled
+        raise UserError(f"{file}: not readable as YAML: {error}. {_EXPECTED}") from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise UserError(f"{file}: `{where}`: {fault['msg']}. {_EXPECTED}") from error
+    return {
+        kind: [_compile(line, f"{file}: `{kind}.{language}`") for language, lines in block.items() for line in lines]
+        for kind, block in content.items()
+    }
 
 
 def _compile(line: str, where: str) -> re.Pattern[str]:
@@ -86,7 +82,3 @@ def _compile(line: str, where: str) -> re.Pattern[str]:
     if pattern.search(""):
         raise UserError(f"{where}: {line!r} matches the empty text, so everything. Mend it.")
     return pattern
-
-
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {str(value)[:60]!r}"

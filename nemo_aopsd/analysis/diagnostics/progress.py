@@ -1,7 +1,8 @@
-"""Does progress r say something of the final answer? r against correctness, and how often the judge fails."""
+"""Does progress r say something of the final answer? r against correctness of all judged rollouts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -35,10 +36,8 @@ class Judged:
     """One judged rollout; `progress` is None where the verdict could not be read."""
 
     problem: str
-    epoch: int
     progress: float | None
     correct: bool
-    cut: bool
 
 
 @dataclass
@@ -82,7 +81,6 @@ def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = AL
         tables=[
             Table("Agreement", agreement(read)),
             Table("Correct by bin of r", bins),
-            Table("The judge", _judge_rows(tally.judged)),
         ],
         figure=_figure(bins),
         notes=[
@@ -117,7 +115,7 @@ def _add(tally: _Tally, rollout: Rollout, answers: dict[str, str], file: Path) -
         raise UserError(f"{rollout.where}: `progress` {progress} with `judge_failed` {failed}. Restore the file.")
     graded = grade(rollout.response_text, answers[problem])
     tally.num_ungradable += graded.reason not in ("correct", "wrong", "no_answer")
-    tally.judged.append(Judged(problem, rollout.epoch, progress, graded.correct, bool(rollout.judge_cut)))
+    tally.judged.append(Judged(problem, progress, graded.correct))
 
 
 def _progress(read: Sequence[Judged]) -> np.ndarray:
@@ -156,37 +154,19 @@ def _bin_rows(judged: Sequence[Judged], read: Sequence[Judged]) -> list[dict]:
 
 def _bin_row(name: str, inside: Sequence[Judged]) -> dict:
     known = [one.progress for one in inside if one.progress is not None]
-    correct = _count(inside, lambda one: one.correct)
     return {
         "bin": name,
         "responses": len(inside),
         "problems": len({one.problem for one in inside}),
         "mean r": float(np.mean(known)) if known else None,
         "correct": sum(one.correct for one in inside),
-        "share correct": share(correct, _count(inside)) if inside else Estimate(None),
+        "share correct": _share_correct(inside) if inside else Estimate(None),
     }
 
 
-def _judge_rows(judged: Sequence[Judged]) -> list[dict]:
-    epochs = sorted({one.epoch for one in judged})
-    groups = {f"epoch {epoch + 1}": [one for one in judged if one.epoch == epoch] for epoch in epochs}
-    return [
-        {
-            "rollouts of": name,
-            "judged": len(group),
-            "unreadable": sum(one.progress is None for one in group),
-            "share unreadable": share(_count(group, lambda one: one.progress is None), _count(group)),
-            "attempt shown cut": sum(one.cut for one in group),
-        }
-        for name, group in {**groups, "all": judged}.items()
-    ]
-
-
-def _count(group: Sequence[Judged], chosen: Callable[[Judged], bool] = lambda one: True) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for one in group:
-        counts[one.problem] = counts.get(one.problem, 0) + chosen(one)
-    return counts
+def _share_correct(inside: Sequence[Judged]) -> Estimate:
+    right = Counter(one.problem for one in inside if one.correct)
+    return share(right, Counter(one.problem for one in inside))
 
 
 def _figure(rows: Sequence[dict]) -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.method.weighting import band_pass
-from nemo_aopsd.run.record_types import Evaluation, StepMetrics
+from nemo_aopsd.run.record_types import Evaluation
 
 PALETTE = (svg.BLUE, svg.ORANGE, svg.TEAL, svg.PURPLE, svg.GOLD, svg.GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -82,23 +82,7 @@ def gap_mass(gaps: GapMass, marks: Sequence[float]) -> str:
     """Share of tokens and of gap mass with |gap| at or above a threshold, over thresholds."""
     with svg.style():
         figure, axes = _figure(WIDE, 3.5)
-        tokens, mass = gaps.shares()
-        for label, shares, color, line in (
-            ("share of the sum of |gap|", mass, svg.ORANGE, "-"),
-            ("share of tokens", tokens, svg.BLUE, (0, (5, 1.5))),
-        ):
-            at_marks = [float(shares[np.flatnonzero(gaps.edges == mark)[0]]) for mark in marks]
-            axes.plot(gaps.edges, shares, color=color, linestyle=line, label=label)
-            axes.plot(marks, at_marks, "o", color=color)
-        said = []
-        for mark in marks:
-            axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
-            token_share, mass_share = gaps.at(mark)
-            said.append(f"≥ {mark:g}: {percent(token_share)} of tokens, {percent(mass_share)} of the sum")
-        axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
-        axes.set(xlabel="threshold on |gap|, nats", ylim=(0, 1.02), xlim=(0, _reach(gaps.edges, mass)))
-        axes.yaxis.set_major_formatter(_PERCENT)
-        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
+        gaps.draw(figure, axes, marks)
         return _finish(figure, "gap-mass", "Share of tokens and of gap mass over the gap threshold")
 
 
@@ -156,34 +140,6 @@ def by_step(
         return _finish(figure, name, label)
 
 
-def stage_times(rows: Sequence[StepMetrics]) -> str:
-    """Stacked seconds by step, one bar a step or the mean of a few."""
-    with svg.style():
-        figure, axes = _figure(WIDE, 3.1)
-        seconds = [[row.get(f"time/{stage}") or 0.0 for stage in STAGES] for row in rows]
-        size = max(1, math.ceil(len(seconds) / 40))
-        means = np.array([np.mean(seconds[at : at + size], axis=0) for at in range(0, len(seconds), size)])
-        places = rows[0].step + size * np.arange(len(means)) + (size - 1) / 2
-        base = np.zeros(len(means))
-        for index, stage in enumerate(STAGES):
-            axes.bar(places, means[:, index], 0.82 * size, base, color=PALETTE[index], label=stage)
-            base += means[:, index]
-        axes.set(xlabel="step", ylabel="seconds")
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        axes.grid(False, axis="x")
-        figure.legend(
-            loc="outside upper left", ncols=len(STAGES), columnspacing=1.0, handlelength=1.0, handletextpad=0.4
-        )
-        return _finish(figure, "stage-times", "Seconds by stage and step")
-
-
-def percent(share: float) -> str:
-    """Digits that matter: 51.8 %, 3.08 %, 0.0041 %, and 0 % only for nothing. The space does not break."""
-    value = 100 * share
-    form = ".0f" if value in (0, 100) else ".1f" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
-    return f"{value:{form}}\u00a0%"
-
-
 def duration(seconds: float) -> str:
     """Seconds as people say them: 4.2 s, 42 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 60:
@@ -219,11 +175,6 @@ def _plot_line(axes: Axes, line: Series, color: str, marker: str) -> None:
     known = [group[~np.isnan(group[:, 1])] for group in groups]
     means = np.array([group.mean(axis=0) for group in known if len(group)])
     axes.plot(means[:, 0], means[:, 1], color=color, label=line.label)
-
-
-def _reach(edges: np.ndarray, mass: np.ndarray) -> float:
-    """Where the mass above the threshold has all but gone, at least 3 nats."""
-    return max(3.0, float(edges[np.searchsorted(-mass, -0.005, side="left").clip(max=len(edges) - 1)]))
 
 
 def _percent_axis(axes: Axes, values: Sequence[float]) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report import figures
 from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
-from nemo_aopsd.analysis.report.figures import Series, duration, percent
+from nemo_aopsd.analysis.report.figures import Series, duration
 from nemo_aopsd.run.record_types import Evaluation
 
 MAX_EPOCHS_SHOWN = 6
@@ -144,6 +145,7 @@ def _competence(run: ReportedRun, title: str) -> Drawn:
 
 def _stage_times(run: ReportedRun, title: str) -> Drawn:
     totals = {stage: sum(_present(run, f"time/{stage}")) for stage in figures.STAGES}
+    totals = {stage: seconds for stage, seconds in totals.items() if seconds}
     whole = sum(totals.values())
     if not whole:
         return None
@@ -152,7 +154,8 @@ def _stage_times(run: ReportedRun, title: str) -> Drawn:
         f"Seconds by stage. In all {duration(whole)} over {len(run.metrics)} steps: {said}. "
         "“teacher” and “student” score the sampled responses."
     )
-    return caption, figures.stage_times(run.metrics)
+    lines = [_series(run, f"time/{stage}", stage) for stage in totals]
+    return caption, figures.by_step("stage-times", title, lines, unit="seconds", wide=True)
 
 
 def _disclosure(run: ReportedRun, title: str) -> Drawn:
