@@ -50,9 +50,13 @@ class BigramModel:
         return self.logits.log_softmax(-1)
 
     def generate(self, prompts, sampling, seed):
-        return [self._generate(prompt, sampling, random.Random(f"{seed}/{row}")) for row, prompt in enumerate(prompts)]
+        probs = self.table().exp().tolist()
+        return [
+            self._generate(prompt, sampling, random.Random(f"{seed}/{row}"), probs)
+            for row, prompt in enumerate(prompts)
+        ]
 
-    def _generate(self, prompt, sampling, rng):
+    def _generate(self, prompt, sampling, rng, probs):
         text = CharTokenizer().decode(prompt)
         if text.startswith("You check"):
             ids = re.findall(r"^\[([a-z])\] x", text, re.MULTILINE)
@@ -60,8 +64,7 @@ class BigramModel:
             return Generation([*CharTokenizer().encode(verdict), END], True)
         tokens, last = [], prompt[-1]
         while len(tokens) < sampling.max_new_tokens:
-            probs = self.table()[last].exp().tolist()
-            last = rng.choices(range(len(probs)), probs)[0]
+            last = rng.choices(range(len(probs)), probs[last])[0]
             tokens.append(last)
             if last == END:
                 return Generation(tokens, True)
@@ -88,11 +91,13 @@ class BigramModel:
         return self.table()[row[:-1], response].float()
 
     def continue_greedily(self, prompts, responses, branches, length):
+        likeliest = self.table().argmax(-1).tolist()
+
         def extend(prompt, response, branch):
             tokens = list(branch.tokens)
             while len(tokens) < length and (not tokens or tokens[-1] != END):
                 last = [*prompt, *response[: branch.position], *tokens][-1]
-                tokens.append(self.table()[last].argmax().item())
+                tokens.append(likeliest[last])
             return Branch(branch.position, tokens)
 
         rows = zip(prompts, responses, branches, strict=True)

@@ -69,14 +69,6 @@ def test_teacher_equal_to_student_and_empty_context_is_the_identity():
     assert all(draft.verdict is None for draft in result.drafts)  # nobody asked for progress
 
 
-def test_uniform_weighting_runs_no_probe():
-    engine = make_engine()
-    engine.teacher.continue_greedily = None  # would fail if called
-    result, config = step(engine, AOPSDConfig(weighting="uniform"))
-    assert all(rollout.probes == [] and (rollout.weights == 1).all() for rollout in result.scored)
-    assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
-
-
 def weighed(weighting):
     aopsd = AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0))
     result, config = step(make_engine(), aopsd)
@@ -98,20 +90,14 @@ def test_the_controls_change_the_weights_of_triggered_tokens_only():
     assert weighed("shuffled")[2]["probe/weight_mean"] == pytest.approx(weights[triggered].mean().item())
 
 
-@pytest.mark.parametrize("weighting", ["gap_only", "zero_triggered"])
-def test_controls_on_the_gap_ask_for_no_continuation(weighting):
+@pytest.mark.parametrize("weighting", ["uniform", "gap_only", "zero_triggered"])
+def test_weightings_of_the_gap_ask_for_no_continuation(weighting):
     engine = make_engine()
     engine.teacher.continue_greedily = None  # would fail if called
     result, config = step(engine, AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0)))
-    assert any((rollout.weights < 1).any() for rollout in result.scored)
+    assert all(rollout.probes == [] for rollout in result.scored)
+    assert any((rollout.weights < 1).any() for rollout in result.scored) == (weighting != "uniform")
     assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
-
-
-def test_two_rollouts_of_one_problem_get_their_own_disclosure():
-    result, _ = step(make_engine(), AOPSDConfig(num_generations_per_prompt=8), problems=PROBLEMS[:1])
-    prompts = {draft.reached: tuple(draft.teacher_prompt) for draft in result.drafts}
-    assert len(prompts) > 1
-    assert len(set(prompts.values())) == len(prompts)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +168,6 @@ def test_an_empty_response_and_a_batch_of_one_stay_finite():
     assert metrics["rollout/mean_tokens"] == 0
     assert "gap/mean_abs" not in metrics
     assert all(value == value and abs(value) < float("inf") for value in metrics.values())
-
-
-def test_one_step_moves_probability_towards_the_teacher():
-    engine = make_engine()
-    engine.learning_rate = 5.0
-    aopsd = AOPSDConfig(weighting="uniform", curriculum=CurriculumConfig(name="shuffle"), num_generations_per_prompt=16)
-    aopsd = replace(aopsd, context=ContextConfig(kind="solution"))  # no judge, which would take half of the time
-    first, config = step(engine, aopsd)
-    before = step_metrics(first, config.aopsd, [False] * 64)["gap/mean_abs"]
-    for seed in range(1, 30):
-        last, _ = step(engine, aopsd, seed=seed)
-    assert step_metrics(last, config.aopsd, [False] * 64)["gap/mean_abs"] < 0.8 * before
 
 
 def test_the_same_seed_gives_the_same_step_and_another_seed_another():

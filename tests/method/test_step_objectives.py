@@ -113,12 +113,6 @@ def test_sft_trains_on_the_solutions_alone_and_counts_those_that_were_cut():
     assert "rollout/leak_rate" not in metrics  # the student said nothing
 
 
-def test_sft_raises_the_likelihood_of_the_solutions():
-    engine = make_engine()
-    losses = [step(engine, settings("sft"), seed=seed).train_metrics["train/loss"] for seed in range(30)]
-    assert losses[-1] < 0.7 * losses[0]
-
-
 def test_the_coin_of_gkd_is_fair_seeded_and_per_step():
     flips = [takes_solutions(0.25, seed) for seed in range(2000)]
     assert 0.72 < sum(flips) / len(flips) < 0.78
@@ -141,32 +135,21 @@ def test_a_gkd_step_is_all_demonstrations_or_all_rollouts():
 # Rewards
 
 
-def scripted(engine, texts: list[str], finished: bool = True) -> None:
-    """The student answers these, in turn."""
-    ends = [END] if finished else []
-    engine.student.generate = lambda prompts, sampling, seed: [
-        Generation([*CharTokenizer().encode(text), *ends], finished) for text, _ in zip(texts, prompts, strict=True)
-    ]
-
-
 def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
-    engine, aopsd = make_engine(), settings("grpo")
-    scripted(engine, ["so \\boxed{1}", "no \\boxed{7}"])
+    engine = make_engine()
+    aopsd = replace(settings("grpo"), num_generations_per_prompt=3)
+    texts = (("so \\boxed{1}", True), ("no \\boxed{7}", True), ("so \\boxed{1}", False))
+    engine.student.generate = lambda prompts, sampling, seed: [
+        Generation([*CharTokenizer().encode(text), *([END] if done else [])], done) for text, done in texts
+    ]
     result = step(engine, aopsd, problems=PROBLEMS[:1])
-    assert [draft.reward for draft in result.drafts] == [1.0, 0.0]
-    assert step_metrics(result, aopsd, [False] * 2)["reward/mean"] == 0.5
+    assert [draft.reward for draft in result.drafts] == [1.0, 0.0, 0.0]
+    assert step_metrics(result, aopsd, [False] * 3)["reward/mean"] == pytest.approx(1 / 3)
     [rows] = engine.trained
-    assert rows[0].advantages[0].item() == pytest.approx(0.5**0.5, abs=1e-5)
-    assert rows[1].advantages[0].item() == pytest.approx(-(0.5**0.5), abs=1e-5)
+    found = [row.advantages[0].item() for row in rows]
+    assert found == pytest.approx([value / 3**0.5 for value in (2, -1, -1)], abs=1e-5)
     after = engine.student.logprobs([row.prompt for row in rows], [row.response for row in rows])
     assert after[0].sum() > rows[0].old_logprobs.sum()
-
-
-def test_a_right_answer_that_does_not_end_has_no_reward():
-    engine = make_engine()
-    scripted(engine, ["so \\boxed{1}", "no \\boxed{7}"], finished=False)
-    result = step(engine, settings("grpo"), problems=PROBLEMS[:1])
-    assert [draft.reward for draft in result.drafts] == [0.0, 0.0]
 
 
 # Payload
@@ -184,15 +167,6 @@ def test_a_right_answer_that_does_not_end_has_no_reward():
 def test_supervision_bytes_per_token_by_the_types_of_the_rows(changes, expected):
     found = step(make_engine(), settings(**changes)).train_metrics
     assert found["train/supervision_bytes_per_token"] == expected
-
-
-def test_the_savings_that_the_paper_claims():
-    found = [
-        step(make_engine(), settings(name, top_k=k)).train_metrics["train/supervision_bytes_per_token"]
-        for name, k in (("pg", 16), ("topk_fkl", 16), ("topk_fkl", 32))
-    ]
-    assert 1 - found[0] / found[1] >= 0.898
-    assert 1 - found[0] / found[2] >= 0.949
 
 
 @pytest.mark.parametrize("name", ["sft", "grpo", "fkl", "minillm"])

@@ -223,8 +223,8 @@ def test_failed_verdicts_are_counted_and_left_out_of_the_competence(tmp_path):
     generate = engine.student._generate
     judge_prompt = "You check"
 
-    def garbled(prompt, sampling, rng):
-        output = generate(prompt, sampling, rng)
+    def garbled(prompt, *rest):
+        output = generate(prompt, *rest)
         is_judge = engine.tokenizer.decode(prompt).startswith(judge_prompt)
         return replace(output, tokens=[token for token in output.tokens if token][1:]) if is_judge else output
 
