@@ -27,10 +27,17 @@ TEMPLATE = (
 )
 
 
-def tiny_model(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.3) -> PreTrainedModel:
+def tiny_model(
+    kind: str,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 0.3,
+    num_words: int = len(VOCABULARY),
+    end: int = END,
+) -> PreTrainedModel:
     """Two layers, four query heads on two key heads; weights large enough that predictions are far from uniform."""
     shape = {
-        "vocab_size": len(VOCABULARY),
+        "vocab_size": num_words,
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": 2,
@@ -38,7 +45,7 @@ def tiny_model(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32, sca
         "num_key_value_heads": 2,
         "max_position_embeddings": 2048,
         "initializer_range": scale,
-        "eos_token_id": END,
+        "eos_token_id": end,
         "bos_token_id": None,
         "pad_token_id": 0,
         "tie_word_embeddings": kind == "llama",

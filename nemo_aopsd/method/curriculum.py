@@ -4,7 +4,7 @@ Beside the paper's order: `shuffle`, and two controls. `competence_reversed` goe
 reads "easy : moderate : hard = 1 : 2 : 1 within a batch" as of the whole set, which leaves no order between batches.
 
 A problem whose every attempt got no readable verdict has no competence; it stands at the mean of the others
-until its first observation, and is counted.
+until its first observation.
 """
 
 from __future__ import annotations
@@ -71,10 +71,6 @@ class Curriculum:
             return _strata(ids, self.batch_size)
         mix = tercile_batches if self.config.name == "global_terciles" else bridge_batches
         return mix(ids, self.batch_size, random.Random(f"{self.seed}/bridge/{self.epoch}"))
-
-    def num_unknown(self) -> int:
-        """Problems whose competence no readable verdict has told yet."""
-        return sum(value is None for value in self.competence.values())
 
     def record(self) -> None:
         """Append the running epoch's competences and order to `history`."""

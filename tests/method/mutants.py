@@ -24,8 +24,7 @@ from tests import REPO
 
 SETS = {
     "STEP": "method/test_step.py method/test_step_objectives.py method/test_step_reference.py",
-    "OBJECTIVES": "method/test_objective_values.py method/test_objective_pg.py method/test_divergences.py "
-    "method/test_objectives.py",
+    "OBJECTIVES": "method/test_objective_values.py method/test_divergences.py method/test_objectives.py",
 }
 # A file and its tests; below it, what the file holds exactly once => what stands there instead.
 TABLE = r"""

@@ -68,6 +68,8 @@ def test_a_readable_verdict(text, expected):
         '[["1", "2"]]',
         '["1", "2"',
         'maybe ["1"], rather ["1", "2"',  # ran out of tokens
+        "Because [1, 2] hold: [1, 2, 3",
+        "[1] holds. So: [1, 2",
         "['1', '2']",  # not JSON
         "[1] is shown and [2] is shown",  # citations alone: which of them is the verdict?
         "[" * 5000,
@@ -82,12 +84,6 @@ def test_an_unreadable_verdict(text):
 def test_whatever_the_judge_writes_only_known_ids_come_out(text):
     verdict = parse_verdict(text, KNOWN)
     assert verdict is None or verdict <= KNOWN
-
-
-@given(st.sets(st.sampled_from(sorted(KNOWN))), st.text(alphabet="abc .\n", max_size=20))
-def test_a_plain_answer_is_always_read(ids, chat):
-    listed = ", ".join(f'"{node}"' for node in sorted(ids))
-    assert parse_verdict(f"{chat}[{listed}]{chat}", KNOWN) == ids
 
 
 def test_the_prompt_shows_statements_without_edges():
@@ -165,24 +161,19 @@ def judge(script, responses, **config):
 
 
 def test_an_unread_verdict_is_asked_for_once_more_by_sampling():
-    script = {"good": ['["1"]'], "late": ["no idea", "[1, 2]"], "never": ["no", "still no"]}
-    verdicts, calls = judge(script, [["never"], ["good"], ["late"]], max_new_tokens=33)
+    script = {"": ["[]"], "good": ['["1"]'], "late": ["no idea", "[1, 2]"], "never": ["no", "still no"]}
+    verdicts, calls = judge(script, [["never"], ["good"], ["late"], []], max_new_tokens=33)
     assert verdicts == [
         Verdict(frozenset(), True, False, "still no"),
         Verdict(frozenset("1"), False, False, '["1"]'),
         Verdict(frozenset("12"), False, False, "[1, 2]"),
+        Verdict(frozenset(), False, False, "[]"),  # an empty list is a verdict, and an empty response can be judged
     ]
-    assert [len(prompts) for prompts, _, _ in calls] == [3, 2]
+    assert [len(prompts) for prompts, _, _ in calls] == [4, 2]
     assert [sampling.temperature for _, sampling, _ in calls] == [0.0, 1.0]
     assert {sampling.max_new_tokens for _, sampling, _ in calls} == {33}
     assert len({seed for _, _, seed in calls}) == 2
     assert all(thinking is False for prompts, _, _ in calls for thinking, _ in prompts)
-
-
-def test_an_empty_list_is_a_verdict_and_not_a_failure():
-    verdicts, calls = judge({"x": ["[]"]}, [["x"]])
-    assert verdicts == [Verdict(frozenset(), False, False, "[]")]
-    assert len(calls) == 1
 
 
 def test_retries_are_as_many_as_asked():
@@ -190,10 +181,6 @@ def test_retries_are_as_many_as_asked():
     assert (verdicts[0].failed, len(calls)) == (True, 1)
     verdicts, calls = judge({"x": ["?", "?", "[3]"]}, [["x"]], num_retries=2)
     assert (verdicts[0].judged, len(calls)) == ({"3"}, 3)
-
-
-def test_no_attempt_asks_nothing():
-    assert judge({}, []) == ([], [])
 
 
 def test_a_long_attempt_loses_its_middle_and_says_so():
@@ -204,11 +191,6 @@ def test_a_long_attempt_loses_its_middle_and_says_so():
     script = {text: ['["1"]'], "a": ["?", "?"]}
     verdicts, _ = judge(script, [words, ["a"]], max_attempt_tokens=5)
     assert [verdict.cut for verdict in verdicts] == [True, False]
-
-
-def test_an_empty_response_is_judged_like_any_other():
-    verdicts, _ = judge({"": ["[]"]}, [[]])
-    assert verdicts == [Verdict(frozenset(), False, False, "[]")]
 
 
 class CharJudge:
@@ -243,8 +225,3 @@ def test_an_attempt_that_leaves_no_room_for_the_verdict_loses_its_middle_and_is_
 def test_a_problem_too_long_for_any_attempt_is_an_error_and_not_a_failed_verdict():
     with pytest.raises(UserError, match=r"judge's prompt takes \d+ tokens without any attempt.*leaves 80"):
         judge_within(100, "x" * 500)
-
-
-@pytest.mark.parametrize("text", ["Because [1, 2] hold: [1, 2, 3", "[1] holds. So: [1, 2", '["1"] or ["1", "2'])
-def test_a_last_list_that_ran_out_of_tokens_is_no_verdict(text):
-    assert parse_verdict(text, {"1", "2", "3"}) is None

@@ -81,6 +81,17 @@ def test_pg_by_hand():
     assert metrics == pytest.approx(expected)
 
 
+def test_the_on_policy_gradient_is_minus_advantage_over_tokens_and_the_teacher_gets_none():
+    data = columns([1.0, 1.0, 1.0], weights=values([[1.0, 0.5, 1.0]]))
+    data["mask"][0, 2] = False
+    teacher = data["logprobs"] + values([[2.0, -1.0, 1.0]])
+    logprobs, teacher = data.pop("logprobs").requires_grad_(), teacher.requires_grad_()
+    made = build_objective(ObjectiveConfig())
+    made(logprobs, **data | {"teacher_logprobs": teacher, "num_tokens": 2})[0].backward()
+    assert logprobs.grad[0].tolist() == pytest.approx([-1.0, 0.25, 0.0])
+    assert teacher.grad is None
+
+
 def test_minillm_by_hand():
     gap = torch.tensor([0.0, 1.0, -9.0, -1.0, 3.0])
     row = TrainRow([1], [5] * 5, gap - gap, gap, torch.ones(5), torch.ones(5, dtype=torch.bool))

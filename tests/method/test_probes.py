@@ -31,8 +31,8 @@ def uniform_model() -> BigramModel:
     return BigramModel(torch.zeros(len(ALPHABET), len(ALPHABET), dtype=torch.float64))
 
 
-def probe_at(teacher, response: str, gap: list[float], **settings):
-    student = uniform_model()
+def probe_at(teacher, response: str, gap: list[float], student=None, **settings):
+    student = student or uniform_model()
     prompt, tokens = encode("a"), encode(response)
     config = ProbeConfig(threshold=2.0, **settings)
     return run_probes(student, teacher, [prompt], [prompt], [tokens], [torch.tensor(gap)], config)[0]
@@ -52,21 +52,14 @@ def test_negative_gap_anchors_at_the_teachers_greedy_token():
 
 
 def test_nll_is_the_students_mean_over_the_suffix_without_the_anchor():
-    (probe,) = probe_at(cycle_model("abcde"), "b", [2.5], length=8)
-    assert len(probe.suffix) == 7
-    assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)  # the uniform student
+    student = uniform_model()
+    with torch.no_grad():
+        student.logits[encode("a")[0], encode("b")[0]] = -50.0  # the anchor "b" is nearly impossible after the prompt
+    (probe,) = probe_at(cycle_model("abcde"), "b", [2.5], student, length=5)
+    assert len(probe.suffix) == 4
+    assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)  # uniform behind it
     u = math.log(len(ALPHABET))
     assert probe.weight == pytest.approx(u * math.exp(1 - u), abs=1e-6)
-
-
-def test_the_anchor_does_not_count_in_the_nll():
-    logits = torch.zeros(len(ALPHABET), len(ALPHABET), dtype=torch.float64)
-    logits[encode("a")[0], encode("b")[0]] = -50.0  # the anchor "b" is nearly impossible after the prompt
-    student, teacher = BigramModel(logits), cycle_model("abcde")
-    config = ProbeConfig(threshold=2.0, length=3)
-    prompt, response = encode("a"), encode("b")
-    ((probe,),) = run_probes(student, teacher, [prompt], [prompt], [response], [torch.tensor([9.0])], config)
-    assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)
 
 
 def test_end_of_sequence_inside_the_suffix_is_scored_and_ends_it():
@@ -81,16 +74,6 @@ def test_an_anchor_that_ends_the_text_leaves_an_empty_suffix_and_weight_1(gap):
     prompt, config = encode("a"), ProbeConfig(threshold=2.0)
     ((probe,),) = run_probes(uniform_model(), teacher, [prompt], [prompt], [[END]], [torch.tensor([gap])], config)
     assert (probe.anchor, probe.suffix, probe.nll, probe.weight) == (END, [], None, 1.0)
-
-
-def test_every_rollout_keeps_its_own_probes():
-    teacher, config = cycle_model("abcde"), ProbeConfig(threshold=2.0, length=2)
-    prompt = encode("a")
-    responses = [encode("bc"), encode("b"), []]
-    gaps = [torch.tensor([0.0, -3.0]), torch.tensor([0.0]), torch.empty(0)]
-    rows = run_probes(uniform_model(), teacher, [prompt] * 3, [prompt] * 3, responses, gaps, config)
-    assert [[probe.position for probe in row] for row in rows] == [[1], [], []]
-    assert rows[0][0].anchor == encode("c")[0]
 
 
 def test_a_broken_log_prob_is_refused_and_never_a_weight():

@@ -37,17 +37,11 @@ def test_every_template_keeps_nasty_text_byte_for_byte(family, name):
     assert fill(family, name, **dict.fromkeys(TEMPLATES[name], NASTY)) == expected
 
 
-@pytest.fixture
-def family(tmp_path):
-    """A family in a folder of the user's own, as a path."""
-    (tmp_path / "pair.txt").write_text("<{problem}|{context}|\\boxed{}|{0}>\n", encoding="utf-8")
-    return str(tmp_path)
-
-
-def test_filling_is_one_pass(family):
+def test_filling_is_one_pass_and_drops_the_last_line_break_alone(tmp_path):
     """A problem that speaks of {context} must not be given the context."""
-    filled = fill(family, "pair", problem="see {context}", context="see {problem}")
-    assert filled == "<see {context}|see {problem}|\\boxed{}|{0}>"
+    (tmp_path / "pair.txt").write_text("<{problem}|{context}|\\boxed{}|{0}>\n\n", encoding="utf-8")
+    filled = fill(str(tmp_path), "pair", problem="see {context}", context="see {problem}")
+    assert filled == "<see {context}|see {problem}|\\boxed{}|{0}>\n"
 
 
 @given(st.text(), st.text())
@@ -57,23 +51,12 @@ def test_any_text_survives(problem, context):
     assert filled.startswith(head + problem + middle + context)
 
 
-def test_only_the_last_line_break_of_a_template_goes(tmp_path):
-    (tmp_path / "a.txt").write_text("x\n\n", encoding="utf-8")
-    assert read(str(tmp_path), "a") == "x\n"
-
-
-def test_a_template_without_the_gap_is_refused(family):
-    with pytest.raises(UserError, match=r"pair\.txt: the gaps \['attempt'\] are not in the template\. Add \{attempt\}"):
-        fill(family, "pair", attempt="x")
-
-
-@pytest.mark.parametrize("missing", ["/nowhere/at/all", "defalt"])
-def test_an_unknown_family_names_the_known_ones(missing):
-    with pytest.raises(UserError, match=r"no such prompt.*'default'"):
-        fill(missing, "student", problem="x")
-
-
-def test_a_template_that_is_not_utf_8_is_named(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(UserError, match=r"a\.txt: byte 3 is not UTF-8\. Save the file as UTF-8\."):
-        read(str(tmp_path), "a")
+@pytest.mark.parametrize("name", ["gapless", "latin_1", "missing"])
+def test_a_template_without_the_gap_or_in_another_encoding_or_absent_is_named(tmp_path, name):
+    (tmp_path / "gapless.txt").write_bytes(b"{problem}")
+    (tmp_path / "latin_1.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(
+        UserError, match={"gapless": r"\['attempt'\]", "latin_1": "byte 3", "missing": "'default'"}[name]
+    ) as error:
+        fill(str(tmp_path), name, attempt="x")
+    assert f"{name}.txt: " in str(error.value)
