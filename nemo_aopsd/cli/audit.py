@@ -1,34 +1,24 @@
-"""Commands of the NLL-blind audit: `aopsd audit sample|label|judge|report`.
-
-The command line mounts them with `mount`. Whatever needs a network client or matplotlib is imported inside.
-"""
+"""Commands of the NLL-blind audit: `aopsd audit sample|label|judge|report`."""
 
 from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.data import BaseUrl, Concurrency, KeyVariable, Model
+from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, interruptible, say
 from nemo_aopsd.errors import UserError
 
-audit_app = typer.Typer(
+app = typer.Typer(
+    name="audit",
     help="Is what the teacher writes at high-gap tokens useful, redundant or leakage? Labels that do not see the NLL.",
     no_args_is_help=True,
 )
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with continuation probes.")]
 
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands of this file to the command line."""
-    app.add_typer(audit_app, name="audit")
-
-
-@audit_app.command(epilog="Example: aopsd audit sample runs/mine --count 300 --seed 0 --by-bin")
+@app.command(epilog="Example: aopsd audit sample runs/mine --count 300 --seed 0 --by-bin")
 def sample(
     run: RunPath,
     count: Annotated[int, typer.Option(min=1, metavar="N", help="Events to draw.")],
@@ -44,12 +34,11 @@ def sample(
     from nemo_aopsd.analysis.audit import sampling
 
     record = sampling.sample(run, count=count, seed=seed, by_bin=by_bin, edges=_numbers(edges))
-    for line in sampling.summary_lines(record):
-        typer.echo(line)
+    say(sampling.summary_lines(record))
     typer.echo(run / "audit" / "events.jsonl")
 
 
-@audit_app.command(epilog="Example: aopsd audit label runs/mine --name ada")
+@app.command(epilog="Example: aopsd audit label runs/mine --name ada")
 def label(
     run: RunPath,
     name: Annotated[str, typer.Option(metavar="NAME", help="Who labels; a second labeller takes another name.")],
@@ -69,9 +58,7 @@ def label(
             typer.echo(f"\n{server.state()['done']} of {len(events)} labelled in {path}")
 
 
-@audit_app.command(
-    epilog="Example: aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B"
-)
+@app.command(epilog="Example: aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B")
 def judge(
     run: RunPath,
     base_url: BaseUrl,
@@ -87,21 +74,17 @@ def judge(
 
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
-    try:
+    with interruptible("What was answered is kept; start the same command to go on."):
         done = label_all(run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens, watch=_watch)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted. What was answered is kept; start the same command to go on.", err=True)
-        raise typer.Exit(130) from None
     typer.echo(f"{done.labelled} labelled as {name}, {done.before} before; {done.unread} answers named no label")
 
 
-@audit_app.command(epilog="Example: aopsd audit report runs/mine")
+@app.command(epilog="Example: aopsd audit report runs/mine")
 def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
     from nemo_aopsd.analysis.audit.report import summary_lines, write_report
 
-    for line in summary_lines(write_report(run)):
-        typer.echo(line)
+    say(summary_lines(write_report(run)))
     typer.echo(run / "audit" / "report.md")
 
 

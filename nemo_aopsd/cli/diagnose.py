@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli.numbers import finite
+from nemo_aopsd.cli.options import RunPath, finite
 
 if TYPE_CHECKING:
     from nemo_aopsd.analysis.diagnostics.output import Result
 
-diagnose_app = typer.Typer(
+app = typer.Typer(
+    name="diagnose",
     help="The paper's diagnostics from the files of a run; figures and tables go to RUN/diagnostics.",
     no_args_is_help=True,
 )
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")]
 FirstStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave out earlier steps.")]
 LastStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave out later steps.")]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the commands of this file to the command line."""
-    app.add_typer(diagnose_app, name="diagnose")
-
-
-@diagnose_app.command(epilog="Example: aopsd diagnose gaps runs/demo --last-step 12")
+@app.command(epilog="Example: aopsd diagnose gaps runs/demo --last-step 12")
 def gaps(
     run: RunPath,
     threshold: Annotated[
@@ -45,7 +40,7 @@ def gaps(
     _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
 
 
-@diagnose_app.command(epilog="Example: aopsd diagnose continuations runs/demo --patterns german.yaml")
+@app.command(epilog="Example: aopsd diagnose continuations runs/demo --patterns german.yaml")
 def continuations(
     run: RunPath,
     patterns: Annotated[
@@ -76,7 +71,7 @@ def continuations(
     _write(run, result, [("--patterns", path) for path in patterns or ()])
 
 
-@diagnose_app.command(epilog="Example: aopsd diagnose progress runs/demo --problems problems.jsonl")
+@app.command(epilog="Example: aopsd diagnose progress runs/demo --problems problems.jsonl")
 def progress(
     run: RunPath,
     problems: Annotated[
@@ -92,7 +87,7 @@ def progress(
     _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
 
 
-@diagnose_app.command(epilog="Example: aopsd diagnose teacher runs/demo --samples 8")
+@app.command(epilog="Example: aopsd diagnose teacher runs/demo --samples 8")
 def teacher(
     run: RunPath,
     data: Annotated[
@@ -125,7 +120,7 @@ def teacher(
     typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
 
 
-@diagnose_app.command(epilog="Example: aopsd diagnose utility runs/solution runs/plan runs/frontier --k 8")
+@app.command(epilog="Example: aopsd diagnose utility runs/solution runs/plan runs/frontier --k 8")
 def utility(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, one a context.")],
     k: Annotated[int | None, typer.Option("--k", min=1, help="Of pass@k; default: the most that all allow.")] = None,

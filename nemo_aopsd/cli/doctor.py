@@ -1,14 +1,13 @@
-"""`aopsd doctor`: whether this machine, and a config on it, can work. The command line mounts it with `mount`."""
+"""`aopsd doctor`: whether this machine, and a config on it, can work."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from nemo_aopsd.cli.methods import MethodName, load_if_named
+from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,16 +15,12 @@ if TYPE_CHECKING:
     from nemo_aopsd.config.schema import Config
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("doctor", epilog="Example: aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml")(doctor)
+app = typer.Typer()
 
 
+@app.command(epilog="Example: aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml")
 def doctor(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Also: does this config fit here?")] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
-    method: MethodName = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    config: ConfigIfAny = None, overrides: Overrides = None, method: MethodName = None, as_json: AsJson = False
 ) -> None:
     """Versions, GPUs, driver, worker environments, folders, ports; with CONFIG its problems, model, tokenizer, memory.
 

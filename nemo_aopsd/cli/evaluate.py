@@ -1,40 +1,40 @@
-"""Commands around finished models: `aopsd evaluate`, `aopsd paired-test` and `aopsd export`.
+"""`aopsd evaluate`, `aopsd paired-test` and `aopsd export`: what a finished model can do, and the model itself.
 
-The command line mounts them with `mount`; whatever loads numpy, torch or matplotlib is imported inside.
+Whatever loads numpy, torch or matplotlib is imported inside.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nemo_aopsd.cli.numbers import finite
+from nemo_aopsd import engines
+from nemo_aopsd.cli.options import OfCheckpoint, finite, interruptible, say
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
+from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder_kinds import keep_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from nemo_aopsd.config.schema import EvaluationConfig
     from nemo_aopsd.engine import Tokenizer
     from nemo_aopsd.evaluation.samples import Sampler
+    from nemo_aopsd.evaluation.session import Session
     from nemo_aopsd.run.target import Target
-    from nemo_aopsd.types import Sampling
 
-_EVALUATE_EXAMPLE = "aopsd evaluate models/Qwen3-4B --data aime25 --data mine.jsonl --samples 8 --engine vllm"
+app = typer.Typer()
+
 _GPU_SHARE = 0.9  # of each GPU, for vLLM
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the commands of this file to the command line."""
-    app.command("evaluate", epilog=f"Example: {_EVALUATE_EXAMPLE}")(evaluate)
-    app.command("paired-test", epilog="Example: aopsd paired-test evaluations/before evaluations/after")(paired_test)
-    app.command("export", epilog="Example: aopsd export runs/mine --out models/mine")(export)
-
-
+@app.command(epilog="Example: aopsd evaluate models/Qwen3-4B --data aime25 --data mine.jsonl --samples 8 --engine vllm")
 def evaluate(
     target: Annotated[
         Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint), a checkpoint or a model directory.")
@@ -54,8 +54,8 @@ def evaluate(
     thinking: Annotated[
         bool | None, typer.Option("--thinking/--no-thinking", help="`enable_thinking` of the chat template.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="YAML", help="Config of a checkpoint outside its run.")] = None,
-    engine: Annotated[str, typer.Option(metavar="local|vllm", help="vllm: a model directory, on all GPUs.")] = "local",
+    config: OfCheckpoint = None,
+    engine: Annotated[Literal["local", "vllm"], typer.Option(help="vllm: a model directory, on all GPUs.")] = "local",
     batch_size: Annotated[
         int, typer.Option(min=1, metavar="N", help="Responses sampled at a time, and at most lost by a kill.")
     ] = 64,
@@ -74,60 +74,50 @@ def evaluate(
     """
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
     from nemo_aopsd.evaluation.report import asked_line, summary_lines
-    from nemo_aopsd.run import folder as run_folder
     from nemo_aopsd.run.target import find_target, with_prompts
 
-    if engine not in ("local", "vllm"):
-        raise UserError(f"--engine {engine}: expected local or vllm.")
     if gpu_memory is not None and engine != "vllm":
         raise UserError("--gpu-memory: only --engine vllm takes a share of a GPU. Leave it out.")
-    found = with_prompts(find_target(target, config), prompts, thinking)
-    benchmarks = load_benchmarks(data)
-    options = {
-        "num_samples": samples,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "max_new_tokens": max_new_tokens,
-    }
-    chosen = replace(
-        found.config.aopsd.evaluation, **{key: value for key, value in options.items() if value is not None}
-    )
-    if chosen.top_p == 0:
+    if top_p == 0:
         raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
-    seed = found.config.aopsd.seed if seed is None else seed
+    found = with_prompts(find_target(target, config), prompts, thinking)
+    given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+    given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
+    settings = replace(found.config.aopsd.evaluation, **given)
+    benchmarks = load_benchmarks(data)
     read = [("--config", config), *(("--data", Path(source)) for source in data)]
-    _place(out, found, benchmarks, chosen, read)  # what is wrong with it is said before a model is loaded
-    try:
-        restored, found = _restore(found) if found.checkpoint and engine == "local" else (None, found)
-        out = _place(out, found, benchmarks, chosen, read)
+    _place(out, found, benchmarks, settings, read)  # what is wrong with it is said before a model is loaded
+    with interruptible("What is sampled is kept; start the same command to go on."):
+        if engine == "vllm":
+            opened = _open_vllm(found, settings, gpu_memory or _GPU_SHARE)
+        else:
+            opened = _open(found, settings, batch_size)
+        out = _place(out, opened.target, benchmarks, settings, read)
         with run_folder.lock(out, "another --out"):
-            session = _session(found, restored, chosen, engine, batch_size, gpu_memory or _GPU_SHARE, seed)
-            results = session.run(benchmarks, out)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted. What is sampled is kept; start the same command to go on.", err=True)
-        raise typer.Exit(130) from None
-    for line in summary_lines(results):
-        typer.echo(line)
-    typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(out / 'results.md'))}")
+            results = _session(opened, settings, seed).run(benchmarks, out)
+    say(summary_lines(results))
+    asked = asked_line(results["settings"])
+    typer.echo(f"{opened.target.weights}, {asked}; {shlex.quote(str(out / 'results.md'))}")
 
 
+@app.command("paired-test", epilog="Example: aopsd paired-test runs/opsd runs/aopsd")
 def paired_test(
-    first: Annotated[Path, typer.Argument(metavar="FIRST", help="Folder of `aopsd evaluate`, or an epoch's JSON.")],
+    first: Annotated[
+        Path, typer.Argument(metavar="FIRST", help="A run, a folder of `aopsd evaluate`, or an epoch's JSON.")
+    ],
     others: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Each is compared with FIRST.")],
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Also write the numbers.")] = None,
 ) -> None:
-    """Differences of pass@k on the same problems: paired intervals and tests, and who solved what."""
-    import json
+    """Differences of pass@k on the same problems: paired intervals and tests, and who solved what.
 
+    Of a run it takes the newest evaluation that training has made.
+    """
     from nemo_aopsd.evaluation import compare as paired
-    from nemo_aopsd.files import atomic_write, keep_inputs
 
-    read = [("FIRST", first), *(("OTHER", other) for other in others)]
-    files = [(name, path / "results.json" if path.is_dir() else path) for name, path in read]
-    keep_inputs([out], files)
-    base = paired.load_evaluation(first)
-    comparisons = [paired.compare(base, paired.load_evaluation(other)) for other in others]
+    read = [(name, _results_at(path)) for name, path in (("FIRST", first), *(("OTHER", other) for other in others))]
+    keep_inputs([out], [(name, path / layout.RESULTS if path.is_dir() else path) for name, path in read])
+    base, *rest = (paired.load_evaluation(path) for _, path in read)
+    comparisons = [paired.compare(base, other) for other in rest]
     for comparison in comparisons:
         typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
         typer.echo("\n".join(paired.lines_of(comparison)) + "\n")
@@ -136,14 +126,14 @@ def paired_test(
         typer.echo(out)
 
 
+@app.command(epilog="Example: aopsd export runs/mine --out models/mine")
 def export(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint) or a checkpoint.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder.")],
-    config: Annotated[Path | None, typer.Option(metavar="YAML", help="Config of a checkpoint outside its run.")] = None,
+    config: OfCheckpoint = None,
 ) -> None:
     """Write the student of a checkpoint as a Hugging Face model directory, its tokenizer included."""
-    from nemo_aopsd.files import atomic_directory, keep_inputs
-    from nemo_aopsd.run.target import find_target, options_of
+    from nemo_aopsd.run.target import find_target, load, options_of
 
     keep_inputs([out], [("TARGET", target), ("--config", config)])
     found = find_target(target, config)
@@ -152,94 +142,44 @@ def export(
     if out.exists():
         raise UserError(f"--out {out}: exists. Choose a new folder.")
     with atomic_directory(out) as partial:
-        _restore(found)[0].export(partial)
+        engine = engines.pick(found.config).build(found.config)
+        load(found, engine)
+        engine.export(partial)
     typer.echo(out)
     if options := options_of(found.config.aopsd):
         words = ["aopsd", "evaluate", str(out), "--data", found.config.aopsd.evaluation.data_path or "FILE", *options]
         typer.echo(f"to ask it as its run does: {shlex.join(words)}")
 
 
-def _place(
-    out: Path | None,
-    target: Target,
-    benchmarks: Collection[str],
-    config: EvaluationConfig,
-    read: Sequence[tuple[str, Path | None]],
-) -> Path:
-    """The folder of the results. Raises UserError if it holds something else or would be written over an input."""
-    from nemo_aopsd.files import keep_inputs
-    from nemo_aopsd.run.folder_kinds import keep_apart
+@dataclass(frozen=True)
+class _Opened:
+    """A model that can be asked; `target` is newer than the one asked for if training has replaced that checkpoint."""
 
-    out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{config.num_samples}"
-    keep_inputs(_files_of(out, benchmarks), read)
-    keep_apart(out, "an evaluation of `aopsd evaluate`")
-    return out
+    target: Target
+    tokenizer: Tokenizer
+    new_sampler: Callable[[int], Sampler]
+    made_with: dict[str, Any]
 
 
-def _files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
-    """Every file that `evaluate` writes."""
-    own = [f"{name}{suffix}" for name in benchmarks for suffix in (".jsonl", ".settings.json")]
-    return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl")]
-
-
-def _session(
-    target: Target,
-    restored: Any,
-    config: EvaluationConfig,
-    engine: str,
-    batch_size: int,
-    gpu_memory: float,
-    seed: int,
-) -> Any:
+def _open(target: Target, settings: EvaluationConfig, batch_size: int) -> _Opened:
+    """The run's own engine, restored from the checkpoint, or the local engine on a bare model."""
     from nemo_aopsd.evaluation.epochs import sampling_of
-    from nemo_aopsd.evaluation.session import Session
-
-    sampling, made_with = sampling_of(config), {"weights": target.weights}
-    if engine == "vllm":
-        tokenizer, new_sampler = _vllm(target, sampling, gpu_memory)
-        made_with |= {"engine": "vllm"}
-    else:
-        tokenizer, new_sampler = _engine(target, restored, sampling, batch_size)
-        made_with |= {"engine": target.config.aopsd.engine, "block_size": batch_size}
-    made_with |= {"longest_row": target.config.max_row_tokens}
-    aopsd = target.config.aopsd
-    return Session(
-        name=target.name,
-        tokenizer=tokenizer,
-        new_sampler=new_sampler,
-        config=config,
-        prompts=aopsd.prompts,
-        thinking=aopsd.thinking.student,
-        seed=seed,
-        made_with=made_with,
-    )
-
-
-def _engine(
-    target: Target, restored: Any, sampling: Sampling, batch_size: int
-) -> tuple[Tokenizer, Callable[[int], Sampler]]:
-    """The run's own engine, restored from a checkpoint, or the local engine on a bare model."""
-    from nemo_aopsd import engines
     from nemo_aopsd.evaluation.samples import BlockSampler
-
-    if restored is None:
-        model, tokenizer = engines.pick(target.config).open_model(target.config)
-    else:
-        model, tokenizer = restored.student, restored.tokenizer
-    return tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size)
-
-
-def _restore(target: Target) -> tuple[Any, Target]:
-    """The run's engine and what it was restored from: a newer target if training has replaced this one."""
-    from nemo_aopsd import engines
     from nemo_aopsd.run.target import load
 
-    engine = engines.pick(target.config).build(target.config)
-    return engine, load(target, engine)
+    chosen, sampling = engines.pick(target.config), sampling_of(settings)
+    if target.checkpoint is None:
+        model, tokenizer = chosen.open_model(target.config)
+    else:
+        engine = chosen.build(target.config)
+        target = load(target, engine)
+        model, tokenizer = engine.student, engine.tokenizer
+    made_with = {"engine": target.config.aopsd.engine, "block_size": batch_size}
+    return _Opened(target, tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size), made_with)
 
 
-def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokenizer, Callable[[int], Sampler]]:
-    from nemo_aopsd import engines
+def _open_vllm(target: Target, settings: EvaluationConfig, gpu_memory: float) -> _Opened:
+    from nemo_aopsd.evaluation.epochs import sampling_of
     from nemo_aopsd.evaluation.samples import RowSampler
 
     if target.checkpoint is not None:
@@ -247,5 +187,52 @@ def _vllm(target: Target, sampling: Sampling, gpu_memory: float) -> tuple[Tokeni
             f"--engine vllm: {target.checkpoint} is a checkpoint, but vLLM takes a model directory. "
             f"Make one of it: aopsd export {shlex.quote(str(target.checkpoint))} --out FOLDER. Or leave --engine out."
         )
+    sampling = sampling_of(settings)
     model, tokenizer = engines.pick_vllm().open_model(target.config, gpu_memory)
-    return tokenizer, lambda seed: RowSampler(model, sampling, seed)
+    return _Opened(target, tokenizer, lambda seed: RowSampler(model, sampling, seed), {"engine": "vllm"})
+
+
+def _session(opened: _Opened, settings: EvaluationConfig, seed: int | None) -> Session:
+    from nemo_aopsd.evaluation.session import Session
+
+    target, aopsd = opened.target, opened.target.config.aopsd
+    longest = {"longest_row": target.config.max_row_tokens}
+    return Session(
+        name=target.name,
+        tokenizer=opened.tokenizer,
+        new_sampler=opened.new_sampler,
+        config=settings,
+        prompts=aopsd.prompts,
+        thinking=aopsd.thinking.student,
+        seed=aopsd.seed if seed is None else seed,
+        made_with={"weights": target.weights} | opened.made_with | longest,
+    )
+
+
+def _place(
+    out: Path | None,
+    target: Target,
+    benchmarks: Collection[str],
+    settings: EvaluationConfig,
+    read: Sequence[tuple[str, Path | None]],
+) -> Path:
+    """The folder of the results. Raises UserError if it holds something else or would be written over an input."""
+    from nemo_aopsd.evaluation.session import files_of
+
+    out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{settings.num_samples}"
+    keep_inputs(files_of(out, benchmarks), read)
+    keep_apart(out, "an evaluation of `aopsd evaluate`")
+    return out
+
+
+def _results_at(path: Path) -> Path:
+    """`path`, or the newest evaluation of training if it is a run."""
+    if not (path / layout.CONFIG).is_file() or (path / layout.RESULTS).is_file():
+        return path
+    epochs = list(layout.evaluation_files(path).values())
+    if not epochs:
+        raise UserError(
+            f"{path}: training has finished no evaluation of this run. Set aopsd.evaluation.data_path, or "
+            f"evaluate it: aopsd evaluate {shlex.quote(str(path))} --data FILE"
+        )
+    return epochs[-1]

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from nemo_aopsd.cli.options import say
 from nemo_aopsd.errors import UserError
 
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("grade", epilog="Example: aopsd grade responses.jsonl --out grades.jsonl")(grade)
+app = typer.Typer()
 
 
+@app.command(epilog="Example: aopsd grade responses.jsonl --out grades.jsonl")
 def grade(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Responses, one JSON object a line: id, answer, output.")
@@ -32,10 +31,8 @@ def grade(
     from nemo_aopsd.files import keep_inputs, write_jsonl
     from nemo_aopsd.grading import cases as labelled
 
-    if file is None and cases is None:
-        raise UserError("nothing to grade. Give FILE with responses, or --cases FILE.jsonl with labelled cases.")
-    if file and cases:
-        raise UserError(f"{file} and --cases {cases}: one kind of file at a time. Leave one of them out.")
+    if bool(file) == bool(cases):
+        raise UserError("expected one file: FILE with responses, or --cases FILE.jsonl with labelled cases.")
     if boxed and file:
         raise UserError("--boxed goes with --cases; responses are always graded by their box. Leave it out.")
     keep_inputs([out], [("FILE", file), ("--cases", cases)])
@@ -45,15 +42,17 @@ def grade(
         names: list[object] = [case.name for case in loaded]
         lines = list(labelled.report(loaded, grades))
     else:
+        assert file  # as there are no cases
         graded = labelled.grade_file(file)
         names, grades = [row["id"] for row, _ in graded], [given for _, given in graded]
         correct = sum(given.correct for given in grades)
-        lines = [f"{name}: {given.reason}" + (f" ({given.cause})" if given.cause else "") for name, given in
-                 zip(names, grades, strict=True)]  # fmt: skip
+        lines = [
+            f"{name}: {given.reason}" + (f" ({given.cause})" if given.cause else "")
+            for name, given in zip(names, grades, strict=True)
+        ]
         lines += [labelled.counts_line(grades), f"{correct} of {len(grades)} correct"]
     if out:
         rows = zip(names, grades, strict=True)
         fields = ("correct", "reason", "cause")
         write_jsonl(out, ({"id": name, **{field: getattr(given, field) for field in fields}} for name, given in rows))
-    for line in lines:
-        typer.echo(line)
+    say(lines)

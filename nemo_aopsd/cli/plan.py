@@ -1,4 +1,4 @@
-"""`aopsd plan`: what a run will take. The command line mounts it with `mount`."""
+"""`aopsd plan`: what a run will take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli.methods import MethodName, load_if_named
+from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, load_if_named
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 DEFAULT_GPU = "h100"
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("plan", epilog="Example: aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpus 8 --gpu h100")(
-        plan
-    )
+app = typer.Typer()
 
 
+@app.command(epilog="Example: aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpus 8 --gpu h100")
 def plan(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="What to plan.")] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file.")] = None,
+    config: ConfigIfAny = None,
+    overrides: Overrides = None,
     method: MethodName = None,
     gpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Instead of the config's number.")] = None,
     gpu: Annotated[
@@ -43,7 +40,7 @@ def plan(
         Path | None, typer.Option(metavar="RUN", help="Take row lengths and triggers from a run.")
     ] = None,
     constants: Annotated[Path | None, typer.Option(metavar="FILE", help="Constants that --fit wrote.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The plan as one JSON object.")] = False,
+    as_json: AsJson = False,
     fit: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="Fit the constants to a measured run; may be repeated.")
     ] = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,12 @@ class Session:
             "benchmarks": dict(summaries),
             "macro": macro_average(list(summaries.values())),
         }
+
+
+def files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
+    """Every file that a session writes."""
+    own = [f"{name}{suffix}" for name in benchmarks for suffix in (".jsonl", ".settings.json")]
+    return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl")]
 
 
 def write_results(results: Summary, out: Path) -> None:

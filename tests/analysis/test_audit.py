@@ -10,28 +10,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.audit import events, judge, labels, measure, report, sampling
 from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, load_events, read_labels
-from nemo_aopsd.cli import audit as cli_audit
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_jsonl
 from tests import REPO
 from tests.chat_server import ChatServer, Reply
 from tests.fake_run import write_run
 
-APP = typer.Typer()
-cli_audit.mount(APP)
 HAND = {"kind": "hand"}
 NOW = {"retry-after-ms": "1"}
 
 
 def invoke(*arguments, code=0):
-    result = CliRunner().invoke(APP, ["audit", *map(str, arguments)], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["audit", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == code, result.output
     return result.output
 

@@ -14,7 +14,7 @@ from nemo_aopsd.analysis.diagnostics.intervals import Estimate
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, markdown, write
 from nemo_aopsd.analysis.diagnostics.progress import Judged, agreement, diagnose_progress
 from nemo_aopsd.analysis.diagnostics.steps import Steps
-from nemo_aopsd.cli.diagnose import diagnose_app
+from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.errors import UserError
 from tests.diagnosed import rollout, write_config, write_problems, write_rollouts
 from tests.fake_run import write_run

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from nemo_aopsd.analysis.diagnostics.continuations import diagnose_continuations, load_decoder
 from nemo_aopsd.analysis.diagnostics.patterns import first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.steps import Steps
-from nemo_aopsd.cli.diagnose import diagnose_app
+from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.reader import read_run
 from tests.diagnosed import rollout, write_config, write_rollouts

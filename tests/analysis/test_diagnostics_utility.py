@@ -13,7 +13,7 @@ from nemo_aopsd import engines
 from nemo_aopsd.analysis.diagnostics import teacher
 from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
 from nemo_aopsd.analysis.diagnostics.utility import diagnose_utility
-from nemo_aopsd.cli.diagnose import diagnose_app
+from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Generation

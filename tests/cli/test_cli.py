@@ -7,9 +7,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli import app as cli
+from nemo_aopsd.cli import train
 from nemo_aopsd.data import check as dag_files
 from tests.fakes import make_engine
 
@@ -24,18 +26,6 @@ aopsd:
   curriculum: {num_initial_attempts: 1}
   evaluation: {data_path: held_out.jsonl, num_samples: 2, max_new_tokens: 12}
 """
-COMMANDS = [
-    "train",
-    "evaluate",
-    "paired-test",
-    "compare",
-    "export",
-    "preview",
-    "report",
-    "dag check",
-    "dag show",
-    "demo",
-]
 
 
 def row(index, **changes):
@@ -61,7 +51,7 @@ def aopsd(tmp_path, monkeypatch, command_line):
     write_rows("held_out.jsonl", *map(row, range(8, 12)))
     fake = SimpleNamespace(check=lambda config: None, build=lambda config: make_engine())
     monkeypatch.setattr(engines, "pick", lambda config: fake)
-    monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "run.yaml")
+    monkeypatch.setattr(train, "DEMO_CONFIG", tmp_path / "run.yaml")
     return command_line
 
 
@@ -72,11 +62,36 @@ def listing(folder):
 # What works
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_helps_with_an_example(aopsd, command):
-    code, out, _ = aopsd(f"{command} --help")
-    assert code == 0 and f"Example: aopsd {command}" in out
-    assert aopsd("--help")[0] == 0
+def commands(command=None, words=()):
+    """Name and command of all that there are, in the order of the help."""
+    command = command or typer.main.get_command(cli.app)
+    if inside := getattr(command, "commands", None):
+        for name, inner in inside.items():
+            yield from commands(inner, (*words, name))
+    else:
+        yield " ".join(words), command
+
+
+def test_every_command_shows_an_example_and_they_stand_in_a_user_s_order(aopsd):
+    found = dict(commands())
+    assert all(
+        command.epilog.startswith(f"Example: aopsd {name}") or name == "methods" for name, command in found.items()
+    )
+    order = [
+        "demo",
+        "train",
+        "evaluate",
+        "compare",
+        "report",
+        "diagnose gaps",
+        "data prepare",
+        "dag check",
+        "doctor",
+        "plan",
+    ]
+    assert sorted(order, key=list(found).index) == order
+    assert aopsd("--help")[0] == 0 and aopsd("preview --help")[0] == 0
+    assert re.fullmatch(r"aopsd \d+\.\d+\S*\n", aopsd("--version")[1])
 
 
 def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
@@ -101,6 +116,8 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     assert aopsd("report run") == (0, "run/report.html\n", "")
     assert (run / "report.html").stat().st_size > 1000
 
+    code, out, _ = aopsd("paired-test run run/eval/epoch_000.json")
+    assert code == 0 and out.startswith("first run/eval/epoch_001.json, second run/eval/epoch_000.json\n")
     code, _, err = aopsd("train run.yaml")
     assert code == 2 and "run already holds a run. Go on with `--resume run`" in err
     assert aopsd("train run.yaml --resume run aopsd.max_num_epochs=2")[0] == 0
@@ -271,8 +288,9 @@ def test_bad_arguments(aopsd, tmp_path, line, pattern):
     assert_one_message(aopsd(line), pattern)
 
 
-def test_a_run_without_a_checkpoint_cannot_be_evaluated(aopsd):
-    assert aopsd("train run.yaml checkpointing.enabled=false")[0] == 0
+def test_a_run_without_a_checkpoint_or_an_evaluation_cannot_be_measured(aopsd):
+    assert aopsd("train run.yaml checkpointing.enabled=false aopsd.evaluation.data_path=null")[0] == 0
+    assert_one_message(aopsd("paired-test run run"), r"^error: run: .*aopsd\.evaluation\.data_path")
     result = aopsd("evaluate run --data held_out.jsonl --samples 2")
     assert_one_message(result, r"run: no checkpoint yet\. Train with checkpointing\.enabled=true")
 
@@ -337,15 +355,15 @@ def demo(aopsd, monkeypatch):
     """Run the demo with training and report replaced; returns (exit code, last line)."""
 
     def run(before, after, line="demo"):
-        def train(config, problems, held_out, *, resume, typed, again):
-            folder = cli._run(config)
+        def fake_train(config, problems, held_out, *, resume, typed, again):
+            folder = train._run(config)
             (folder / "eval").mkdir(parents=True)
-            (folder / "config.yaml").write_text(cli.to_yaml(config))
+            (folder / "config.yaml").write_text(train.to_yaml(config))
             for epoch, correct in ((0, before), (3, after)):
                 (folder / f"eval/epoch_{epoch:03d}.json").write_text(json.dumps(summary(epoch, correct)))
             (folder / "eval/epoch_009.settings.json").write_text("{}")
 
-        monkeypatch.setattr(cli, "_train", train)
+        monkeypatch.setattr(train, "_train", fake_train)
         monkeypatch.setattr("nemo_aopsd.analysis.report.write_report", lambda run: run / "report.html")
         code, out, err = aopsd(line)
         return code, (out or err).splitlines()[-1]

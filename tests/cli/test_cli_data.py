@@ -3,27 +3,23 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import data as cli_data
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.errors import UserError
 from tests import REPO
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, write_problems
 
-APP, DAG_APP = typer.Typer(), typer.Typer()
-APP.add_typer(DAG_APP, name="dag")
-cli_data.mount(APP, DAG_APP)
 EXAMPLES = REPO / "examples/data"
 CASES, PROBLEMS = EXAMPLES / "judge_cases.jsonl", EXAMPLES / "problems.jsonl"
 
 
 def invoke(*arguments, code=0):
-    result = CliRunner().invoke(APP, list(map(str, arguments)), catch_exceptions=False)
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == code, result.output
     return result.output
 
@@ -57,7 +53,7 @@ def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(comma
     monkeypatch.setenv("MY_KEY", "hush\u00e4hush")
     with (
         ChatServer(answer_well) as server,
-        pytest.raises(cli_data.UserError, match=r"--api-key-env: .* MY_KEY is not ASCII") as caught,
+        pytest.raises(UserError, match=r"--api-key-env: .* MY_KEY is not ASCII") as caught,
     ):
         invoke(*KEYED[command], "--base-url", server.url, "--model", "m", "--api-key-env", "MY_KEY")
     assert "hush" not in str(caught.value) and server.bodies == []
@@ -88,7 +84,7 @@ def test_prepare(tmp_path):
 def test_prepare_does_not_replace_its_source(tmp_path):
     source = tmp_path / "s.jsonl"
     source.write_text('{"problem": "Find x.", "answer": "7"}\n')
-    with pytest.raises(cli_data.UserError, match=r"--out: would write .*s\.jsonl over SOURCE .*s\.jsonl"):
+    with pytest.raises(UserError, match=r"--out: would write .*s\.jsonl over SOURCE .*s\.jsonl"):
         invoke("data", "prepare", source, "--out", source)
 
 
@@ -103,29 +99,24 @@ def test_judge_at_a_server(tmp_path):
     assert "before closure: precision 0.500 (1 of 2" in said and "recall 1.000 (1 of 1" in said
     assert json.loads((tmp_path / "v.jsonl").read_text())["claimed"] == ["1", "2"]
     for options, message in (
-        ([], "no judge given"),
-        (["--base-url", "http://h"], "--model is missing"),
-        (["--model", "m"], "--base-url is missing"),
-        (["--config", "c.yaml", "--model", "m"], "one judge at a time"),
+        ([], "--base-url and --model .* or --config"),
+        (["--base-url", "http://h"], "--base-url and --model"),
+        (["--model", "m"], "--base-url and --model"),
+        (["--config", "c.yaml", "--model", "m"], "expected one judge"),
     ):
-        with pytest.raises(cli_data.UserError, match=message):
+        with pytest.raises(UserError, match=message):
             invoke(*command, *options)
 
 
-def test_help_shows_an_example():
-    for command in (["dag", "build"], ["dag", "stats"], ["dag", "browse"], ["data", "prepare"], ["judge", "eval"]):
-        assert f"Example: aopsd {' '.join(command)}" in invoke(*command, "--help")
-
-
 def test_importing_the_commands_loads_nothing_heavy():
-    script = "import nemo_aopsd.cli.data, nemo_aopsd.graphs.pipeline.pipeline, nemo_aopsd.evaluation.judge_eval, sys\n"
+    script = "import nemo_aopsd.cli.app, nemo_aopsd.graphs.pipeline.pipeline, nemo_aopsd.evaluation.judge_eval, sys\n"
     script += "print([m for m in ('torch', 'transformers', 'openai', 'pyarrow', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_judge_of_a_config(tmp_path):
     """The built-in tiny model judges two attempts at its own problems, by the code that training uses."""
-    package = Path(cli_data.__file__).parents[1]
+    package = REPO / "nemo_aopsd"
     problems = package / "builtin/data/heldout.jsonl"
     first = json.loads(problems.read_text(encoding="utf-8").splitlines()[0])
     cases, out = tmp_path / "c.jsonl", tmp_path / "v.jsonl"
@@ -133,12 +124,12 @@ def test_judge_of_a_config(tmp_path):
     attempts = [(first["solution"], nodes), ("", [])]
     lines = [{"problem_id": first["id"], "attempt": attempt, "established": ids} for attempt, ids in attempts]
     cases.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    config = package.parent / "examples/configs/aopsd_tiny_cpu.yaml"
+    config = REPO / "examples/configs/aopsd_tiny_cpu.yaml"
     command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config, "--out", out]
     said = invoke(*command, f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40")
     assert "2 attempts, " in said and "injections that fooled the judge" in said
     assert [json.loads(line)["established"] for line in out.read_text().splitlines()] == [sorted(nodes), []]
-    with pytest.raises(cli_data.UserError, match="settings go over the file of --config"):
+    with pytest.raises(UserError, match="settings go over the file of --config"):
         invoke(
             "judge", "eval", "--cases", cases, "--problems", problems, "--base-url", "http://h", "--model", "m", "a=1"
         )
@@ -146,5 +137,5 @@ def test_judge_of_a_config(tmp_path):
 
 @pytest.mark.parametrize("option", ["--temperature", "--timeout"])
 def test_numbers_of_a_build_are_finite(tmp_path, option):
-    with pytest.raises(cli_data.UserError, match=f"{option} inf: expected a finite number"):
+    with pytest.raises(UserError, match=f"{option} inf: expected a finite number"):
         invoke("dag", "build", "p.jsonl", "--out", "d.jsonl", "--base-url", "http://h", "--model", "m", option, "1e400")

@@ -5,12 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-import typer
 
-from nemo_aopsd.cli import app as cli
+from nemo_aopsd.cli import train
 from nemo_aopsd.data.prepare import ids_path
 from nemo_aopsd.graphs.pipeline.results import files_of
-from tests.cli.test_cli import CONFIG, row, write_rows
+from tests.cli.test_cli import CONFIG, commands, row, write_rows
 from tests.local_models import tiny_model, tiny_tokenizer
 
 SERVER = "--base-url http://127.0.0.1:9/v1 --model m"
@@ -51,7 +50,7 @@ READ_OTHER_NAMES = {"diagnose utility"}  # writes utility.md, .json, .svg; reads
 def aopsd(tmp_path, monkeypatch, command_line):
     """Run a command line in a folder where every input is there; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "DEMO_CONFIG", tmp_path / "run.yaml")
+    monkeypatch.setattr(train, "DEMO_CONFIG", tmp_path / "run.yaml")
     (tmp_path / "run.yaml").write_text(CONFIG)
     write_rows("problems.jsonl", *map(row, range(8)))
     write_rows("cases.jsonl", {"problem_id": "p0", "attempt": "x", "established": []})
@@ -83,20 +82,8 @@ def test_what_is_read_is_not_written_over(aopsd, tmp_path, line, name, path):
     assert "Choose another --out" in err and contents(tmp_path) == before
 
 
-def commands(command, words=()):
-    if inside := getattr(command, "commands", None):
-        for name, inner in inside.items():
-            yield from commands(inner, (*words, name))
-    else:
-        yield " ".join(words), command
-
-
 def test_every_command_with_an_output_is_among_the_cases():
-    with_output = {
-        name
-        for name, command in commands(typer.main.get_command(cli.app))
-        if any(parameter.name == "out" for parameter in command.params)
-    }
+    with_output = {name for name, command in commands() if any(parameter.name == "out" for parameter in command.params)}
     tried = {name for name in with_output if any(line.startswith(f"{name} ") for line, _, _ in CLASHES)}
     assert with_output == tried | READ_OTHER_NAMES
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from nemo_aopsd.cli.data import dag_stats
+from nemo_aopsd.cli.dag import stats as dag_stats
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.stats import measure, measure_file, table
 from nemo_aopsd.errors import UserError

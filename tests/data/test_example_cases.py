@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import sympy as sp
-import typer
 from typer.testing import CliRunner
 
-from nemo_aopsd.cli import data as cli_data
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.evaluation.judge_eval import INJECTIONS, inject, load_cases
 from nemo_aopsd.method.judge import judge_messages
@@ -95,8 +94,6 @@ def test_no_attempt_occurs_twice_or_comes_from_the_cases_of_the_tests():
 
 def ask(tmp_path, answer):
     """What `aopsd judge eval` prints about the shipped cases, and the verdicts that it writes."""
-    app = typer.Typer()
-    cli_data.mount(app, typer.Typer())
     out = tmp_path / "verdicts.jsonl"
     with ChatServer(answer) as server:
         command = ["judge", "eval", "--cases", CASES, "--problems", PROBLEMS, "--base-url", server.url, "--model", "m"]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nemo_aopsd.cli import app as cli
+from nemo_aopsd.cli import train as cli
 from tests import REPO
 from tests.run import outcome
 

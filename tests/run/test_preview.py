@@ -147,7 +147,7 @@ def test_narrow_terminals_lose_no_value(width):
 def test_the_readme_s_example_shows_a_probe():
     """What it is there for: a guess, and the teacher that goes on with the next checkpoint instead."""
     words = ["preview", "demo", "--problem", "train-365-level4"]
-    for place in ("README.md", "nemo_aopsd/cli/app.py"):
+    for place in ("README.md", "nemo_aopsd/cli/train.py"):
         assert f"aopsd {' '.join(words)}" in (REPO / place).read_text(encoding="utf-8")
     text = CliRunner(env={"COLUMNS": "120"}).invoke(app, words).stdout
     assert "« hmm #1»" in text and re.search(r"^1 .*hmm .*afterwards .* 0\.92$", text, re.MULTILINE), text

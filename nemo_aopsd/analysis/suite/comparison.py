@@ -1,0 +1,147 @@
+"""One call of `aopsd compare`: check the suite, train what is missing, write the table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from nemo_aopsd.analysis.suite.folder import (
+    Run,
+    check_unchanged,
+    load_configs,
+    preparing,
+    remember,
+    write_configs,
+)
+from nemo_aopsd.analysis.suite.processes import Failure, Pool
+from nemo_aopsd.analysis.suite.progress import watching
+from nemo_aopsd.analysis.suite.spec import Suite, check_alike
+from nemo_aopsd.config.label import describe_run
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.data.problems import Problem, fingerprint
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write, keep_inputs
+from nemo_aopsd.run.preflight import check_inputs
+
+_RESULTS = ("shared.yaml", "suite.json", "results.md", "results.csv", "results.svg")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The members of a suite with seeds 0 to `seeds` - 1, in the folder `out`; `only` names members or runs."""
+
+    suite: Suite
+    out: Path
+    seeds: int
+    only: Sequence[str]
+    jobs: int
+    console: Console
+    check_engine: Callable[[Config], None]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [Run(member.name, seed, self.out) for seed in range(self.seeds) for member in self.suite.members]
+
+    @cached_property
+    def chosen(self) -> list[Run]:
+        """The runs that `only` names, or all. Raises UserError on a name that is none."""
+        for name in self.only:
+            if not any(name in (run.member, run.label) for run in self.runs):
+                raise UserError(f"--only {name}: no such member or run. The first is {self.runs[0].label}.")
+        return [run for run in self.runs if not self.only or run.member in self.only or run.label in self.only]
+
+    def keep_inputs(self) -> None:
+        """Raise UserError if a file that the suite is made of would be written over."""
+        members, suite = self.suite.members, self.suite
+        written = [self.out / name for name in _RESULTS] + [Run(each.name, 0, self.out).config_file for each in members]
+        own = [(f"the config of member `{member.name}`", member.file) for member in members]
+        keep_inputs(written, [("SUITE", suite.path), ("SUITE's config", suite.config), *own])
+
+    def show(self) -> None:
+        """A line a member on what would run. Refuses what `train` would refuse; writes nothing."""
+        configs, problems = self._check()
+        self._say(check_unchanged(self.out, configs, problems))
+        table = Table("member", "method", "to run", "to go on", "finished", box=box.SIMPLE_HEAD)
+        for member in self.suite.members:
+            own = [run for run in self.chosen if run.member == member.name]
+            finished = sum(run.is_finished for run in own)
+            begun = sum(run.is_begun and not run.is_finished for run in own)
+            counts = (len(own) - begun - finished, begun, finished)
+            table.add_row(member.name, describe_run(configs[member.name].aopsd), *map(str, counts))
+        self.console.print(table)
+        todo = sum(not run.is_finished for run in self.chosen)
+        self.console.print(f"{todo} runs, {self.jobs} at a time, {_threads(self.jobs)} threads each, into {self.out}")
+
+    def train(self) -> list[Failure]:
+        """Write the members' configs, and run what is not finished."""
+        configs, problems = self._check()
+        with preparing(self.out):
+            self._say(check_unchanged(self.out, configs, problems))
+            write_configs(self.suite, self.out)
+            remember(self.out, configs, problems)
+        bases = {name for name, config in configs.items() if config.aopsd.max_num_steps == 0}
+        base_of = {run.seed: run for run in self.runs if run.member in bases}
+        todo = [run for run in self.chosen if not run.is_finished]
+        todo.sort(key=lambda run: run.member not in bases)
+        with watching(len(self.chosen), len(self.chosen) - len(todo), self.console) as watch:
+            return Pool(self.jobs, _threads(self.jobs), lambda run: base_of.get(run.seed)).work(todo, watch)
+
+    def report(self, failures: Sequence[Failure]) -> Path:
+        """Write the table and the figure; returns the page."""
+        from nemo_aopsd.analysis.suite.figure import suite_figure
+        from nemo_aopsd.analysis.suite.results import measure, rows_of
+        from nemo_aopsd.analysis.suite.table import csv_text, markdown
+
+        finished = {
+            member.name: [measure(run) for run in self.runs if run.member == member.name and run.is_finished]
+            for member in self.suite.members
+        }
+        out, reference = self.out, self.suite.reference
+        rows = rows_of(finished, reference)
+        words = ["aopsd", "compare", str(self.suite.path), "--seeds", str(self.seeds), "--out", str(out)]
+        if rows:
+            atomic_write(out / "results.svg", suite_figure(rows, reference))
+            atomic_write(out / "results.csv", csv_text(rows, reference))
+        page = out / "results.md"
+        atomic_write(page, markdown(self.suite.path.stem, shlex.join(words), rows, reference, failures))
+        return page
+
+    def _check(self) -> tuple[dict[str, Config], dict[str, str]]:
+        """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
+        with tempfile.TemporaryDirectory() as scratch:  # what is refused must not be left behind
+            write_configs(self.suite, Path(scratch))
+            configs = load_configs(self.suite, Path(scratch))
+        check_alike(configs)
+        files: dict[str, list[Problem]] = {}
+        for name, config in configs.items():
+            try:
+                self.check_engine(config)
+                problems, held_out = check_inputs(config)
+            except UserError as error:
+                raise UserError(f"{self.suite.path}: member `{name}`: {error}") from error
+            files[config.data["train"]["data_path"]] = problems
+            files[str(config.aopsd.evaluation.data_path)] = held_out or []  # which `check_alike` has asked for
+        return configs, {file: fingerprint(rows) for file, rows in files.items()}
+
+    def _say(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _threads(jobs: int) -> int:
+    """Of one process: what the user has set, or an even share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, cores // jobs)

@@ -1,0 +1,162 @@
+"""`aopsd dag ...`: build, check and show the reasoning graphs of a problems file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nemo_aopsd.cli.options import (
+    BaseUrl,
+    Concurrency,
+    KeyVariable,
+    Model,
+    ProblemId,
+    ProblemsFile,
+    finite,
+    interruptible,
+    say,
+)
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import keep_inputs, write_jsonl
+
+if TYPE_CHECKING:
+    from nemo_aopsd.data.check import Line
+
+app = typer.Typer(name="dag", help="Build, check and show the reasoning DAGs of a problems file.", no_args_is_help=True)
+
+
+@app.command(
+    epilog="Example: aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 "
+    "--model Qwen/Qwen3-32B"
+)
+def build(
+    problems: Annotated[Path, typer.Argument(metavar="PROBLEMS", help="Problems with verified solutions, JSONL.")],
+    out: Annotated[Path, typer.Option(metavar="DAGS.jsonl", help="Accepted rows; journal and rejects go beside it.")],
+    base_url: BaseUrl,
+    model: Model,
+    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="Another model that reviews.")] = None,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    concurrency: Concurrency = 32,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one answer.")] = 8192,
+    max_total_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cap on prompt and answer tokens of the whole journal.")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="T", callback=finite, help="Sampling temperature; the server's own if left out."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", callback=finite, help="Without a byte from the server.")
+    ] = 600.0,
+    max_retries: Annotated[int, typer.Option(min=0, metavar="N", help="Of one request, with growing pauses.")] = 6,
+) -> None:
+    """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again.
+
+    Exit code 1 if every problem was rejected.
+    """
+    from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
+    from nemo_aopsd.graphs.pipeline.pipeline import Settings
+    from nemo_aopsd.graphs.pipeline.pipeline import build as build_all
+    from nemo_aopsd.graphs.pipeline.progress import watching
+    from nemo_aopsd.graphs.pipeline.results import beside, files_of, summary_lines
+
+    keep_inputs(files_of(out), [("PROBLEMS", problems)])
+    settings = Settings(
+        model=model,
+        judge_model=judge_model,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        concurrency=concurrency,
+        timeout=timeout,
+        max_retries=max_retries,
+        max_total_tokens=max_total_tokens,
+    )
+    endpoint = parse_endpoint(base_url, read_key(api_key_env))
+    kept = "What is finished is in the journal; start the same command to go on."
+    with interruptible(kept), watching() as watch:
+        summary = build_all(problems, out, endpoint, settings, watch)
+    say(summary_lines(summary))
+    typer.echo(f"{out}; rejects with reasons in {beside(out, 'rejects.jsonl')}")
+    if summary["rejected"] == summary["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: aopsd dag check problems.jsonl")
+def check(file: ProblemsFile) -> None:
+    """List every fault of every graph; exit code 2 if one of them is an error."""
+    from nemo_aopsd.data.check import check_file, fault_lines
+
+    rows = wrong = errors = warnings = 0
+    for row in check_file(file):
+        rows += 1
+        wrong += row.has_errors
+        errors += sum(fault.is_error for fault in row.faults)
+        warnings += sum(not fault.is_error for fault in row.faults)
+        say(fault_lines(row))
+    typer.echo(f"{rows} rows: {rows - wrong} usable, {wrong} not; {errors} errors, {warnings} warnings")
+    if errors:
+        raise typer.Exit(2)
+
+
+@app.command(epilog="Example: aopsd dag show problems.jsonl --problem p1 --out p1.svg")
+def show(
+    file: ProblemsFile,
+    problem: ProblemId,
+    out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes; .png and .pdf work too.")],
+) -> None:
+    """Draw the graph of one problem, also one with faults; other rows may be bad."""
+    from nemo_aopsd.data.check import fault_lines, find_row
+
+    keep_inputs([out], [("FILE", file)])
+    row, raw, broken = find_row(file, problem)
+    if raw is None:
+        raise UserError(f"{row.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
+    from nemo_aopsd.graphs.faulty import drawable
+    from nemo_aopsd.graphs.picture import draw
+
+    draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem, faults=row.faults)
+    for line in fault_lines(row):
+        typer.echo(line, err=True)
+    _warn_of_unread(file, broken)
+    typer.echo(out)
+
+
+@app.command(epilog="Example: aopsd dag stats dags.jsonl --out stats.jsonl")
+def stats(
+    file: ProblemsFile,
+    out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
+) -> None:
+    """Nodes, depth, width, fan-in and fan-out, transitive edges and answer leaks of the graphs of FILE."""
+    from nemo_aopsd.data.stats import measure_file, table
+
+    keep_inputs([out], [("FILE", file)])
+    rows, broken = measure_file(file)
+    say(table(rows))
+    _warn_of_unread(file, broken)
+    if out:
+        write_jsonl(out, rows)
+        typer.echo(out)
+
+
+@app.command(epilog="Example: aopsd dag browse dags.jsonl --out dags.html")
+def browse(
+    file: ProblemsFile, out: Annotated[Path, typer.Option(metavar="PAGE.html", help="One self-contained page.")]
+) -> None:
+    """Write a page to search and read the graphs of FILE; it needs no network and no server."""
+    from nemo_aopsd.graphs.browser import write_browser
+
+    keep_inputs([out], [("FILE", file)])
+    count, broken = write_browser(file, out)
+    _warn_of_unread(file, broken)
+    typer.echo(f"{out}: {count} graphs")
+
+
+def _warn_of_unread(file: Path, broken: Sequence[Line]) -> None:
+    """One line on stderr, if there are any."""
+    from nemo_aopsd.data.check import unread_note
+
+    if broken:
+        typer.echo(f"warning {unread_note(file, list(broken))}", err=True)

@@ -1,0 +1,75 @@
+"""What several commands share: options and arguments, the config that they name, and Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.methods import find_method, find_recipe
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, or `demo`, which is shipped.")]
+ConfigIfAny = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="YAML file, or `demo`.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings over the file; +KEY=VALUE adds a key.")
+]
+MethodName = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="A method over the file; `aopsd methods` lists them.")
+]
+OfCheckpoint = Annotated[
+    Path | None, typer.Option("--config", metavar="YAML", help="Config of a checkpoint outside its run.")
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")]
+ProblemsFile = Annotated[Path, typer.Argument(metavar="FILE", help="Problems, one JSON object a line.")]
+ProblemId = Annotated[str, typer.Option("--problem", metavar="ID", help="`id` of a problem of the file.")]
+BaseUrl = Annotated[str, typer.Option(metavar="URL", help="OpenAI-compatible server, http://localhost:8000/v1 say.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the model at the server.")]
+KeyVariable = Annotated[
+    str,
+    typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the key, if one is needed."),
+]
+Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Requests at a time.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
+
+
+def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
+    """The config file or shipped config, the named method over it, and the overrides over both. Raises UserError."""
+    return load_config(find_recipe(config), overrides or [], find_method(method) if method else None)
+
+
+def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: str | None) -> Config | None:
+    """As `load_chosen`, where the file may be left out. Raises UserError also for a method without a file."""
+    if method and not config:
+        raise UserError("--method: goes over a CONFIG, but none is given. Leave it out, or name the file.")
+    return load_chosen(config, overrides, method) if config else None
+
+
+def finite(option: typer.CallbackParam, given: float | list[float] | None) -> float | list[float] | None:
+    """Callback of an option, repeatable or not: typer takes nan and inf where there is no bound. Raises UserError."""
+    for value in given if isinstance(given, list | tuple) else [given]:
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"{option.opts[0]} {value}: expected a finite number. Choose another.")
+    return given
+
+
+def say(lines: Iterable[object]) -> None:
+    """Print one line after the other."""
+    for line in lines:
+        typer.echo(line)
+
+
+@contextmanager
+def interruptible(remedy: str) -> Iterator[None]:
+    """On Ctrl-C, say how to go on and exit with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted. {remedy}", err=True)
+        raise typer.Exit(130) from None

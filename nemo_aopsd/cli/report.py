@@ -1,0 +1,28 @@
+"""`aopsd report`: the page of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd.cli.options import RunPath
+from nemo_aopsd.run import folder as run_folder
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: aopsd report runs/aopsd --with runs/opsd --with evaluations/aime24_base_x8")
+def report(
+    run: RunPath,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="FOLDER", help="Also in the tables: a run, or an evaluation of a model."),
+    ] = None,
+) -> None:
+    """Write RUN/report.html from the files of a run, finished or not."""
+    run_folder.load_run_config(run)
+    from nemo_aopsd.analysis.report import write_report
+
+    typer.echo(write_report(run, others or []))

@@ -1,0 +1,155 @@
+"""`aopsd demo`, `aopsd train` and `aopsd preview`. Whatever loads torch is imported inside the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_aopsd import engines
+from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, interruptible, load_chosen
+from nemo_aopsd.config.load import load_config, to_yaml
+from nemo_aopsd.config.methods import FOLDER
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.errors import UserError, nearest
+from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder_kinds import keep_apart
+from nemo_aopsd.run.preflight import check_inputs, summarize
+
+DEMO_CONFIG = FOLDER / "demo.yaml"
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: aopsd demo --out runs/demo aopsd.seed=1")
+def demo(
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder; a run in it is replaced.")] = Path("runs/demo"),
+) -> None:
+    """The whole algorithm on a tiny built-in model and its problems, in minutes; exit code 1 if it shows no gain."""
+    config = load_config(DEMO_CONFIG, [run_folder.path_override("logger.log_dir", out), *(overrides or [])])
+    if config.aopsd.evaluation.data_path is None:
+        raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
+    run = _run(config)
+    _keep_inputs(config, run)
+    # So small a model gains nothing from more threads, and on a busy machine they wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with run_folder.lock(run):
+        run_folder.remove_run(run)
+        run_folder.check_free(run, _checkpoints(config))
+        typed = shlex.join(["aopsd", "demo", "--out", str(out), *(overrides or [])])
+        again = shlex.join(["aopsd", "train", "demo", *(overrides or [])])
+        _train(config, *_check(config), resume=False, typed=typed, again=again)
+    _say_what_it_showed(run)
+
+
+@app.command(epilog="Example: aopsd train demo logger.log_dir=runs/mine aopsd.seed=1")
+def train(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    method: MethodName = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
+) -> None:
+    """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
+    overrides = overrides or []
+    place = [run_folder.path_override("logger.log_dir", resume)] if resume else []
+    settings = load_chosen(config, [*overrides, *place], method)
+    run = _run(settings)
+    if resume:
+        run_folder.check_resumable(resume, settings)
+    else:
+        keep_apart(run, "a run of `aopsd train`")
+        run_folder.check_free(run, _checkpoints(settings))
+    problems, held_out = _check(settings)
+    if check:
+        typer.echo(summarize(settings, problems, held_out))
+        return
+    with run_folder.lock(run):
+        chosen = ["--method", method] if method else []
+        command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
+        _train(settings, problems, held_out, resume=resume is not None, typed=command, again=command)
+    typer.echo(f"done. Next: aopsd report {shlex.quote(str(run))}")
+
+
+@app.command(epilog="Example: aopsd preview demo --problem train-365-level4")
+def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
+    """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
+    settings = load_chosen(config, overrides, method)
+    problems, _ = _check(settings)
+    by_id = {each.id: each for each in problems}
+    if problem not in by_id:
+        hint = nearest(problem, list(by_id)) or f" The first one is `{problems[0].id}`."
+        file = settings.data["train"]["data_path"]
+        raise UserError(f"{file}: no problem with id {problem!r} among its {len(problems)}.{hint}")
+    from rich.console import Console
+
+    from nemo_aopsd.run.preview import show
+
+    show(by_id[problem], problems, engines.pick(settings).build(settings), settings, Console())
+
+
+def _keep_inputs(config: Config, run: Path) -> None:
+    """Nothing that the demo reads may lie in the folder whose run it replaces."""
+    from nemo_aopsd.files import keep_inputs
+
+    read = {
+        "policy.model_name": config.policy["model_name"],
+        "data.train.data_path": config.data["train"]["data_path"],
+        "aopsd.evaluation.data_path": config.aopsd.evaluation.data_path,
+    }
+    keep_inputs([run], [(key, Path(path)) for key, path in read.items() if path])
+
+
+def _say_what_it_showed(run: Path) -> None:
+    """Write the report, and end with exit code 1 unless pass@1 has risen beyond chance."""
+    from nemo_aopsd.analysis.report import write_report
+    from nemo_aopsd.evaluation.epochs import paired_interval
+
+    page = write_report(run)
+    files = list(layout.evaluation_files(run).values())
+    before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (files[0], files[-1]))
+    low, _ = paired_interval(before, after)
+    rates = f"pass@1 {before['pass_at_k']['1']:.3f} -> {after['pass_at_k']['1']:.3f} (n={after['num_problems']})"
+    typer.echo(f"demo {'ok' if low > 0 else 'ran, no gain shown'}: {rates}, report {page}")
+    if low <= 0:
+        raise typer.Exit(1)
+
+
+def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
+    engines.pick(config).check(config)
+    return check_inputs(config)
+
+
+def _train(
+    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, typed: str, again: str
+) -> None:
+    """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
+    from nemo_aopsd.files import atomic_write
+    from nemo_aopsd.models.readable import check_readable
+    from nemo_aopsd.run.row_lengths import check_lengths
+    from nemo_aopsd.run.trainer import train as train_problems
+
+    engine = engines.pick(config).build(config)
+    warnings = check_lengths(config, problems, held_out, engine.tokenizer)
+    for warning in (*warnings, *check_readable(problems, engine.tokenizer, config.policy["model_name"])):
+        typer.echo(f"warning: {warning}", err=True)
+    run = _run(config)
+    comment = typed.replace("\n", "\\n")
+    atomic_write(run / layout.CONFIG, f"# {comment}\n{to_yaml(config)}")
+    with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):
+        train_problems(config, problems, held_out, engine, run, resume=resume)
+
+
+def _run(config: Config) -> Path:
+    return Path(config.logger["log_dir"])
+
+
+def _checkpoints(config: Config) -> Path:
+    return Path(config.checkpointing["checkpoint_dir"])
