@@ -1,4 +1,4 @@
-"""`python -m examples.wordproblems`: problems with exact reasoning DAGs, and demonstrations to warm a small model up."""
+"""`python -m examples.wordproblems`: problems with exact reasoning DAGs, and demonstrations for a warm start."""
 
 from __future__ import annotations
 
