@@ -105,7 +105,7 @@ def check(file: ProblemsFile) -> None:
 def show(
     file: ProblemsFile,
     problem: ProblemId,
-    out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes; .png and .pdf work too.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes.")],
 ) -> None:
     """Draw the graph of one problem, also one with faults; other rows may be bad."""
     from nemo_aopsd.data.check import fault_lines, find_row
@@ -117,7 +117,7 @@ def show(
     from nemo_aopsd.graphs.faulty import drawable
     from nemo_aopsd.graphs.picture import draw
 
-    draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem, faults=row.faults)
+    draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem)
     for line in fault_lines(row):
         typer.echo(line, err=True)
     _warn_of_unread(file, broken)

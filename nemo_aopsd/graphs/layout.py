@@ -31,9 +31,9 @@ class Slot:
 def lay_out(graph: nx.DiGraph, sizes: Mapping[str, tuple[float, float]]) -> tuple[dict[Key, Slot], list[list[Key]]]:
     """Slots of all nodes and passing edges, and each edge as the chain of slots that it runs through."""
     layer = longest_path_layers(graph)
-    rows: list[list[Key]] = [
-        [node for node in graph if layer[node] == depth] for depth in range(max(layer.values()) + 1)
-    ]
+    rows: list[list[Key]] = [[] for _ in range(max(layer.values()) + 1)]
+    for node in graph:
+        rows[layer[node]].append(node)
     chains: list[list[Key]] = []
     for u, v in graph.edges:
         passing = [(u, v, depth) for depth in range(layer[u] + 1, layer[v])]

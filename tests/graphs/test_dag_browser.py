@@ -26,6 +26,7 @@ ROWS = [
     row("cycle", ["one", "two"], "12", "21"),
     row(EVIL, [EVIL, r"\frac{1}{2} apple"], "12", answer=EVIL, plan=[EVIL]),
     {"id": "bare", "problem": "no graph", "answer": "7"},
+    row("many", [f"fact {number}" for number in range(301)], ["1", "2"]),  # too many for a drawing
 ]
 
 
@@ -33,29 +34,23 @@ ROWS = [
 def page(tmp_path):
     source = tmp_path / "dags.jsonl"
     source.write_text("".join(json.dumps(record) + "\n" for record in ROWS), encoding="utf-8")
-    assert write_browser(source, tmp_path / "page.html") == (3, [])
+    assert write_browser(source, tmp_path / "page.html") == (4, [])
     return tmp_path / "page.html"
 
 
 def embedded(page):
-    return json.loads(re.search(r'type="application/json">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    return json.loads(re.findall(r'type="application/json">(.*?)</script>', page.read_text(encoding="utf-8"))[0])
 
 
 def test_page_holds_all_and_refers_to_nothing_outside(page):
     text = page.read_text(encoding="utf-8")
     assert text.count("<script") == 2 and "hacked'</script>" not in text
     assert not re.search(r'(?:src|href)\s*=\s*"(?!data:)', text)
-    diamond, cycle, evil = embedded(page)
-    assert diamond["layers"] == [["1"], ["2", "3"], ["4"]] and diamond["plan"] == ["walk"]
-    assert "layers" not in cycle and cycle["faults"] == ["cycle: 1 -> 2 -> 1"]
-    assert evil["id"] == evil["answer"] == EVIL
-
-
-def test_root_stands_just_above_what_needs_it(tmp_path):
-    source = tmp_path / "d.jsonl"
-    source.write_text(json.dumps(row("p", ["a", "b", "c", "late root"], "12", "23", "43")))
-    write_browser(source, tmp_path / "page.html")
-    assert embedded(tmp_path / "page.html")[0]["layers"] == [["1"], ["2", "4"], ["3"]]
+    diamond, cycle, evil, many = embedded(page)
+    assert diamond["drawing"].count('class="node') == 4 and diamond["plan"] == ["walk"]
+    assert cycle["faults"] == ["cycle: 1 -> 2 -> 1"] and cycle["edges"] == [["1", "2"], ["2", "1"]]
+    assert evil["id"] == evil["answer"] == EVIL and "<script" not in evil["drawing"]
+    assert "drawing" not in many and len(many["nodes"]) == 301
 
 
 def test_rows_that_cannot_be_read_are_counted_and_stop_nothing(tmp_path):
@@ -67,7 +62,7 @@ def test_rows_that_cannot_be_read_are_counted_and_stop_nothing(tmp_path):
     assert "2 of the file's rows cannot be read" in (tmp_path / "page.html").read_text(encoding="utf-8")
     odd, leak = embedded(tmp_path / "page.html")
     assert (odd["plan"], odd["subproblems"]) == (["walk"], ["7"])
-    assert leak["faults"] == ["states_answer: node '2': x = 0.5"] and leak["layers"] == [["1"], ["2"]]
+    assert leak["faults"] == ["states_answer: node '2': x = 0.5"] and leak["drawing"]
     source.write_text("{\n")
     with pytest.raises(UserError, match=r"no row has a `dag`.* 1 row cannot be read: .*d\.jsonl:1: broken JSON"):
         write_browser(source, tmp_path / "page.html")
@@ -85,7 +80,7 @@ def test_rows_that_training_refuses_are_marked(tmp_path):
         "missing_id",
         "bad_answer",
     ]
-    assert all(entry["layers"] for entry in shown) and shown[2]["id"] == f"{source}:3"
+    assert all(entry["drawing"] for entry in shown) and shown[2]["id"] == f"{source}:3"
 
 
 def test_file_without_graphs_is_refused(tmp_path):
@@ -101,11 +96,12 @@ def in_browser(page, script):
     run = f"<script>document.documentElement.append(Object.assign(document.createElement('pre'), {{id: 'result', \
 textContent: JSON.stringify((() => {{ {script} }})())}}));</script>"
     probe.write_text(page.read_text(encoding="utf-8").replace("</body>", run + "</body>"), encoding="utf-8")
+    assert CHROMIUM
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
     command += [f"--user-data-dir={page.parent / 'profile'}", "--window-size=1200,800", probe.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+    return json.loads(html.unescape(re.findall(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)[0]))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open the page with")
@@ -113,48 +109,56 @@ def test_page_in_a_browser(page):
     """Search, keyboard, marks, states of checkpoints and escaping, in one opening of the page."""
     script = """
         const press = key => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
-        const states = () => [...document.querySelectorAll(".node")].map(node => node.className);
+        const boxes = () => [...document.querySelectorAll(".node")];
+        const word = box => box.querySelector(".state").textContent;
+        const states = () => boxes().map(box => `${box.getAttribute("class")}: ${word(box)}`);
+        const choose = index => boxes()[index].dispatchEvent(new MouseEvent("click", {bubbles: true}));
         const found = {count: count.textContent, first: document.querySelector("h2").textContent, states: [states()]};
-        document.getElementById("node-3").click(); found.states.push(states());
-        document.getElementById("node-4").click(); found.states.push(states());
-        document.getElementById("node-2").click(); found.states.push(states());
-        found.focus = document.activeElement.id;
-        found.edges = document.querySelectorAll(".graph > svg > path").length;
-        document.activeElement.blur();
+        choose(2); found.states.push(states());
+        choose(3); found.states.push(states());
+        choose(1); found.states.push(states());
+        boxes()[1].dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true}));
+        found.states.push(states());
+        found.edges = document.querySelectorAll("path.edge").length;
         press("ArrowDown"); found.second = document.querySelector("h2").textContent;
-        found.requires = [...document.querySelectorAll("main li small")].map(item => item.textContent.trim());
+        choose(0); found.cycle = states();
         found.faults = [...document.querySelectorAll(".faults li")].map(item => item.textContent);
         press("/"); found.searching = document.activeElement === search;
         search.value = "APPLE frac"; search.dispatchEvent(new Event("input"));
         found.hits = count.textContent; found.third = document.querySelector("h2").textContent;
-        found.marks = [...document.querySelectorAll("main mark")].map(mark => mark.textContent);
+        found.hit = boxes().map(box => box.classList.contains("hit"));
         found.images = document.images.length; found.title = document.title;
         press("Escape"); found.all = count.textContent;
+        for (const _ of "12") press("ArrowDown");
+        found.listed = document.querySelectorAll("main li").length;
+        found.requires = [...document.querySelectorAll("main li small")].map(item => item.textContent.trim());
         search.value = "nothing like it"; search.dispatchEvent(new Event("input"));
         found.none = detail.textContent;
         return found;
     """
     assert in_browser(page, script) == {
-        "count": "3 graphs",
+        "count": "4 graphs",
         "first": "diamond",
         "states": [
-            ["node next", "node later", "node later", "node later"],
-            ["node reached", "node next", "node reached", "node later"],
-            ["node reached", "node reached", "node reached", "node reached"],
-            ["node reached", "node next", "node reached", "node later"],
+            ["node next: next", "node later: later", "node later: later", "node later: later"],
+            ["node reached: reached", "node next: next", "node reached: reached", "node later: later"],
+            ["node reached: reached"] * 4,
+            ["node reached: reached", "node next: next", "node reached: reached", "node later: later"],
+            ["node reached: reached", "node reached: reached", "node reached: reached", "node next: next"],
         ],
-        "focus": "node-2",
         "edges": 4,
         "second": "cycle",
-        "requires": ["requires 2", "requires 1"],
+        "cycle": ["node reached: reached"] * 2,
         "faults": ["cycle: 1 -> 2 -> 1"],
         "searching": True,
-        "hits": "1 of 3 graphs",
+        "hits": "1 of 4 graphs",
         "third": EVIL,
-        "marks": ["frac", "apple"],
+        "hit": [False, True],
         "images": 0,
         "title": "dags.jsonl: reasoning DAGs",
-        "all": "3 graphs",
+        "all": "4 graphs",
+        "listed": 301,
+        "requires": ["requires 1"],
         "none": "No graph matches.",
     }
 
@@ -164,5 +168,9 @@ def test_wheel_ships_what_is_no_code():
     root = REPO
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["nemo_aopsd"]
     shipped = {path for pattern in declared for path in (root / "nemo_aopsd").glob(pattern)}
-    needed = [root / "nemo_aopsd/graphs/browser/page.html", *(root / "nemo_aopsd/graphs/pipeline/prompts").iterdir()]
-    assert len(needed) == 7 and set(needed) <= shipped
+    needed = [
+        *(root / "nemo_aopsd/graphs").rglob("*.html"),
+        *(root / "nemo_aopsd/graphs").rglob("*.svg"),
+        *(root / "nemo_aopsd/graphs/pipeline/prompts").iterdir(),
+    ]
+    assert len(needed) == 8 and set(needed) <= shipped

@@ -1,8 +1,8 @@
 """A page to search and read the graphs of a file: one HTML file, no network, nothing executed but its own script.
 
-All text of the data is placed by the page's script as text and never as markup, so a statement cannot do anything.
-Graphs with faults are shown too, as lists, with their faults; lines that cannot be read are counted. Solutions are
-left out, for they can be long.
+All text of the data is placed by the page's script as text and never as markup, so a statement cannot do anything;
+the drawings are our own, with all text escaped. Graphs with faults are shown with their faults; lines that cannot be
+read are counted. Solutions are left out, for they can be long.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 from jinja2 import Environment
 from markupsafe import Markup
 
 from nemo_aopsd.data.check import CheckedRow, Line, rows_with_graphs
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.graphs.layout import longest_path_layers
+from nemo_aopsd.graphs.faulty import CANNOT_BE_DRAWN, drawable
+from nemo_aopsd.graphs.picture import draw_svg, is_readable
 
-_NO_LAYERS = {"empty_graph", "empty_id", "duplicate_id", "empty_statement", "dangling_edge", "self_loop", "cycle"}
 _TEMPLATE = Path(__file__).parent / "page.html"
 
 
@@ -34,7 +33,7 @@ def write_browser(problems: Path, page: Path) -> tuple[int, list[Line]]:
 
 
 def _entry(record: dict[str, Any], row: CheckedRow) -> dict[str, Any]:
-    """What the page needs of a row; `layers` (lists of node ids) is absent if the graph cannot be layered."""
+    """What the page needs of a row. `drawing` is absent if there is nothing to draw, or too much; then it is a list."""
     entry = {
         "id": row.problem_id or row.where,
         "usable": not row.has_errors,
@@ -44,29 +43,17 @@ def _entry(record: dict[str, Any], row: CheckedRow) -> dict[str, Any]:
         "subproblems": _steps(record.get("subproblems")),
         "faults": [f"{fault.kind}: {fault.detail}" for fault in row.faults],
     }
-    kinds = {fault.kind for fault in row.faults if fault.is_error}
-    if "malformed" in kinds:
+    if any(fault.kind in CANNOT_BE_DRAWN for fault in row.faults):
         return entry | {"nodes": [], "edges": []}
-    nodes = [{"id": node["id"], "statement": node["statement"]} for node in record["dag"]["nodes"]]
-    edges = list(dict.fromkeys((edge[0], edge[1]) for edge in record["dag"]["edges"]))
-    entry |= {"nodes": nodes, "edges": edges}
-    if not kinds & _NO_LAYERS:
-        entry["layers"] = _layers(nodes, edges)
-    return entry
+    graph = drawable(record["dag"], row.where)
+    nodes = [{"id": node, "statement": statement} for node, statement in graph.nodes(data="statement")]
+    drawing = {"drawing": draw_svg(graph)} if is_readable(graph) else {}
+    return entry | {"nodes": nodes, "edges": list(graph.edges)} | drawing
 
 
 def _steps(value: Any) -> list[str]:
     """A list's entries as texts; anything else, which training would refuse, as one entry."""
     return [str(step) for step in (value if isinstance(value, list) else [value] if value else [])]
-
-
-def _layers(nodes: list[dict[str, str]], edges: list[tuple[str, str]]) -> list[list[str]]:
-    """The layers that a drawing has, in the file's order."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from(node["id"] for node in nodes)
-    graph.add_edges_from(edges)
-    layer = longest_path_layers(graph)
-    return [[node for node in graph if layer[node] == depth] for depth in range(max(layer.values()) + 1)]
 
 
 def _embed(value: Any) -> Markup:
