@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, interruptible, say
+from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, interruptible
 from nemo_aopsd.errors import UserError
 
 app = typer.Typer(
@@ -33,8 +32,7 @@ def sample(
     """Draw probe events of RUN into RUN/audit/events.jsonl, which says nothing of their NLL, gap or weight."""
     from nemo_aopsd.analysis.audit import sampling
 
-    record = sampling.sample(run, count=count, seed=seed, by_bin=by_bin, edges=_numbers(edges))
-    say(sampling.summary_lines(record))
+    typer.echo(sampling.summary(sampling.sample(run, count=count, seed=seed, by_bin=by_bin, edges=_numbers(edges))))
     typer.echo(run / "audit" / "events.jsonl")
 
 
@@ -42,20 +40,21 @@ def sample(
 def label(
     run: RunPath,
     name: Annotated[str, typer.Option(metavar="NAME", help="Who labels; a second labeller takes another name.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free one.")] = 0,
 ) -> None:
-    """Serve a page on this machine to label by hand: keys 1, 2, 3, u for undo. Stop it with Ctrl-C, go on any time."""
-    from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, load_events
-    from nemo_aopsd.analysis.audit.web import LabelServer
+    """Label by hand in the terminal: 1, 2 or 3 and Enter, u for undo, q to stop; the same command goes on any time."""
+    from rich.console import Console
+
+    from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path
+    from nemo_aopsd.analysis.audit.sampling import load_events
+    from nemo_aopsd.analysis.audit.terminal import label_events
 
     path, events = labels_path(run, name), load_events(run)
-    with LabelBook(path, {"kind": "hand"}) as book, LabelServer(events, book, name, port) as server:
-        typer.echo(f"open {server.url} in a browser of this machine; Ctrl-C ends")
-        sys.stdout.flush()
+    with LabelBook(path, {"kind": "hand"}) as book:
         try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            typer.echo(f"\n{server.state()['done']} of {len(events)} labelled in {path}")
+            label_events(events, book, Console(), lambda: input("1, 2, 3, u, q > "))
+        except (KeyboardInterrupt, EOFError):
+            typer.echo()
+        typer.echo(f"{len(book.labels)} of {len(events)} labelled in {path}")
 
 
 @app.command(epilog="Example: aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B")
@@ -82,9 +81,9 @@ def judge(
 @app.command(epilog="Example: aopsd audit report runs/mine")
 def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
-    from nemo_aopsd.analysis.audit.report import summary_lines, write_report
+    from nemo_aopsd.analysis.audit.report import write_report
 
-    say(summary_lines(write_report(run)))
+    typer.echo(write_report(run))
     typer.echo(run / "audit" / "report.md")
 
 

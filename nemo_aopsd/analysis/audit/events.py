@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem, load_problems
@@ -20,9 +20,34 @@ from nemo_aopsd.run.reader import parse
 from nemo_aopsd.run.record_types import Rollout
 
 SHOWN_CHARACTERS = 4000  # of the response before the event; what is left out is counted
-SEEN_FIELDS = ("id", "problem_id", "problem", "teacher_read", "before", "before_omitted", "token", "anchor", "suffix")
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a labeller may see; `before_omitted` characters of the student's text stand in front of `before`."""
+
+    id: str
+    problem_id: str
+    problem: str
+    teacher_read: str
+    before: str
+    before_omitted: int
+    token: str  # the student's next one
+    anchor: str
+    suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What only the report may see of an event."""
+
+    id: str
+    step: int
+    row: int  # of the step's file
+    position: int
+    nll: float
+    gap: float
+    weight: float
 
 
 class Place(NamedTuple):
@@ -65,8 +90,8 @@ def find_events(run: Path) -> Population:
     return Population(places, num_empty)
 
 
-def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place, Record, Record]]:
-    """`(place, seen, key)` of each place, by file: what a labeller sees, and what only the report may see.
+def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place, Event, Key]]:
+    """The event and the key of each place, by file.
 
     Raises UserError if the training problems are not there any more or a rollout lacks a field.
     """
@@ -84,12 +109,13 @@ def _rollouts(file: Path) -> Iterator[Rollout]:
     return (parse(Rollout, line, where) for where, line in read_lines(file))
 
 
-def _event(place: Place, rollout: Rollout, problem: Problem, teacher_read: str) -> tuple[Record, Record]:
+def _event(place: Place, rollout: Rollout, problem: Problem, teacher_read: str) -> tuple[Event, Key]:
     probe, pieces = rollout.probes[place.probe], rollout.pieces
-    needed = {"pieces": pieces, "anchor_text": probe.anchor_text, "suffix_text": probe.suffix_text}
-    missing = [name for name, value in needed.items() if value is None]
-    if pieces is None or missing:
-        raise UserError(f"{rollout.where}: no `{missing[0]}`, which the audit needs. Restore the file, or train again.")
+    if pieces is None or probe.anchor_text is None or probe.suffix_text is None:
+        raise UserError(
+            f"{rollout.where}: no `pieces`, `anchor_text` or `suffix_text`, which the audit needs. Restore the "
+            "file, or train again."
+        )
     before = "".join(pieces[: probe.position])
     seen = {
         "problem_id": problem.id,
@@ -104,8 +130,8 @@ def _event(place: Place, rollout: Rollout, problem: Problem, teacher_read: str) 
     # The place tells equal texts apart; the content ties a label to what was read.
     content = [place.file.name, place.row, place.probe, *seen.values()]
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-    numbers = {"position": probe.position, "nll": probe.nll, "gap": probe.gap, "weight": probe.weight}
-    return {"id": identity, **seen}, {"id": identity, "step": rollout.step, "row": place.row, **numbers}
+    key = Key(identity, rollout.step, place.row, probe.position, place.nll, probe.gap, probe.weight)
+    return Event(identity, **seen), key
 
 
 def _teacher_reader(config: Config) -> Callable[[Rollout], tuple[Problem, str]]:

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from nemo_aopsd.analysis.audit.labels import LABELS, LabelBook, labels_path, load_events
+from nemo_aopsd.analysis.audit.events import Event
+from nemo_aopsd.analysis.audit.labels import LABELS, LabelBook, labels_path
+from nemo_aopsd.analysis.audit.sampling import load_events
 from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Request
@@ -26,8 +27,6 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _TEMPERATURES = (0.0, 1.0)  # greedy, then once more by sampling if the answer names no label
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +56,22 @@ def judge(
     path, events = labels_path(run, name), load_events(run)
     with LabelBook(path, origin) as book:
         before = len(book.labels)
-        todo = [event for event in events if event["id"] not in book.labels]
+        todo = [event for event in events if event.id not in book.labels]
         unread = asyncio.run(_judge_all(todo, book, endpoint, model, concurrency, max_tokens, watch))
         return Judged(len(book.labels) - before, before, unread)
 
 
-def messages(event: Record) -> list[dict[str, str]]:
+def messages(event: Event) -> list[dict[str, str]]:
     """The question about one event."""
-    gaps = {name: event[name] for name in ("problem", "teacher_read", "before", "token")}
     text = fill(
         _PROMPTS,
         "label",
-        **gaps,
-        omitted=str(event["before_omitted"]),
-        continuation=event["anchor"] + event["suffix"],
+        problem=event.problem,
+        teacher_read=event.teacher_read,
+        before=event.before,
+        token=event.token,
+        omitted=str(event.before_omitted),
+        continuation=event.anchor + event.suffix,
         labels="\n".join(f"- {name}: {meaning}" for name, meaning in LABELS.items()),
     )
     return [{"role": "user", "content": text}]
@@ -88,7 +89,7 @@ def read_label(text: str) -> str | None:
 
 
 async def _judge_all(
-    events: list[Record],
+    events: list[Event],
     book: LabelBook,
     endpoint: Endpoint,
     model: str,
@@ -104,9 +105,9 @@ async def _judge_all(
             label, text = await _ask(client, model, event, max_tokens)
             if label is None:
                 unread += 1
-                book.add_unread(event["id"], text=endpoint.redact_answer(text))
+                book.add_unread(event.id, text=endpoint.redact_answer(text))
             else:
-                book.add(event["id"], label, text=endpoint.redact_answer(text))
+                book.add(event.id, label, text=endpoint.redact_answer(text))
             done += 1
             watch(done, len(events))
 
@@ -121,7 +122,7 @@ async def _judge_all(
     return unread
 
 
-async def _ask(client: ChatClient, model: str, event: Record, max_tokens: int) -> tuple[str | None, str]:
+async def _ask(client: ChatClient, model: str, event: Event, max_tokens: int) -> tuple[str | None, str]:
     requests = [Request(model, messages(event), max_tokens, temperature, _SCHEMA) for temperature in _TEMPERATURES]
     return await first_readable(client, requests, read_label)
 

@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.analysis.audit.events import SEEN_FIELDS
-from nemo_aopsd.analysis.audit.sampling import read_drawn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import append_jsonl, read_journal
+from nemo_aopsd.run import layout
 
 LABELS = {
     "useful": "It helps: a correction, a check or a next step that somebody who has only the problem and the text "
@@ -26,20 +25,13 @@ LABELS = {
 Record = dict[str, Any]
 
 
-def load_events(run: Path) -> list[Record]:
-    """What labellers see, in the order of the sample. Raises UserError if nothing is drawn or the file is damaged."""
-    if not (run / "audit" / "sample.json").is_file():
-        raise UserError(f"{run}: no sample to label. Draw one first: aopsd audit sample {run} --count 300 --seed 0")
-    return read_drawn(run / "audit", "events.jsonl", SEEN_FIELDS)
-
-
 def labels_path(run: Path, name: str) -> Path:
     """The file of a labeller. Raises UserError on a name that is no plain file name."""
     if not re.fullmatch(r"[\w@][\w.@-]{0,63}", name):
         raise UserError(
             f"--name {name!r}: expected 1 to 64 letters, digits, or `.`, `-`, `_`, `@`. Choose another name."
         )
-    return run / "audit" / "labels" / f"{name}.jsonl"
+    return run / layout.AUDIT / "labels" / f"{name}.jsonl"
 
 
 def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:

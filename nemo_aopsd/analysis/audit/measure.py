@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_aopsd.analysis.audit.labels import LABELS
-from nemo_aopsd.analysis.audit.sampling import bin_of
+from nemo_aopsd.analysis.audit.sampling import Sample, bin_of
 from nemo_aopsd.stats import wilson_interval
 
 Record = dict[str, Any]
 
 
-def by_bin(labels: Mapping[str, str], nlls: Mapping[str, float], sample: Record) -> Record:
+def by_bin(labels: Mapping[str, str], nlls: Mapping[str, float], sample: Sample) -> Record:
     """Counts, base rates, and for each NLL bin the share of each label with its 95 % Wilson interval and enrichment.
 
     Enrichment is the share in the bin over the base rate, None where either is unknown or the base rate is 0.
     Events of one rollout are not independent, so the intervals are too narrow rather than too wide.
     """
-    counts = [Counter() for _ in sample["population_per_bin"]]
+    counts = [Counter() for _ in sample.population_per_bin]
     for event, label in labels.items():
-        counts[bin_of(nlls[event], sample["edges"])][label] += 1
-    rates = base_rates(counts, sample["population_per_bin"], weighted=sample["by_bin"])
+        counts[bin_of(nlls[event], sample.edges)][label] += 1
+    rates = base_rates(counts, sample.population_per_bin, weighted=sample.by_bin)
     bins = [
         {
             "population": population,
@@ -30,7 +30,7 @@ def by_bin(labels: Mapping[str, str], nlls: Mapping[str, float], sample: Record)
             "labelled": count.total(),
             "labels": {label: _share(count[label], count.total(), rates[label]) for label in LABELS},
         }
-        for count, population, drawn in zip(counts, sample["population_per_bin"], sample["drawn_per_bin"], strict=True)
+        for count, population, drawn in zip(counts, sample.population_per_bin, sample.drawn_per_bin, strict=True)
     ]
     total = Counter(labels.values())
     return {

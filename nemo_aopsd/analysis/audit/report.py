@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.analysis.audit.figure import enrichment_figure
-from nemo_aopsd.analysis.audit.labels import LABELS, load_events, read_labels
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from nemo_aopsd import figures as svg
+from nemo_aopsd.analysis.audit.labels import LABELS, read_labels
 from nemo_aopsd.analysis.audit.measure import agreement, by_bin
-from nemo_aopsd.analysis.audit.sampling import bin_name, read_drawn, read_sample
+from nemo_aopsd.analysis.audit.sampling import Sample, bin_name, load_events, load_keys, read_sample
 from nemo_aopsd.analysis.tables import markdown_table
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
+from nemo_aopsd.run import layout
 
 PAPER_LEAKAGE = "The paper labels 91.35 % of its events with L ≥ 4 as leakage (15,043 events in all)."
 
 Record = dict[str, Any]
 
 
-def write_report(run: Path) -> Record:
-    """Compare labels with NLLs, write the three files and return what `report.json` holds.
+def write_report(run: Path) -> str:
+    """Compare labels with NLLs, write the three files and return what `report.md` says.
 
     Raises UserError without a sample or a label, or where labels belong to another sample.
     """
-    folder = run / "audit"
-    nlls, sample = _read_key(run)
+    folder, sample = run / layout.AUDIT, read_sample(run)
+    nlls = {key.id: key.nll for key in load_keys(run)}
+    if nlls.keys() != {event.id for event in load_events(run)}:
+        raise UserError(f"{folder}: events.jsonl and key.jsonl are not of one sample. Restore both.")
     labels, labellers = {}, {}
     for path in sorted((folder / "labels").glob("*.jsonl")):
         origin, found, unread = read_labels(path)
@@ -39,61 +48,48 @@ def write_report(run: Path) -> Record:
         raise UserError(
             f"{folder / 'labels'}: no label yet. Label by hand with `aopsd audit label`, or `aopsd audit judge`."
         )
+    pairs = combinations(labels, 2)
     record = {
-        "sample": sample,
-        "bins": [bin_name(index, sample["edges"]) for index in range(len(sample["edges"]) + 1)],
+        "sample": asdict(sample),
+        "bins": [bin_name(index, sample.edges) for index in range(len(sample.edges) + 1)],
         "labellers": labellers,
-        "agreement": [
-            {"labellers": [one, other], **agreement(labels[one], labels[other])}
-            for one, other in combinations(labels, 2)
-        ],
+        "agreement": [{"labellers": [a, b], **agreement(labels[a], labels[b])} for a, b in pairs],
     }
-    atomic_write(folder / "enrichment.svg", enrichment_figure(record))
-    atomic_write(folder / "report.md", "\n".join(_markdown(record)) + "\n")
+    page = "\n".join(_markdown(record, sample)) + "\n"
+    atomic_write(folder / "enrichment.svg", _figure(record))
+    atomic_write(folder / "report.md", page)
     atomic_write(folder / "report.json", json.dumps(record, ensure_ascii=False, indent=1) + "\n")
-    return record
+    return page
 
 
-def summary_lines(record: Record) -> Iterator[str]:
-    """What `aopsd audit report` says."""
-    last = record["bins"][-1]
-    for name, found in record["labellers"].items():
-        counts = ", ".join(f"{label} {count}" for label, count in found["counts"].items())
-        yield f"{name}: {found['labelled']} of {_drawn(record)} labelled: {counts}; {found['unread']} answers unread"
-        yield f"  leakage at {last}: {_share(found['bins'][-1]['labels']['leakage'], found['bins'][-1]['labelled'])}"
-    for pair in record["agreement"]:
-        yield _agreement_line(pair)
-
-
-def _markdown(record: Record) -> Iterator[str]:
-    sample = record["sample"]
-    how = "drawn by bin, as evenly as the bins allow" if sample["by_bin"] else "a simple random sample"
+def _markdown(record: Record, sample: Sample) -> Iterator[str]:
+    how = "drawn by bin, as evenly as the bins allow" if sample.by_bin else "a simple random sample"
     yield "# Audit of continuation events"
     yield ""
     yield (
-        f"{_drawn(record)} of {sum(sample['population_per_bin'])} events, {how}, seed {sample['seed']}; "
-        f"{sample['num_empty']} probes with an empty continuation left out; rollouts up to {sample['last_file']}. "
+        f"{sample.num_drawn} of {sum(sample.population_per_bin)} events, {how}, seed {sample.seed}; "
+        f"{sample.num_empty} probes with an empty continuation left out; rollouts up to {sample.last_file}. "
         "Labellers saw neither L nor gap nor weight. Brackets: 95 % Wilson intervals, which take events as "
         "independent; those of one rollout are not, so the truth is wider. × is the share over the base rate. "
         f"{PAPER_LEAKAGE}"
     )
     for name, found in record["labellers"].items():
         yield from ["", f"## {name} ({_origin(found['origin'])})", ""]
-        yield f"{found['labelled']} of {_drawn(record)} events labelled; answers without a label: {found['unread']}."
-        yield from ["", _table(record, found)]
+        yield f"{found['labelled']} of {sample.num_drawn} events labelled; answers without a label: {found['unread']}."
+        yield from ["", _table(record["bins"], found, sample)]
     yield from ["", "## Agreement", ""]
     if not record["agreement"]:
         yield "One labeller only: not known. A second one labels under another `--name`."
     yield from (f"- {_agreement_line(pair)}" for pair in record["agreement"])
 
 
-def _table(record: Record, found: Record) -> str:
+def _table(bins: list[str], found: Record, sample: Sample) -> str:
     rows = [
         [name, row["population"], row["drawn"], row["labelled"]]
         + [_share(row["labels"][label], row["labelled"]) for label in LABELS]
-        for name, row in zip(record["bins"], found["bins"], strict=True)
+        for name, row in zip(bins, found["bins"], strict=True)
     ]
-    whole = [sum(record["sample"]["population_per_bin"]), _drawn(record), found["labelled"]]
+    whole = [sum(sample.population_per_bin), sample.num_drawn, found["labelled"]]
     rates = [_base(found["base_rate"][label], found["counts"][label]) for label in LABELS]
     header = ["L, nats a token", "events in the run", "drawn", "labelled", *LABELS]
     return markdown_table(header, [*rows, ["base rate", *whole, *rates]])
@@ -126,18 +122,6 @@ def _origin(origin: Record) -> str:
     return f"model {origin['model']}" if origin.get("kind") == "model" else "by hand"
 
 
-def _drawn(record: Record) -> int:
-    return sum(record["sample"]["drawn_per_bin"])
-
-
-def _read_key(run: Path) -> tuple[dict[str, float], Record]:
-    events = load_events(run)
-    nlls = {line["id"]: line["nll"] for line in read_drawn(run / "audit", "key.jsonl", ("id", "nll"))}
-    if nlls.keys() != {event["id"] for event in events}:
-        raise UserError(f"{run / 'audit'}: events.jsonl and key.jsonl are not of one sample. Restore both.")
-    return nlls, read_sample(run / "audit")
-
-
 def _check_known(labels: dict[str, str], nlls: dict[str, float], path: Path) -> None:
     unknown = [event for event in labels if event not in nlls]
     if unknown:
@@ -145,3 +129,36 @@ def _check_known(labels: dict[str, str], nlls: dict[str, float], path: Path) -> 
             f"{path}: {len(unknown)} of {len(labels)} labels are of events outside this sample, such as {unknown[0]}. "
             "Move the file to the sample that it belongs to."
         )
+
+
+_COLORS = dict(zip(LABELS, (svg.TEAL, svg.GREY, svg.ORANGE), strict=True))
+_MARKERS = dict(zip(LABELS, "os^", strict=True))
+
+
+def _figure(record: Record) -> str:
+    """The share of each label by NLL bin, a panel a labeller; dashed lines are base rates."""
+    labellers = record["labellers"]
+    with svg.style(), matplotlib.rc_context({"savefig.facecolor": "white"}):
+        figure = Figure(figsize=(7.2, 0.8 + 2.7 * len(labellers)), layout="constrained")
+        all_axes = figure.subplots(len(labellers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        for axes, (name, found) in zip(all_axes, labellers.items(), strict=True):
+            for index, label in enumerate(LABELS):
+                _draw(axes, found, label, 0.08 * (index - 1))
+            sizes = ", ".join(str(row["labelled"]) for row in found["bins"])
+            axes.set_title(f"{name}: {found['labelled']} labels, by bin {sizes}")
+            axes.set(ylim=(-0.02, 1.02), ylabel="share of the bin")
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        all_axes[-1].set_xticks(range(len(record["bins"])), record["bins"])
+        all_axes[-1].set_xlabel("L, nats a token")
+        figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(LABELS))
+        return svg.to_svg(figure)
+
+
+def _draw(axes: Axes, found: Record, label: str, offset: float) -> None:
+    cells = [(place, row["labels"][label]) for place, row in enumerate(found["bins"]) if row["labelled"]]
+    bars = [[abs(cell[end] - cell["share"]) for _, cell in cells] for end in ("low", "high")]
+    look: dict[str, Any] = {"color": _COLORS[label], "marker": _MARKERS[label], "capsize": 3, "elinewidth": 1.1}
+    places, shares = [place + offset for place, _ in cells], [cell["share"] for _, cell in cells]
+    axes.errorbar(places, shares, yerr=bars, label=label, **look)
+    if found["base_rate"][label] is not None:
+        axes.axhline(found["base_rate"][label], color=_COLORS[label], linestyle=(0, (4, 3)), linewidth=1)

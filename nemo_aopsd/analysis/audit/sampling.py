@@ -11,60 +11,93 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from nemo_aopsd.analysis.audit.events import Place, Population, find_events, read_events
+from nemo_aopsd.analysis.audit.events import Event, Key, Place, find_events, read_events
+from nemo_aopsd.analysis.tables import markdown_table
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed, read_json, read_jsonl, write_jsonl
+from nemo_aopsd.files import atomic_write, derive_seed, read_lines, write_jsonl
+from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import load_run_config
+from nemo_aopsd.run.reader import parse
 
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0)  # nats a token, between the bins
-_DRAWN_BY = ("seed", "count", "by_bin", "edges")
-_WRITTEN = (*_DRAWN_BY, "population_per_bin", "drawn_per_bin", "num_empty", "last_file")
 
-Record = dict[str, Any]
+T = TypeVar("T")
 
 
-def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Sequence[float] = EDGES) -> Record:
-    """Draw events into `run/audit/`; returns what `sample.json` says. The same call again changes nothing.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How a sample was drawn, and from what: `sample.json`."""
+
+    seed: int
+    count: int  # asked for
+    by_bin: bool
+    edges: list[float]
+    population_per_bin: list[int]
+    drawn_per_bin: list[int]
+    num_empty: int  # probes without a continuation
+    last_file: str  # of the rollouts
+
+    @property
+    def num_drawn(self) -> int:
+        """Events of all bins."""
+        return sum(self.drawn_per_bin)
+
+
+def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Sequence[float] = EDGES) -> Sample:
+    """Draw events into `run/audit/`. The same call again changes nothing.
 
     Raises UserError if a sample is there that was drawn otherwise, for labels may rest on it.
     """
-    _check_edges(edges)
-    folder, population = run / "audit", find_events(run)
+    if not edges or not all(low < high < math.inf for low, high in pairwise([0.0, *edges])):  # NaN fails, too
+        raise UserError(f"--edges {edges}: expected rising numbers above 0, in nats a token. Give 0.5,1,2,3,4, say.")
+    folder, population = run / layout.AUDIT, find_events(run)
     wanted = {"seed": seed, "count": count, "by_bin": by_bin, "edges": list(edges)}
     if (folder / "sample.json").exists():
         return _same_sample(folder, wanted)
     chosen = draw(population.places, count=count, seed=seed, by_bin=by_bin, edges=edges)
-    seen, key = {}, {}
-    for place, event, numbers in read_events(chosen, load_run_config(run)):
-        seen[place], key[place] = event, numbers
-    record = wanted | _summary(population, chosen, edges)
-    write_jsonl(folder / "events.jsonl", [seen[place] for place in chosen])
-    write_jsonl(folder / "key.jsonl", [key[place] for place in chosen])
-    atomic_write(folder / "sample.json", json.dumps(record, indent=1) + "\n")  # last: the sample is complete
-    return record
+    found = {place: (event, key) for place, event, key in read_events(chosen, load_run_config(run))}
+    drawn = Sample(
+        **wanted,
+        population_per_bin=count_per_bin([place.nll for place in population.places], edges),
+        drawn_per_bin=count_per_bin([place.nll for place in chosen], edges),
+        num_empty=population.num_empty,
+        last_file=max(place.file.name for place in population.places),
+    )
+    write_jsonl(folder / "events.jsonl", [asdict(found[place][0]) for place in chosen])
+    write_jsonl(folder / "key.jsonl", [asdict(found[place][1]) for place in chosen])
+    atomic_write(folder / "sample.json", json.dumps(asdict(drawn), indent=1) + "\n")  # last: the sample is complete
+    return drawn
 
 
-def read_sample(folder: Path) -> Record:
-    """What `sample.json` says. Raises UserError if it is not as it was written."""
-    return read_json(folder / "sample.json", *_WRITTEN, remedy=f"Restore the file, or move {folder} away.")
+def read_sample(run: Path) -> Sample:
+    """The sample of a run. Raises UserError if there is none, or the file is damaged."""
+    file = run / layout.AUDIT / "sample.json"
+    if not file.is_file():
+        raise UserError(f"{run}: no sample to label. Draw one first: aopsd audit sample {run} --count 300 --seed 0")
+    return parse(Sample, file.read_bytes(), str(file))
 
 
-def read_drawn(folder: Path, name: str, fields: Sequence[str]) -> list[Record]:
-    """Every line of a file that `sample` wrote. Raises UserError if one is damaged, lacks a field or is not there."""
-    path, expected = folder / name, sum(read_sample(folder)["drawn_per_bin"])
-    lines = []
-    for where, line in read_jsonl(path):
-        missing = [field for field in fields if field not in line]
-        if missing:
-            raise UserError(f"{where}: no `{missing[0]}` in it. Restore the file, or move {folder} away.")
-        lines.append(line)
+def load_events(run: Path) -> list[Event]:
+    """What labellers see, in the order of the sample. Raises UserError if nothing is drawn or the file is damaged."""
+    return _read_drawn(run, "events.jsonl", Event)
+
+
+def load_keys(run: Path) -> list[Key]:
+    """What the report sees of the same events."""
+    return _read_drawn(run, "key.jsonl", Key)
+
+
+def _read_drawn(run: Path, name: str, kind: type[T]) -> list[T]:
+    path, expected = run / layout.AUDIT / name, read_sample(run).num_drawn
+    lines = [parse(kind, line, where) for where, line in read_lines(path)]
     if len(lines) != expected:
         raise UserError(
-            f"{path}: {len(lines)} events, but sample.json says {expected}. Restore the file, or move {folder} away."
+            f"{path}: {len(lines)} events, but sample.json says {expected}. Restore it, or move the folder away."
         )
     return lines
 
@@ -117,21 +150,18 @@ def bin_name(index: int, edges: Sequence[float]) -> str:
     return f"L ≥ {edges[-1]:g}" if index == len(edges) else f"{edges[index - 1]:g} ≤ L < {edges[index]:g}"
 
 
-def summary_lines(record: Record) -> list[str]:
-    """What `aopsd audit sample` says: a line in all, a line a bin."""
-    drawn, population = record["drawn_per_bin"], record["population_per_bin"]
-    how = "the same number of each bin as far as it goes" if record["by_bin"] else "simple random sample"
-    lines = [
-        f"{sum(drawn)} of {sum(population)} events ({how}, seed {record['seed']}); "
-        f"{record['num_empty']} empty probes left out"
-    ]
-    lines += [
-        f"  {bin_name(index, record['edges']):<12} {taken:>6} of {there}"
-        for index, (taken, there) in enumerate(zip(drawn, population, strict=True))
-    ]
-    if sum(drawn) < record["count"]:
-        lines.append(f"{record['count']} were asked for; the run has no more.")
-    return lines
+def summary(drawn: Sample) -> str:
+    """What `aopsd audit sample` says: how it was drawn, and a table of bins."""
+    how = "the same number of each bin as far as it goes" if drawn.by_bin else "simple random sample"
+    bins = enumerate(zip(drawn.drawn_per_bin, drawn.population_per_bin, strict=True))
+    table = markdown_table(
+        ["L, nats a token", "drawn", "in the run"],
+        [[bin_name(index, drawn.edges), taken, there] for index, (taken, there) in bins],
+    )
+    return (
+        f"{drawn.num_drawn} of {sum(drawn.population_per_bin)} events ({how}, seed {drawn.seed}; {drawn.count} asked "
+        f"for); {drawn.num_empty} empty probes left out\n\n{table}"
+    )
 
 
 def count_per_bin(nlls: Sequence[float], edges: Sequence[float]) -> list[int]:
@@ -142,28 +172,16 @@ def count_per_bin(nlls: Sequence[float], edges: Sequence[float]) -> list[int]:
     return counts
 
 
-def _summary(population: Population, chosen: Sequence[Place], edges: Sequence[float]) -> Record:
-    return {
-        "population_per_bin": count_per_bin([place.nll for place in population.places], edges),
-        "drawn_per_bin": count_per_bin([place.nll for place in chosen], edges),
-        "num_empty": population.num_empty,
-        "last_file": max(place.file.name for place in population.places),
-    }
-
-
-def _same_sample(folder: Path, wanted: Record) -> Record:
-    record = read_sample(folder)
+def _same_sample(folder: Path, wanted: dict[str, Any]) -> Sample:
+    found = read_sample(folder.parent)
     changed = [
-        f"{name} {record.get(name)!r} -> {wanted[name]!r}" for name in _DRAWN_BY if record.get(name) != wanted[name]
+        f"{name} {getattr(found, name)!r} -> {wanted[name]!r}"
+        for name in wanted
+        if getattr(found, name) != wanted[name]
     ]
     if changed:
         raise UserError(
             f"{folder}: holds a sample that was drawn otherwise ({', '.join(changed)}). Labels may rest on it: "
-            f"repeat its settings, or move the folder away to draw anew."
+            "repeat its settings, or move the folder away to draw anew."
         )
-    return record
-
-
-def _check_edges(edges: Sequence[float]) -> None:
-    if not edges or not all(low < high < math.inf for low, high in pairwise([0.0, *edges])):  # NaN fails, too
-        raise UserError(f"--edges {edges}: expected rising numbers above 0, in nats a token. Give 0.5,1,2,3,4, say.")
+    return found
