@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.dag import find_faults
+from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.files import atomic_write
 
 NAMES = "abcdefgh"
@@ -53,13 +53,13 @@ class Puzzle:
 
 
 def sample_puzzle(rng: random.Random, level: int) -> Puzzle:
-    """A puzzle with `level` checkpoints, all of them needed, none with a fault that `dag.find_faults` knows."""
+    """A puzzle with `level` checkpoints, all of them needed, none with a fault that `aopsd dag check` knows."""
     while True:
         puzzle = _draft(rng, level)
         used = {parent for item in puzzle.sums for parent in item.parents}
         doubled = any(item.left == item.right for item in puzzle.sums)
         needed = not doubled and used == {item.name for item in puzzle.checkpoints}
-        if needed and not find_faults(graph_record(puzzle), str(puzzle.target.value)):
+        if needed and not find_graph_faults(graph_record(puzzle), str(puzzle.target.value)):
             return puzzle
 
 

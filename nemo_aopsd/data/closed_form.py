@@ -1,8 +1,8 @@
 r"""The number that a closed form stands for: `\frac12` is 1/2, `2^3 \cdot 13` is 104.
 
 No computer algebra system is needed: LaTeX is rewritten as a Python expression, which Python's own parser reads.
-Rationals are exact, roots and the like are floats. A number beyond 4096 bits is `inf`, or `nan` where even its sign or
-size is unknown, so that no tower of powers takes time.
+Rationals are exact, roots and the like are floats. Numbers beyond 4096 bits are not worked out, so that no tower of
+powers takes time.
 """
 
 from __future__ import annotations
@@ -50,93 +50,70 @@ _EXPRESSION = re.compile(
 )
 
 
-def _is_beyond(*numbers: Number) -> bool:
-    return any(isinstance(number, float) and not math.isfinite(number) for number in numbers)
-
-
-def _times(one: Number, other: Number) -> Number:
-    if _is_beyond(one, other) and min(abs(one), abs(other)) < 1:  # an unknown number of any size
-        return math.nan
-    return one * other
-
-
-def _over(one: Number, other: Number) -> Number:
-    return math.nan if _is_beyond(one, other) else one / other
-
-
 def _power(base: Number, exponent: Number) -> Number:
-    if _is_beyond(base, exponent):
-        return math.inf if base > 1 and exponent >= 1 else math.nan
-    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
-        size = max(abs(base.numerator), base.denominator).bit_length()
-        if abs(base) in (0, 1):
-            exponent = exponent if abs(exponent) < 2 else 2 + exponent % 2
-        elif size * abs(exponent) > _MOST_BITS:
-            return math.inf if base > 1 and exponent > 0 else math.nan
+    if isinstance(base, Fraction) and exponent == int(exponent):
+        if abs(base) == 1:
+            return base ** int(exponent % 2)
+        if max(abs(base.numerator), base.denominator).bit_length() * abs(exponent) > _MOST_BITS:
+            raise OverflowError
         return base ** int(exponent)
-    return _real(lambda x: x ** float(exponent), base)
-
-
-def _real(function: Callable[[float], float | complex], number: Number) -> float:
-    if _is_beyond(number):
-        return math.nan
-    value = function(float(number))
-    if isinstance(value, complex):
+    power = float(base) ** float(exponent)
+    if isinstance(power, complex):
         raise ValueError("no real number")
-    return value
+    return power
 
 
-def _factorial(number: Number) -> Number:
-    if not isinstance(number, Fraction) or number.denominator > 1 or number < 0:
-        return math.nan if _is_beyond(number) else math.gamma(-1)  # ValueError
-    return Fraction(math.factorial(int(number))) if number <= 450 else math.inf
+def _factorial(number: Number) -> Fraction:
+    if number > 450:
+        raise OverflowError
+    return Fraction(math.factorial(_whole(number)))
 
 
-def _binomial(above: Number, below: Number) -> Number:
-    if _is_beyond(above, below):
-        return math.nan
-    if above.as_integer_ratio()[1] > 1 or below.as_integer_ratio()[1] > 1 or min(above, below) < 0:
-        raise ValueError("binomials are of whole numbers")
-    return Fraction(math.comb(int(above), int(below))) if above <= 4000 else math.nan
+def _binomial(above: Number, below: Number) -> Fraction:
+    if above > 4000:
+        raise OverflowError
+    return Fraction(math.comb(_whole(above), _whole(below)))
 
 
-def _rounded(function: Callable[[Number], int]) -> Callable[[Number], Number]:
-    return lambda number: math.nan if _is_beyond(number) else Fraction(function(number))
+def _whole(number: Number) -> int:
+    if number != int(number):
+        raise ValueError(f"{number} is not whole")
+    return int(number)
 
 
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
-    "frac": _over,
+    "frac": operator.truediv,
     "binom": _binomial,
     "factorial": _factorial,
     "abs": abs,
-    "sqrt": lambda number, degree=Fraction(2): _power(number, _over(Fraction(1), degree)),
-    "log": lambda number, base=math.e: _over(_real(math.log, number), _real(math.log, base)),
-    "floor": _rounded(math.floor),
-    "ceil": _rounded(math.ceil),
-} | {
-    name: lambda number, function=function: _real(function, number)
-    for name, function in (("exp", math.exp), ("ln", math.log), ("sin", math.sin), ("cos", math.cos), ("tan", math.tan))
+    "sqrt": lambda number, degree=2: _power(number, Fraction(1) / degree),
+    "log": math.log,
+    "ln": math.log,
+    "floor": lambda number: Fraction(math.floor(number)),
+    "ceil": lambda number: Fraction(math.ceil(number)),
+    "exp": math.exp,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
 }
 _OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: _times,
-    ast.Div: _over,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.Pow: _power,
 }
 
 
 @lru_cache(maxsize=8192)
 def closed_form(text: str) -> Number | None:
-    """The value of a text in the spelling of `grading.normalize`; None if it is no number.
-
-    `inf` is a number that is too large to be worked out, `nan` one of which nothing is known.
+    """The value of a text in the spelling of `grading.normalize`; None if it is no number, or too large a one.
 
     >>> closed_form("2\\\\frac{1}{3}"), closed_form("{10 \\\\over 3}"), closed_form("9^{9^9}"), closed_form("2x")
-    (Fraction(7, 3), Fraction(10, 3), inf, None)
+    (Fraction(7, 3), Fraction(10, 3), None, None)
     """
     if len(text) > _LONGEST:
-        return math.nan if re.fullmatch(r"[\d.+\-*/^(){}\s,\\a-z]*", text) and re.search(r"\d", text) else None
+        return None
     value = exact.rational(text)
     if value is not None:
         return value
@@ -145,11 +122,10 @@ def closed_form(text: str) -> Number | None:
     if not _EXPRESSION.fullmatch(text) or re.search(r"-\s*-|//", text):
         return None
     try:
-        return _evaluate(ast.parse(text.strip(), mode="eval").body)
-    except OverflowError:
-        return math.nan
-    except (SyntaxError, ValueError, TypeError, ZeroDivisionError, MemoryError, RecursionError):
+        value = _evaluate(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
         return None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _evaluate(node: ast.AST) -> Number:
@@ -171,17 +147,15 @@ def _evaluate(node: ast.AST) -> Number:
 
 def _bounded(number: Number) -> Number:
     if isinstance(number, Fraction) and max(abs(number.numerator), number.denominator).bit_length() > _MOST_BITS:
-        return math.copysign(math.inf, number) if number.denominator == 1 else math.nan
+        raise OverflowError
     return number
 
 
-def same_number(one: Number, other: Number) -> bool | None:
-    """Equal exactly, or to ten digits if one of them is a float; None if that is not known."""
+def same_number(one: Number, other: Number) -> bool:
+    """Equal exactly, or to ten digits if one of them is a float."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     try:
-        if math.isnan(one) or math.isnan(other) or (math.isinf(one) and math.isinf(other)):
-            return None
         return math.isclose(one, other, rel_tol=1e-10, abs_tol=1e-12)
     except OverflowError:  # an exact number beyond the floats
         return False

@@ -6,22 +6,14 @@ node carries its `statement`. Not checked: whether a statement is true, or its p
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import networkx as nx
 
 from nemo_aopsd.errors import UserError
-
-_DENIED = re.compile(
-    r"\b(?:no|neither|not|if|whether|unless|suppose|supposing|assume|assuming)"
-    r"(?:\W+(?:that|the|an?|any|such|possible|final|correct))*\W*$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +25,11 @@ class Fault:
     is_error: bool = True
 
 
-def find_faults(raw: Any, answer: str | None = None) -> list[Fault]:
+def find_faults(raw: Any) -> list[Fault]:
     """Every defect of `{"nodes": [{"id", "statement"}], "edges": [[prerequisite, dependent]]}`, errors first.
 
-    Errors: malformed, empty_graph, empty_id, duplicate_id, empty_statement, dangling_edge, self_loop, cycle,
-    states_answer (any checkpoint that calls the final answer by that name or boxes it, or a last one that ends by
-    equating something to it; the same value inside the route may be a coincidence and is no fault). Other forms of
-    the answer (0.5 for 1/2) are found by `leaks.find_graph_faults`.
-    Warnings: duplicate_edge, transitive_edge.
+    Errors: malformed, empty_graph, empty_id, duplicate_id, empty_statement, dangling_edge, self_loop, cycle.
+    Warnings: duplicate_edge, transitive_edge. `leaks.find_graph_faults` adds checkpoints that give the answer away.
     """
     malformed = _malformed(raw)
     if malformed:
@@ -58,14 +47,12 @@ def find_faults(raw: Any, answer: str | None = None) -> list[Fault]:
     except nx.NetworkXUnfeasible:
         cycle = [u for u, _ in nx.find_cycle(graph)]
         faults.append(Fault("cycle", " -> ".join([*cycle, cycle[0]])))
-    if answer:
-        faults += _answer_leaks(graph, answer)
     return sorted(faults, key=lambda fault: not fault.is_error)
 
 
-def build_graph(raw: Any, answer: str | None = None, where: str = "graph") -> nx.DiGraph:
+def build_graph(raw: Any, where: str = "graph") -> nx.DiGraph:
     """The graph of a raw record. Raises UserError with every error fault, led by `where` (file and line)."""
-    errors = [fault for fault in find_faults(raw, answer) if fault.is_error]
+    errors = [fault for fault in find_faults(raw) if fault.is_error]
     if errors:
         listed = "; ".join(f"{fault.kind} ({fault.detail})" for fault in errors)
         raise UserError(f"{where}: unusable reasoning DAG: {listed}. Mend the graph or remove its `dag`.")
@@ -179,51 +166,3 @@ def _edge_faults(ids: set[str], edges: list[tuple[str, str]]) -> Iterable[Fault]
             yield Fault("self_loop", f"{u!r} -> {v!r}")
         if count > 1:
             yield Fault("duplicate_edge", f"{u!r} -> {v!r} listed {count} times", is_error=False)
-
-
-def _answer_leaks(graph: nx.DiGraph, answer: str) -> Iterable[Fault]:
-    for node, statement in graph.nodes(data="statement"):
-        if words_answer(statement, answer, is_last=not graph.succ[node]):
-            yield answer_leak(node, statement)
-
-
-def answer_leak(node: str, statement: str) -> Fault:
-    """The fault of a checkpoint that gives the answer away."""
-    return Fault("states_answer", f"node {node!r}: {statement[:80]}")
-
-
-def words_answer(statement: str, answer: str, *, is_last: bool) -> bool:
-    """True if the statement calls `answer`, as it is written, the answer or boxes it, or is the last and ends in it.
-
-    A coincidence of values inside the route is no leak, so only last checkpoints and explicit claims count.
-
-    >>> words_answer("So N = 25.", "25", is_last=True), words_answer("So N = 25.", "25", is_last=False)
-    (True, False)
-    """
-    answer = answer.strip().strip("$")
-    if answer.isdecimal():
-        answer = answer.lstrip("0") or "0"
-    statement = " ".join(statement.split())  # long blanks would hold the search up
-    if not answer.strip() or answer.lower() not in statement.lower():  # patterns of its own cost an answer 0.2 ms
-        return False
-    claim, closing = _answer_patterns(answer)
-    if is_last and closing.search(statement):
-        return True
-    return any(not is_no_claim(statement[: match.start()]) for match in claim.finditer(statement))
-
-
-def is_no_claim(before: str) -> bool:
-    """Does the text before the word "answer" deny it or suppose it only: "No answer is 0", "if the answer is 0"?
-
-    >>> is_no_claim("There is no possible "), is_no_claim("It is not hard to see that the ")
-    (True, False)
-    """
-    return bool(_DENIED.search(before[-60:]))
-
-
-@lru_cache(maxsize=1024)
-def _answer_patterns(answer: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    value = f"0*{answer}" if answer.isdecimal() else re.escape(answer)
-    claim = re.compile(rf"(?:answer\W+(?:is\W+)?|\\boxed\s*\{{\s*){value}(?!\w|[.,]\d|\s*[+/^])", re.IGNORECASE)
-    closing = re.compile(rf"(?:(?<![!<>])=|\bis|\bequals)\s*\$?\s*{value}\s*\$?\s*\.?\s*$", re.IGNORECASE)
-    return claim, closing

@@ -59,16 +59,18 @@ def parse_problem(record: dict[str, Any], where: str) -> Problem:
     """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the field."""
     for _, defect in bad_fields(record):
         raise UserError(f"{where}: {defect}")
-    answer, raw_dag = answer_text(record), record.get("dag")
+    graph = None
+    if record.get("dag") is not None:
+        graph = dag.build_graph(record["dag"], f"{where} (id {record['id']!r})")
     return Problem(
         id=record["id"],
         problem=record["problem"],
-        answer=answer,
+        answer=answer_text(record),
         where=where,
         solution=record.get("solution"),
         plan=tuple(record.get("plan") or ()),
         subproblems=tuple(record.get("subproblems") or ()),
-        dag=None if raw_dag is None else dag.build_graph(raw_dag, answer, f"{where} (id {record['id']!r})"),
+        dag=graph,
     )
 
 

@@ -26,7 +26,7 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
 
 
 def _check_answer_leaks(problems: list[Problem]) -> None:
-    """What `dag build` rejects and `dag check` calls an error; the loader has compared texts only, not values."""
+    """What `dag build` rejects and `dag check` calls an error; the loader does not look."""
     for problem in problems:
         for leak in find_answer_leaks(problem.graph, problem.answer):
             raise UserError(

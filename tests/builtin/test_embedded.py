@@ -11,7 +11,8 @@ import pytest
 from nemo_aopsd.builtin import mixture, traces, world
 from nemo_aopsd.builtin.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.data import dag
+from nemo_aopsd.data.dag import largest_closed_subset
+from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.engines import local
 from nemo_aopsd.grading import grade
@@ -62,7 +63,7 @@ def test_no_graph_has_a_fault_not_even_a_warning():
     for name in SPLITS:
         for line in (PACKAGE / f"data/{name}.jsonl").read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            assert dag.find_faults(record["dag"], record["answer"]) == []
+            assert find_graph_faults(record["dag"], record["answer"]) == []
 
 
 def test_the_command_writes_the_shipped_data_byte_for_byte(tmp_path):
@@ -72,7 +73,7 @@ def test_the_command_writes_the_shipped_data_byte_for_byte(tmp_path):
 
 
 def prompts_of(problem, donor):
-    reached = dag.largest_closed_subset(problem.dag, list(problem.dag)[:2])
+    reached = largest_closed_subset(problem.dag, list(problem.dag)[:2])
     for kind in KINDS:
         for mark in (True, False):
             for messages in (

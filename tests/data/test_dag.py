@@ -177,33 +177,6 @@ def test_transitive_edges_equal_networkx_reduction(graph):
     assert details == {f"{u!r} -> {v!r} follows from a longer path" for u, v in redundant}
 
 
-@pytest.mark.parametrize(
-    ("statement", "answer", "leaks"),
-    [
-        ("So N = 25.", "25", True),
-        ("So N = 025", "25", True),
-        ("The angle is $\\frac{1}{2}$.", "\\frac{1}{2}", True),
-        ("So N = 250.", "25", False),
-        ("So N = -25.", "25", False),
-        ("So N = 25.5", "25", False),
-        ("There are 25 ways for each of four cases.", "25", False),
-        ("Only the parity of N matters.", "25", False),
-    ],
-)
-def test_a_last_checkpoint_must_not_end_in_the_answer(statement, answer, leaks):
-    found = find_faults(raw({"a": "start", "b": statement}, ["ab"]), answer)
-    assert [fault.kind for fault in found] == ["states_answer"] * leaks
-    assert all(fault.detail == f"node 'b': {statement}" for fault in found)
-
-
-def test_the_same_value_inside_the_route_is_a_coincidence_unless_it_is_claimed():
-    assert find_faults(raw({"a": "the side is 25", "b": "area found"}, ["ab"]), "25") == []
-    for claim in ("So the answer is 25.", "The final answer: **25**", "We get \\boxed{25}", "answer is $025$, done"):
-        assert [fault.kind for fault in find_faults(raw({"a": claim, "b": "end"}, ["ab"]), "25")] == ["states_answer"]
-    for innocent in ("the answer is 25,000 less", "the answer is 251", "the answer is 25.5"):
-        assert find_faults(raw({"a": innocent, "b": "end"}, ["ab"]), "25") == []
-
-
 def test_ten_thousand_checkpoints_take_moments():
     """Chains are the worst case for ancestor sets, so this also guards the search for transitive edges."""
     names = [f"n{i}" for i in range(10_000)]

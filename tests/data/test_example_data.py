@@ -12,7 +12,7 @@ import pytest
 import sympy as sp
 from latex2sympy2_extended import latex2sympy
 
-from nemo_aopsd.data.dag import find_faults
+from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.grading import extract_answer, is_correct
 from tests import (
@@ -137,7 +137,7 @@ def test_numeric_equations_are_found_between_unknowns_and_boxes():
 @each_problem
 def test_graph_has_no_fault_and_no_warning_and_does_not_give_the_answer_away(problem: Problem):
     raw = RECORDS[problem.id]["dag"]
-    assert find_faults(raw, problem.answer) == []
+    assert find_graph_faults(raw, problem.answer) == []
     assert 5 <= len(problem.dag) <= 9
     assert max(degree for _, degree in problem.dag.in_degree()) >= 2
     assert nx.is_weakly_connected(problem.dag)

@@ -1,7 +1,6 @@
 """Answers given away in another spelling of their value; coincidences are none; nothing holds the reader up."""
 
 import doctest
-import math
 from fractions import Fraction
 
 import pytest
@@ -13,7 +12,7 @@ from nemo_aopsd.data import closed_form as numbers
 from nemo_aopsd.data import leaks
 from nemo_aopsd.data.closed_form import closed_form
 from nemo_aopsd.data.dag import build_graph
-from nemo_aopsd.data.leaks import find_answer_leaks, find_graph_faults, judge_statement, states_answer
+from nemo_aopsd.data.leaks import find_answer_leaks, find_graph_faults, states_answer
 from nemo_aopsd.grading.normalize import normalize
 
 
@@ -100,6 +99,9 @@ LEAKS = [
     (r"v = 2\pi", r"\tau = 2\pi"),
     ("the value is **540**", "540"),
     (r"w = x<3", "x<3"),
+    ("So there is no solution.", "no solution"),
+    ("The final answer: **No solution**", r"\text{no solution}"),
+    ("So N = 025", "25"),
 ]
 
 
@@ -108,6 +110,13 @@ def test_other_spellings_in_a_last_checkpoint(statement, answer):
     assert states_answer(statement, answer, is_last=True)
     graph = build_graph({"nodes": [{"id": "a", "statement": statement}], "edges": []})
     assert [fault.kind for fault in find_answer_leaks(graph, answer)] == ["states_answer"]
+
+
+@pytest.mark.parametrize(
+    "claim", ["So the answer is 25.", "The final answer: **25**", "\\boxed{25}", "answer is $025$"]
+)
+def test_what_is_called_the_answer_is_a_leak_anywhere(claim):
+    assert states_answer(claim, "25", is_last=False)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +152,8 @@ def test_other_spellings_in_a_last_checkpoint(statement, answer):
         ("4,608,000 remain", "4608", True),
         ("N = 14,608", "4608", True),
         ("The sum depends on", "no", True),
+        ("There is no solution below 7", "no solution", True),
+        ("If the answer is no solution, stop", "no solution", False),
         ("p = 0.3", "1/3", True),
         ("u = n(n-1)/2", r"\frac{n(n+1)}{2}", True),
         ("So 2 = 5 - 3 + x", "3", True),
@@ -150,10 +161,17 @@ def test_other_spellings_in_a_last_checkpoint(statement, answer):
         ("x is not 5", "5", True),
         ("version 2.5.1 is used", "2.5", True),
         ("the answer follows", "follow", True),
+        ("So N = 250.", "25", True),
+        ("So N = -25.", "25", True),
+        ("So N = 25.5", "25", True),
+        ("There are 25 ways for each of four cases.", "25", True),
+        ("the answer is 25,000 less", "25", False),
+        ("the answer is 251", "25", False),
+        ("the answer is 25.5", "25", False),
     ],
 )
 def test_what_is_no_leak(statement, answer, is_last):
-    assert judge_statement(statement, answer, is_last=is_last) is False
+    assert states_answer(statement, answer, is_last=is_last) is False
 
 
 @st.composite
@@ -207,8 +225,8 @@ def test_any_spelling_of_a_rational_is_found_and_no_other_value(one, other, sent
     st.sampled_from(["7", "1/2", "{1,2}", "a+b", "(1,2)"]),
 )
 def test_nothing_raises(text, answer):
-    assert judge_statement(text, answer, is_last=True) in (True, False, None)
-    judge_statement("x = 1", text or "1", is_last=True)
+    assert states_answer(text, answer, is_last=True) in (True, False, None)
+    states_answer("x = 1", text or "1", is_last=True)
 
 
 HOSTILE = {
@@ -228,7 +246,7 @@ HOSTILE = {
 @pytest.mark.parametrize("answer", ["7", r"\sqrt{7}", r"\{1,2\}", "n+1"])
 @pytest.mark.parametrize("statement", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_statements_are_not_worked_out(statement, answer, asked):
-    assert not judge_statement(statement, answer, is_last=True)
+    assert not states_answer(statement, answer, is_last=True)
     assert not asked
 
 
@@ -238,16 +256,10 @@ def test_the_grading_process_is_asked_about_the_same_unknowns_only(asked):
     assert asked == [("(n+2)n", "n^2+n+1")]
 
 
-def test_what_cannot_be_decided_is_a_warning():
+def test_what_is_too_large_to_be_worked_out_is_no_leak_but_for_its_text():
     raw = {"nodes": [{"id": "a", "statement": r"x=\sqrt{9^{9^{9^9}}}"}], "edges": []}
-    (fault,) = find_graph_faults(raw, r"\sqrt{7}")
-    assert (fault.kind, fault.is_error) == ("undecided_answer", False) and "'a'" in fault.detail
-    assert list(find_answer_leaks(build_graph(raw), r"\sqrt{7}")) == []
-    raw["nodes"][0]["statement"] = "N = 9^{9^{9^9}}"  # larger than 7, whatever it is
-    assert find_graph_faults(raw, "7") == []
-    assert [fault.kind for fault in find_graph_faults(raw, "9^{9^{9^9}}")] == ["states_answer"]
-    raw["nodes"][0]["statement"] = "1+" * 30_000 + "1 = x"
-    assert [fault.kind for fault in find_graph_faults(raw, "777")] == ["undecided_answer"]
+    assert find_graph_faults(raw, r"\sqrt{7}") == []
+    assert [fault.kind for fault in find_graph_faults(raw, r"\sqrt{9^{9^{9^9}}}")] == ["states_answer"]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +285,12 @@ def test_values_by_hand(text, value):
     assert closed_form(normalize(text).text) == (value if value is None else pytest.approx(value, rel=1e-12))
 
 
-def test_numbers_beyond_bounds():
-    assert closed_form("9^{9^9}") == closed_form("9^{9^{9}} + 1") == math.inf
-    assert math.isnan(closed_form(r"\frac{1}{9^{9^9}}")) and math.isnan(closed_form(r"\sqrt{9^{9^9}}"))
-    assert closed_form("2^{2000}") == 2**2000 and numbers.same_number(closed_form("2^{2000}"), 1.5) is False
+@pytest.mark.parametrize(
+    "text", ["9^{9^9}", "9^{9^9}+1", r"\frac{1}{9^{9^9}}", "451!", r"\binom{4001}{2}", "1e999 + 0.5"]
+)
+def test_numbers_beyond_bounds(text):
+    assert closed_form(text) is None
+
+
+def test_exact_numbers_beyond_the_floats():
+    assert closed_form("2^{2000}") == 2**2000 and not numbers.same_number(closed_form("2^{2000}"), 1.5)
