@@ -1,7 +1,8 @@
 """Whole training steps of the local engine against a second implementation, written from the paper's equations alone.
 
 The reference has no cache, batch, padding or mask: it reads one row at a time in one plain forward, finds sets by
-trying all subsets, AdamW and EMA by hand. Random input alone (sampled responses, scripted verdicts) is shared with the package.
+trying all subsets, and does AdamW and EMA by hand. Random input alone (sampled responses, scripted verdicts) is shared
+with the package.
 """
 
 import copy
