@@ -54,7 +54,7 @@ class LanguageModel(Protocol):
         ...
 
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
-        """The `k` most likely tokens at the place of each response token. Raises UserError if k > vocabulary."""
+        """The `k` most likely tokens at the place of each response token."""
         ...
 
     def continue_greedily(

@@ -10,12 +10,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_journal
 from nemo_aopsd.run import layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
@@ -84,30 +82,13 @@ def check_resumable(run: Path, config: Config) -> None:
     for leaves in (before, now):  # the same place, from wherever it is named
         folder = leaves.pop("logger.log_dir")
         leaves["checkpointing.checkpoint_dir"] = os.path.relpath(leaves["checkpointing.checkpoint_dir"], folder)
-    changed = [key for key in sorted(before | now) if key not in _MAY_CHANGE and _differ(before.get(key), now.get(key))]
+    changed = [key for key in sorted(before | now) if key not in _MAY_CHANGE and before.get(key) != now.get(key)]
     if changed:
         listed = "\n".join(f"  {key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed)
         raise UserError(
             f"{run / 'config.yaml'}: the run was started with other settings:\n{listed}\n"
             "Restore them (repeat the overrides of the first command), or start a new run in another logger.log_dir."
         )
-    _check_budget(run, config)
-
-
-def _check_budget(run: Path, config: Config) -> None:
-    """Raise UserError if the run has gone beyond what `config` allows: with it, the run would seem to be shorter."""
-    done = read_journal(run / layout.METRICS, "step", "epoch")
-    if not done:
-        return
-    aopsd, last = config.aopsd, done[-1]
-    limits = {"aopsd.max_num_steps": aopsd.max_num_steps, "aopsd.max_num_epochs": aopsd.max_num_epochs}
-    reached = {"aopsd.max_num_steps": last["step"], "aopsd.max_num_epochs": last["epoch"] + 1}
-    for key, limit in limits.items():
-        if limit is not None and limit < reached[key]:
-            raise UserError(
-                f"{run}: the run is at step {last['step']}, in epoch {last['epoch'] + 1}; {key}={limit} is less than "
-                f"it has done. Set {key}={reached[key]} or more to go on."
-            )
 
 
 def load_run_config(run: Path) -> Config:
@@ -156,8 +137,3 @@ def _ours(folder: Path, kind: str) -> list[str]:
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted(path.name for path in folder.iterdir() if _FOLDERS[kind].fullmatch(path.name))
-
-
-def _differ(before: Any, now: Any) -> bool:
-    both_nan = before != before and now != now
-    return before != now and not both_nan

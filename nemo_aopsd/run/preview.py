@@ -21,12 +21,7 @@ from nemo_aopsd.method.rollout import Draft, Scored
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.types import Tokens
 
-_TINTS = {  # sign of the gap: backgrounds from weak to strong; text stays black on each
-    True: ("black on #dbe9f8", "black on #a9cdf0", "bold black on #6aa9e4"),
-    False: ("black on #fbe8d3", "black on #f7c896", "bold black on #ee9c4a"),
-}
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-_WEAK, _MIDDLE = 0.5, 1.0  # nats; strong begins at the probe threshold
 
 
 def show(problem: Problem, problems: list[Problem], engine: Engine, config: Config, console: Console) -> None:
@@ -78,35 +73,18 @@ def _show_response(
     else:
         gaps = _gaps(scored)
         console.print(gap_text(pieces, gaps, threshold), highlight=False)
-        console.print(_legend(threshold, coloured=console.is_terminal and not console.no_color), highlight=False)
+        _plain(console, f"\n«token #row»: |gap| at least {threshold:g} nats, listed under 5.")
 
 
 def gap_text(pieces: list[str], gaps: list[float], threshold: float) -> Text:
-    """The response, tinted by gap; tokens with |gap| >= threshold stand in guillemets with their row of the table."""
+    """The response; tokens with |gap| >= threshold stand in guillemets with their row of the table."""
     text, row = Text(), 0
     for piece, gap in zip(map(_visible, pieces), gaps, strict=True):
-        style = gap_style(gap, threshold)
         if abs(gap) >= threshold:
             row += 1
-            text.append(f"«{piece} #{row}»", style)
+            text.append(f"«{piece} #{row}»", "bold")
         else:
-            text.append(piece, style)
-    return text
-
-
-def gap_style(gap: float, threshold: float) -> str:
-    """Blue where the teacher likes the token more, orange where less; stronger with |gap|."""
-    size = abs(gap)
-    if size < min(_WEAK, threshold):
-        return ""
-    return _TINTS[gap > 0][2 if size >= threshold else 1 if size >= _MIDDLE else 0]
-
-
-def _legend(threshold: float, *, coloured: bool) -> Text:
-    text = Text(f"\n«token #row»: |gap| at least {threshold:g} nats, listed under 5.")
-    if coloured:
-        text.append(" Background: ").append(" teacher likes it more ", _TINTS[True][1])
-        text.append(" ").append(" teacher likes it less ", _TINTS[False][1])
+            text.append(piece)
     return text
 
 

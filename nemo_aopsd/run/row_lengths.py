@@ -6,8 +6,7 @@ said of the teacher is what can happen, not what must.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
@@ -19,86 +18,61 @@ from nemo_aopsd.method.judge import CUT, judge_messages
 _KEY = "policy.max_total_sequence_length"
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """What the longest row of each problem takes, in tokens, beside its budget."""
-
-    problems: Sequence[Problem]
-    tokens: list[int]
-    budget: int
-
-    @property
-    def too_long(self) -> list[int]:
-        return [tokens for tokens in self.tokens if tokens > self.budget]
-
-    def describe(self, expected: int, what: str) -> str:
-        """Found, expected and how many of which."""
-        tokens, problem = max(zip(self.tokens, self.problems, strict=True), key=lambda row: row[0])
-        return (
-            f"{_KEY} is {self.budget}; expected at least {expected}: {what} in {len(self.too_long)} of "
-            f"{len(self.tokens)} problems (longest: {problem.where}, problem {problem.id!r}, {tokens} tokens)"
-        )
-
-
 def check_lengths(
     config: Config, problems: Sequence[Problem], held_out: Sequence[Problem] | None, tokenizer: Tokenizer
 ) -> list[str]:
     """Warnings of teacher rows that may not fit. Raises UserError for problems that no response at all could pass."""
-    aopsd, budget = config.aopsd, config.max_row_tokens
-    questions = _questions(problems, aopsd, tokenizer)
-    faults = [
-        *_no_response(_Rows(problems, [length + 1 for length in questions], budget)),
-        *_no_verdict(problems, config, tokenizer),
-    ]
-    if held_out:
-        answered = [length + 1 for length in _questions(held_out, aopsd, tokenizer)]
-        faults += _no_response(_Rows(held_out, answered, budget))
+    aopsd = config.aopsd
+
+    def count(prompts: Iterable[list[Message]], thinking: bool | None) -> list[int]:
+        return [len(tokenizer.render(messages, thinking)) for messages in prompts]
+
+    def questions(asked: Sequence[Problem]) -> list[int]:
+        return count((student_messages(problem, aopsd.prompts) for problem in asked), aopsd.thinking.student)
+
+    faults: list[str] = []
     warnings: list[str] = []
+    for asked in (problems, held_out or []):
+        tokens = [length + 1 for length in questions(asked)]
+        what = "the student's prompt leaves no room for one token of a response"
+        faults += _too_long(config, asked, tokens, what, "drop these problems")
+    if aopsd.needs_progress:  # as judge.py refuses it in the middle of a step
+        prompts = count((judge_messages(each, CUT, aopsd.prompts) for each in problems), aopsd.thinking.student)
+        verdict = aopsd.judge.max_new_tokens
+        what = f"the judge's prompt without any attempt, with aopsd.judge.max_new_tokens={verdict}, does not fit"
+        faults += _too_long(
+            config, problems, [length + verdict for length in prompts], what, "lower aopsd.judge.max_new_tokens"
+        )
     if aopsd.objective.reads_teacher:
-        prompts = _teacher_prompts(problems, config, tokenizer)
-        fatal, warnings = _teacher(problems, questions, prompts, config)
+        prompts = count(_teacher_messages(problems, aopsd), aopsd.thinking.teacher)
+        fatal, warnings = _teacher(config, problems, questions(problems), prompts)
         faults += fatal
     if faults:
         raise UserError("data and lengths do not fit:\n" + "\n".join(f"- {fault}" for fault in faults))
     return warnings
 
 
-def _questions(problems: Sequence[Problem], aopsd: AOPSDConfig, tokenizer: Tokenizer) -> list[int]:
-    asked = (student_messages(problem, aopsd.prompts) for problem in problems)
-    return [_length(messages, tokenizer, aopsd.thinking.student) for messages in asked]
+def _too_long(
+    config: Config, problems: Sequence[Problem], tokens: list[int], what: str, otherwise: str, need: int | None = None
+) -> list[str]:
+    """A message if any problem's row takes more than its budget; `need` is the budget to set, of the longest row."""
+    budget = config.max_row_tokens
+    number = sum(length > budget for length in tokens)
+    if not number:
+        return []
+    longest, problem = max(zip(tokens, problems, strict=True), key=lambda row: row[0])
+    return [
+        f"{_KEY} is {budget}; expected at least {need or longest}: {what} in {number} of {len(tokens)} problems "
+        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens). "
+        f"Set {_KEY}={need or longest}, or {otherwise}."
+    ]
 
 
-def _length(messages: list[Message], tokenizer: Tokenizer, thinking: bool | None) -> int:
-    return len(tokenizer.render(messages, thinking))
-
-
-def _no_response(rows: _Rows) -> Iterator[str]:
-    if rows.too_long:
-        need = max(rows.tokens)
-        what = "the student's prompt leaves no room for one token of a response"
-        yield f"{rows.describe(need, what)}. Set {_KEY}={need} at least, or drop these problems."
-
-
-def _no_verdict(problems: Sequence[Problem], config: Config, tokenizer: Tokenizer) -> Iterator[str]:
-    """As judge.py refuses it in the middle of a step."""
-    aopsd = config.aopsd
-    if not aopsd.needs_progress:
-        return
-    verdict = aopsd.judge.max_new_tokens
-    prompts = (judge_messages(problem, CUT, aopsd.prompts) for problem in problems)
-    tokens = [_length(messages, tokenizer, aopsd.thinking.student) + verdict for messages in prompts]
-    rows = _Rows(problems, tokens, config.max_row_tokens)
-    if rows.too_long:
-        what = f"the judge's prompt without any attempt, with aopsd.judge.max_new_tokens={verdict}, does not fit"
-        yield f"{rows.describe(max(tokens), what)}. Set {_KEY} to more than that, or lower aopsd.judge.max_new_tokens."
-
-
-def _teacher_prompts(problems: Sequence[Problem], config: Config, tokenizer: Tokenizer) -> list[int]:
-    """The longest that each problem's may become."""
-    aopsd = config.aopsd
+def _teacher_messages(problems: Sequence[Problem], aopsd: AOPSDConfig) -> Iterator[list[Message]]:
+    """The longest prompt that each problem's teacher may get."""
     donors = assign_donors(problems, aopsd.seed) if aopsd.shown_context == "other_problem" else {}
-    shown = (
-        teacher_messages(
+    for problem in problems:
+        yield teacher_messages(
             problem,
             aopsd.context.kind,
             aopsd.prompts,
@@ -106,34 +80,28 @@ def _teacher_prompts(problems: Sequence[Problem], config: Config, tokenizer: Tok
             mark_frontier=aopsd.context.mark_frontier,
             donor=donors.get(problem.id),
         )
-        for problem in problems
-    )
-    return [_length(messages, tokenizer, aopsd.thinking.teacher) for messages in shown]
 
 
 def _teacher(
-    problems: Sequence[Problem], questions: list[int], prompts: list[int], config: Config
+    config: Config, problems: Sequence[Problem], questions: list[int], prompts: list[int]
 ) -> tuple[list[str], list[str]]:
-    """Faults and warnings."""
-    aopsd, budget, longest = config.aopsd, config.max_row_tokens, config.rollout.max_new_tokens
+    """Faults, where not even one token of a response fits, and warnings."""
+    aopsd, longest = config.aopsd, config.rollout.max_new_tokens
     probe = aopsd.probes.length if aopsd.weighting in CONTINUED else 0
     drops = aopsd.context.on_overlong == "drop"
-    behind = f"{longest} tokens of response" + (f" and {probe} of a probe" if probe else "")
     need = max(prompts) + longest + probe
+    otherwise = "drop these problems" if drops else "aopsd.context.on_overlong=drop to leave such rollouts out"
 
-    shortest = _Rows(problems, [prompt + 1 + probe for prompt in prompts], budget)
-    if shortest.too_long and (not drops or len(shortest.too_long) == len(problems)):
+    shortest = [prompt + 1 + probe for prompt in prompts]
+    num_never = sum(length > config.max_row_tokens for length in shortest)
+    if num_never and (not drops or num_never == len(problems)):
         what = "the teacher's prompt leaves no room for one token of a response" + (" and its probe" if probe else "")
-        otherwise = "drop these problems" if drops else "aopsd.context.on_overlong=drop to leave such rollouts out"
-        return [f"{shortest.describe(max(shortest.tokens), what)}. Set {_KEY}={need} for {behind}, or {otherwise}."], []
+        return _too_long(config, problems, shortest, what, otherwise, need), []
 
-    rooms = [min(longest, max(budget - question, 0)) for question in questions]  # a response ends with its own row
-    rows = _Rows(problems, [prompt + room + probe for prompt, room in zip(prompts, rooms, strict=True)], budget)
-    if not rows.too_long:
-        return [], []
-    outcome = "such a rollout would be left out of the update" if drops else "such a rollout would end the run"
-    never = f", that of {len(shortest.too_long)} always" if shortest.too_long else ""
-    what = f"the teacher's row may not fit with {behind}{never}"
-    remedy = f"Set {_KEY}={need}, or lower policy.generation.max_new_tokens"
-    otherwise = "" if drops else ", or set aopsd.context.on_overlong=drop"
-    return [], [f"{rows.describe(need, what)}; {outcome}. {remedy}{otherwise}."]
+    rooms = [min(longest, max(config.max_row_tokens - question, 0)) for question in questions]  # of the student's row
+    tokens = [prompt + room + probe for prompt, room in zip(prompts, rooms, strict=True)]
+    behind = f"{longest} tokens of response" + (f" and {probe} of a probe" if probe else "")
+    never = f", that of {num_never} never does" if num_never else ""
+    outcome = "is left out of the update" if drops else "ends the run"
+    what = f"the teacher's row may not fit with {behind}{never}, and such a rollout {outcome},"
+    return [], _too_long(config, problems, tokens, what, otherwise, need)

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+import transformers
 
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
@@ -62,15 +62,12 @@ def test_settings_read_nemo_rl_keys(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_name": "no/such"}, r"policy\.model_name=no/such: no such directory"),
-        ({"model_name": "no/such.gguf"}, r"policy\.model_name=no/such\.gguf: no such file"),
-        ({"tokenizer": {"name": "no/such"}}, r"policy\.tokenizer\.name=no/such: no such directory"),
-        ({"model_name": "~nobody-of-that-name/x"}, r"policy\.model_name=~nobody-of-that-name/x: .*Write the path"),
-        ({"optimizer": None}, r"policy\.optimizer is missing"),
+        ({"model_name": "no/such"}, r"policy\.model_name=no/such: "),
+        ({"model_name": "no/such.gguf"}, r"policy\.model_name=no/such\.gguf: "),
+        ({"tokenizer": {"name": "no/such"}}, r"policy\.tokenizer\.name=no/such: "),
+        ({"optimizer": None}, r"policy\.optimizer\.kwargs has no key; expected lr"),
         ({"optimizer": {"name": "torch.optim.SGD", "kwargs": {"lr": 1}}}, r"torch\.optim\.SGD.*AdamW only"),
-        ({"optimizer": {"kwargs": {"lr": 1e-6, "momentum": 1}}}, r"momentum.*expected lr"),
-        ({"optimizer": {"kwargs": {}}}, r"has no key; expected lr \(required\)"),
-        ({"optimizer": {"kwargs": {5: 3, "x": 1}}}, r"has 5, x; expected lr \(required\)"),
+        ({"optimizer": {"kwargs": {"lr": 1e-6, 5: 1}}}, r"lr, 5; expected lr \(required\)"),
     ],
 )
 def test_a_bad_setting_is_named(folder, change, message):
@@ -78,41 +75,28 @@ def test_a_bad_setting_is_named(folder, change, message):
         local.check(config(folder, **change))
 
 
-def test_a_broken_model_directory_is_named(folder):
-    (folder / "config.json").write_text("{")
-    with pytest.raises(UserError, match=r"config\.json: broken JSON"):
-        local.check(config(folder))
-    (folder / "config.json").unlink()
-    with pytest.raises(UserError, match=r"no config\.json in it"):
-        local.check(config(folder))
-
-
-@pytest.mark.parametrize("content", ["{", "[" * 100_000, "[1]"])
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
-def test_broken_json_of_a_model_is_named(folder, name, content):
-    (folder / name).write_text(content)
-    with pytest.raises(UserError, match=rf"{name}: (broken JSON|expected an object)"):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.json", "{"), ("config.json", "[" * 100_000), ("config.json", None), ("model.safetensors", None)],
+)
+def test_a_broken_model_directory_is_named(folder, name, content):
+    (folder / name).unlink()
+    if content:
+        (folder / name).write_text(content)
+    with pytest.raises(UserError, match=rf"{folder}.*{name.rpartition('.')[2]}"):
         local.check(config(folder))
 
 
-def test_a_directory_without_a_tokenizer_is_named_before_loading(folder, tmp_path_factory):
+def test_a_folder_without_a_tokenizer_is_named_before_loading_and_one_that_does_not_load_takes_one_line(
+    folder, tmp_path_factory
+):
     other = tmp_path_factory.mktemp("other")
     with pytest.raises(UserError, match=r"other\d+: no tokenizer in it .* Set policy\.tokenizer\.name"):
         local.check(config(folder, tokenizer={"name": str(other)}))
-
-
-def test_a_tokenizer_that_does_not_load_takes_one_line(folder, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
     (other / "tokenizer_config.json").write_text("{}")
     with pytest.raises(UserError, match="no usable tokenizer") as caught:
         local.build(config(folder, tokenizer={"name": str(other)}))
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_directory_without_weights_is_named(folder):
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="no weights"):
-        local.check(config(folder))
+    assert "\n" not in str(caught.value)
 
 
 def test_checking_loads_neither_torch_nor_transformers(folder):
@@ -124,19 +108,15 @@ def test_checking_loads_neither_torch_nor_transformers(folder):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_build_gives_a_working_engine(folder):
+def test_build_gives_a_working_engine_whose_attention_is_never_cudnn_s(folder):
+    """docs/verification.md: cuDNN's made decoding on an H100 three times slower."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
     engine = local.build(config(folder))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
     prompt = engine.tokenizer.render(ASK, None)
     [generation] = engine.student.generate([prompt], Sampling(max_new_tokens=5), 0)
     assert 1 <= len(generation.tokens) <= 5
     assert engine.tokenizer.end_ids == {END}
-
-
-def test_attention_is_never_cudnn_s(folder):
-    """docs/verification.md: it made decoding on an H100 three times slower."""
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    local.build(config(folder))
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_end_ids_join_tokenizer_and_generation_config(folder):
@@ -145,7 +125,12 @@ def test_end_ids_join_tokenizer_and_generation_config(folder):
     assert local.build(config(folder)).tokenizer.end_ids == {END, 7, 9}
 
 
-def test_a_model_without_a_chat_template_is_refused(folder):
+def test_a_tokenizer_without_a_chat_template_or_larger_than_the_model_is_refused(folder):
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["more", "still more"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"66 tokens, but the model's vocabulary has 64"):
+        local.build(config(folder))
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
     (folder / "chat_template.jinja").unlink()
@@ -154,45 +139,30 @@ def test_a_model_without_a_chat_template_is_refused(folder):
         local.build(config(folder))
 
 
-def test_a_tokenizer_larger_than_the_model_is_refused(folder):
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["more", "still more"])
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(UserError, match=r"66 tokens, but the model's vocabulary has 64"):
-        local.build(config(folder))
+SHAPE = {
+    **{"vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "initializer_range": 0.3},
+}
 
 
-def test_windowed_attention_is_refused(folder):
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = MistralForCausalLM(
-        MistralConfig(vocab_size=len(VOCABULARY), num_key_value_heads=2, sliding_window=8, **shape)
-    )
-    model.save_pretrained(folder)
-    with pytest.raises(UserError, match="needs full attention"):
-        local.build(config(folder))
-
-
-def test_a_head_with_scaled_logits_is_refused(folder):
-    from transformers import GraniteConfig, GraniteForCausalLM
-
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+@pytest.mark.parametrize(
+    ("family", "shape", "message"),
+    [
+        ("Mistral", {"num_key_value_heads": 2, "sliding_window": 8}, "needs full attention"),
+        ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, "post-processes its logits"),
+    ],
+)
+def test_windowed_attention_and_scaled_logits_are_refused(folder, family, shape, message):
     torch.manual_seed(0)
-    model = GraniteForCausalLM(
-        GraniteConfig(
-            vocab_size=len(VOCABULARY), num_key_value_heads=2, logits_scaling=8.0, initializer_range=1.0, **shape
-        )
-    )
-    model.save_pretrained(folder)
-    with pytest.raises(UserError, match="post-processes its logits"):
+    shape = getattr(transformers, f"{family}Config")(**SHAPE | shape)
+    getattr(transformers, f"{family}ForCausalLM")(shape).save_pretrained(folder)
+    with pytest.raises(UserError, match=message):
         local.build(config(folder))
 
 
 def test_a_model_whose_arguments_stand_in_another_order_decodes(folder):
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(0)
-    model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=len(VOCABULARY), initializer_range=0.3, **shape)).eval()
+    model = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**SHAPE)).eval()
     model.save_pretrained(folder)
     engine = local.build(config(folder))
     (found,) = engine.student.generate([[4, 5, 6]], Sampling(max_new_tokens=12, temperature=0), 0)
@@ -214,15 +184,10 @@ def test_a_model_that_decodes_otherwise_is_refused(folder, monkeypatch, answer, 
         local.build(config(folder))
 
 
-def test_render_ends_with_the_generation_marker():
-    tokenizer = HFTokenizer(tiny_tokenizer(), [])
-    ids = tokenizer.render(ASK, None)
-    assert tokenizer.pieces(ids) == ["<user>", "1", "+", "1", "<end>", "<assistant>"]
-
-
 def test_thinking_reaches_templates_that_know_it_and_no_others():
     knows = HFTokenizer(tiny_tokenizer(), [])
     default = knows.render(ASK, None)
+    assert knows.pieces(default) == ["<user>", "1", "+", "1", "<end>", "<assistant>"]
     assert knows.render(ASK, True) == default
     assert knows.render(ASK, False) == [*default, *knows.encode("[]")]
     ignorant = HFTokenizer(tiny_tokenizer(TEMPLATE.split("{% if enable_thinking")[0] + "{% endif %}"), [])

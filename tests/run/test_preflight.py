@@ -21,17 +21,10 @@ def config_for(tmp_path, objective: ObjectiveConfig, fields: dict, **changes):
 
 
 @pytest.mark.parametrize("objective", [ObjectiveConfig(name="sft"), ObjectiveConfig(name="gkd", on_policy_rate=0.9)])
-@pytest.mark.parametrize("fields", [{}, {"solution": " "}])
-def test_objectives_that_train_on_solutions_refuse_a_problem_without(tmp_path, objective, fields):
-    dag = {"nodes": [{"id": "a", "statement": "one and one"}], "edges": []}
-    config = config_for(tmp_path, objective, {"dag": dag, **fields})
-    expected = (
-        f"problems.jsonl:1: problem 'p1' has no `solution`, which aopsd.objective.name={objective.name} trains on"
-    )
-    with pytest.raises(UserError, match="solution") as error:
+def test_objectives_that_train_on_solutions_refuse_a_problem_without(tmp_path, objective):
+    config = config_for(tmp_path, objective, {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}})
+    with pytest.raises(UserError, match=rf"problems\.jsonl:1: .*'p1'.*`solution`.*objective\.name={objective.name}"):
         check_inputs(config)
-    if not fields:  # blank text may be refused by the reader of the file
-        assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "fields"), [("sft", {"solution": "Count."}), ("grpo", {})])
@@ -50,15 +43,14 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
     fields = {"answer": "1/2", "dag": graph, "solution": "Halve it."}
     shown = config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind=kind))
     with pytest.raises(
-        UserError, match=r"problems\.jsonl:1: problem 'p1'.*states_answer \(node 'a'.*dag check"
-    ) as caught:
+        UserError, match=r"problems\.jsonl:1: .*'p1'.*states_answer.*aopsd dag check .*problems\.jsonl$"
+    ):
         check_inputs(shown)
-    assert str(caught.value).endswith(f"aopsd dag check {tmp_path / 'problems.jsonl'}")
     check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind="solution")))
 
 
 def test_the_summary_names_every_limit(tmp_path):
     budgets = {"max_num_steps": 5, "max_response_tokens": 120000, "max_train_seconds": 90.0}
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {}, **budgets)
-    problems, _ = check_inputs(config)
-    assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in summarize(config, problems, None)
+    told = summarize(config, check_inputs(config)[0], None)
+    assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in told

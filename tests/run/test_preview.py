@@ -11,7 +11,7 @@ from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
-from nemo_aopsd.run.preview import gap_style, gap_text, show
+from nemo_aopsd.run.preview import gap_text, show
 from nemo_aopsd.types import Generation
 from tests import REPO
 from tests.fakes import END, CharTokenizer, FakeEngine, make_config, make_problem, random_table
@@ -74,73 +74,56 @@ def test_reads_the_same_without_colours():
     assert body == same
 
 
-def test_uniform_weighting_lists_gaps_without_probes():
-    text, _ = preview(AOPSDConfig(weighting="uniform", probes=ProbeConfig(threshold=1.0)))
-    assert "Weighting uniform: no probes" in text
-    assert "teacher continues" not in text
-
-
-def test_context_without_judge_says_so():
-    aopsd = AOPSDConfig(context=ContextConfig(kind="other_problem"), curriculum=CurriculumConfig(name="shuffle"))
-    text, _ = preview(aopsd)
+def test_what_is_not_asked_for_is_said():
+    context = ContextConfig(kind="other_problem")
+    text, _ = preview(AOPSDConfig(weighting="uniform", context=context, curriculum=CurriculumConfig(name="shuffle")))
+    assert "Weighting uniform: no probes" in text and "teacher continues" not in text
     assert "Not judged: neither context other_problem nor the curriculum uses progress" in text
     assert "Add one to" in text  # the solution of another problem
 
 
-class ScriptedEngine:
+def scripted(response: str, verdict: str, finished: bool = True):
     """An engine whose student writes one given response and whose judge says `verdict`."""
+    made, encode, decode = engine(), CharTokenizer().encode, CharTokenizer().decode
 
-    def __init__(self, response: str, verdict: str, finished: bool = True):
-        self.base = engine()
-        self.base.student.generate = lambda prompts, sampling, seed: [
-            self._answer(prompt, response, verdict, finished) for prompt in prompts
-        ]
-
-    def _answer(self, prompt, response, verdict, finished):
-        judged = CharTokenizer().decode(prompt).startswith("You check")
-        tokens = CharTokenizer().encode(verdict if judged else response)
+    def answer(prompt):
+        tokens = encode(verdict if decode(prompt).startswith("You check") else response)
         return Generation([*tokens, END] if finished else tokens, finished)
 
+    made.student.generate = lambda prompts, sampling, seed: list(map(answer, prompts))
+    return made
 
-def test_unreadable_verdict_is_quoted():
-    text, _ = preview(AOPSDConfig(), ScriptedEngine("x", "no idea").base)
+
+def test_an_unreadable_verdict_is_quoted_and_a_dropped_rollout_says_why():
+    text, _ = preview(AOPSDConfig(), scripted("x", "no idea"))
     assert "verdict cannot be read, so nothing counts as reached. It said: 'no idea'" in text
-
-
-def test_dropped_rollout_says_why():
     shown = ContextConfig(kind="dag_full", on_overlong="drop")
     aopsd = AOPSDConfig(context=shown, curriculum=CurriculumConfig(name="shuffle"))
-    text, _ = preview(aopsd, ScriptedEngine("answer", "[]").base, max_total_sequence_length=300)
-    assert "this rollout is dropped" in text
-    assert "answer<end>" in text
+    text, _ = preview(aopsd, scripted("answer", "[]"), max_total_sequence_length=300)
+    assert "this rollout is dropped" in text and "answer<end>" in text
 
 
 def test_empty_unfinished_response():
-    text, _ = preview(AOPSDConfig(), ScriptedEngine("", "[]", finished=False).base)
+    text, _ = preview(AOPSDConfig(), scripted("", "[]", finished=False))
     assert "(an empty response)" in text
     assert "0 tokens, cut off at the length limit" in text
     assert "Mean |gap| not defined; 0 of 0 tokens" in text
 
 
 def test_response_cannot_steer_the_terminal_or_use_markup():
-    text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=50.0)), ScriptedEngine("[bold]a\x0bb[/bold]", "[]").base)
+    text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=50.0)), scripted("[bold]a\x0bb[/bold]", "[]"))
     assert r"[bold]a\x0bb[/bold]<end>" in text
     assert gap_text(["\x1b[2J"], [0.0], 2.0).plain == r"\x1b[2J"
 
 
-def test_marks_and_tints_by_hand():
+def test_marks_by_hand():
     text = gap_text(["a", "b", "\n", "c"], [0.1, 2.0, 0.7, -3.0], threshold=2.0)
     assert text.plain == "a«b #1»\n«c #2»"
-    styles = [gap_style(gap, 2.0) for gap in (0.1, 0.5, 1.5, 2.0, -0.5, -1.5, -2.0)]
-    assert styles[0] == ""
-    assert len(set(styles)) == 7
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_narrow_terminals_lose_no_value(width):
-    text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=1.0)), width=width)
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= width
+def test_narrow_terminals_lose_no_value():
+    text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=1.0)), width=40)
+    assert "…" not in text and max(map(len, text.splitlines())) <= 40
 
 
 @pytest.mark.slow

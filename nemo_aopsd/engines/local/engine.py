@@ -74,28 +74,18 @@ class LocalEngine:
         return digest.hexdigest()
 
     def save(self, directory: Path) -> None:
-        """Student, optimizer and an EMA teacher; a frozen one is known by its checksum."""
+        """Student, optimizer and an EMA teacher; of a frozen one the checkpoint keeps the checksum."""
         _save_tensors(directory / "student.safetensors", self.optimizer.masters)
         _save_tensors(directory / "optimizer.safetensors", self.optimizer.state())
         if self.ema:
             _save_tensors(directory / "teacher.safetensors", self.ema)
-        teacher = {"teacher": self.settings.teacher.weights, "checksum": self.teacher_checksum()}
-        atomic_write(directory / "teacher.json", json.dumps(teacher))
+        atomic_write(directory / "teacher.json", json.dumps({"teacher": self.settings.teacher.weights}))
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote, bit by bit. Raises UserError if it was another teacher."""
-        kind = self.settings.teacher.weights
-        saved = json.loads((directory / "teacher.json").read_bytes())
-        if saved["teacher"] != kind:
-            raise UserError(
-                f"{directory}: saved with aopsd.teacher.weights={saved['teacher']}, resumed with {kind}. Set it back."
-            )
-        if kind == "frozen" and saved["checksum"] != self.teacher_checksum():
-            raise UserError(
-                f"{directory}: a checkpoint of another initial model: its frozen teacher has SHA-256 "
-                f"{saved['checksum'][:12]}, {self.settings.model} has {self.teacher_checksum()[:12]}. "
-                "Point policy.model_name at the model that the run started from."
-            )
+        """Restore what `save` wrote, bit by bit. Raises UserError if it had another kind of teacher."""
+        kind, saved = self.settings.teacher.weights, json.loads((directory / "teacher.json").read_bytes())["teacher"]
+        if saved != kind:
+            raise UserError(f"{directory}: saved with aopsd.teacher.weights={saved}, resumed with {kind}. Set it back.")
         self._forget_prefixes()
         student = load_file(directory / "student.safetensors")
         self.optimizer.restore(student, load_file(directory / "optimizer.safetensors"))

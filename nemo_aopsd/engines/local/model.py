@@ -17,7 +17,6 @@ from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.scoring import batches, response_hidden, response_logprobs
 from nemo_aopsd.engines.local.settings import Settings
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
 Result = TypeVar("Result")
@@ -52,7 +51,7 @@ class LocalModel:
     def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
         """Log-probs `[T]` of each response; keeps the prefixes for the probes of the same rows."""
         rows = list(zip(prompts, responses, strict=True))
-        self._check_lengths(rows)
+        assert all(prompts), "the first token of a response needs a context"
         self.prefixes.clear()
         results: list[Tensor] = [torch.empty(0)] * len(rows)
         for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
@@ -67,14 +66,7 @@ class LocalModel:
     @torch.no_grad()
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
         """The `k` most likely tokens at the place of each response token, on the CPU."""
-        words = self.network.head.weight.shape[0]
-        if k > words:
-            raise UserError(
-                f"aopsd.objective.top_k={k} (for fkl and dash: support): the model's vocabulary has {words} tokens. "
-                "Lower it."
-            )
         rows = list(zip(prompts, responses, strict=True))
-        self._check_lengths(rows)
         results: dict[int, TopK] = {}
         for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
             hidden, _, _ = response_hidden(self.network, *zip(*(rows[index] for index in batch), strict=True))
@@ -144,16 +136,6 @@ class LocalModel:
     def _read_prefix(self, rows: list[tuple[Tokens, Tokens]]) -> Prefix:
         _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
         return Prefix(kv, rows)
-
-    def _check_lengths(self, rows: list[tuple[Tokens, Tokens]]) -> None:
-        for index, (prompt, response) in enumerate(rows):
-            if not prompt:
-                raise ValueError(f"row {index}: empty prompt; the first token would have no context")
-            if len(prompt) + len(response) > self.settings.max_total_sequence_length:
-                raise ValueError(
-                    f"row {index}: prompt {len(prompt)} + response {len(response)} tokens exceed "
-                    f"policy.max_total_sequence_length={self.settings.max_total_sequence_length}"
-                )
 
 
 def _total_lengths(rows: list[tuple[Tokens, Tokens]]) -> list[int]:

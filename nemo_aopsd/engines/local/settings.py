@@ -10,11 +10,9 @@ from typing import Any
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_json
 from nemo_aopsd.models.limits import check_limits
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
-_REMEDY = "Mend or download the model again."
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def read_settings(config: Config) -> Settings:
     tokenizer = (policy.get("tokenizer") or {}).get("name")
     return Settings(
         model=model,
-        tokenizer=_tokenizer_path(model if tokenizer is None else _model_path(tokenizer, "policy.tokenizer.name")),
+        tokenizer=_tokenizer_path(model if tokenizer is None else _existing(tokenizer, "policy.tokenizer.name")),
         optimizer=_optimizer(policy.get("optimizer")),
         teacher=config.aopsd.teacher,
         max_total_sequence_length=policy["max_total_sequence_length"],
@@ -65,8 +63,7 @@ def read_settings(config: Config) -> Settings:
 
 
 def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
-    if block is None:
-        raise UserError("config: policy.optimizer is missing; the local engine needs it. Add it to the YAML.")
+    block = block or {}
     name = block.get("name", OptimizerKeys.name)
     if name.rpartition(".")[2] != "AdamW":
         raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has {OptimizerKeys.name} only.")
@@ -74,49 +71,36 @@ def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
     known = [each.name for each in fields(OptimizerSettings)]
     if set(kwargs) - set(known) or kwargs.get("lr") is None:
         found = ", ".join(map(str, kwargs)) or "no key"
-        rest = ", ".join(known[1:])
-        raise UserError(f"config: policy.optimizer.kwargs has {found}; expected lr (required), {rest}.")
+        raise UserError(f"config: policy.optimizer.kwargs has {found}; expected lr (required), {', '.join(known[1:])}.")
     if "betas" in kwargs:
         kwargs["betas"] = tuple(kwargs["betas"])
     return OptimizerSettings(**kwargs)
 
 
-def _model_path(name: str, key: str = "policy.model_name") -> Path:
-    try:
-        path = Path(name).expanduser()
-    except RuntimeError as error:  # ~ of a user that is not there
-        raise UserError(f"config: {key}={name}: {error} Write the path in full.") from error
+def _model_path(name: str) -> Path:
+    path = _existing(name, "policy.model_name")
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise UserError(f"config: {key}={name}: no such file (looked from {Path.cwd()}). Check the path.")
         if importlib.util.find_spec("gguf") is None:
-            raise UserError(f"config: {key}={name}: reading GGUF needs the package gguf. Run: pip install gguf")
-        return path
-    if not path.is_dir():
+            raise UserError(f"{path}: reading GGUF needs the package gguf. Run: pip install gguf")
+    elif not (path / "config.json").is_file() or not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
         raise UserError(
-            f"config: {key}={name}: no such directory (looked from {Path.cwd()}). "
-            "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing."
+            f"{path}: expected a Hugging Face causal language model: config.json and weights (*.safetensors or *.bin). "
+            "Download or copy the model again."
         )
-    if key == "policy.model_name":
-        _check_model_directory(path)
     return path
 
 
-def _check_model_directory(path: Path) -> None:
-    config_file = path / "config.json"
-    if not config_file.is_file():
-        raise UserError(f"{path}: no config.json in it. Expected a Hugging Face causal language model directory.")
-    read_json(config_file, remedy=_REMEDY)
-    if not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
-        raise UserError(f"{path}: no weights (*.safetensors or *.bin) in it. Download or copy the model again.")
-
-
 def _tokenizer_path(path: Path) -> Path:
-    if path.suffix != ".gguf":
-        found = [file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)]
-        if not found:
-            raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
-        for file in found:
-            if file.suffix == ".json":
-                read_json(file, remedy=_REMEDY)
+    if path.suffix != ".gguf" and not any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)):
+        raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
+    return path
+
+
+def _existing(name: str, key: str) -> Path:
+    path = Path(name).expanduser()
+    if not (path.is_file() if path.suffix == ".gguf" else path.is_dir()):
+        raise UserError(
+            f"config: {key}={name}: no such model (looked from {Path.cwd()}). "
+            "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing."
+        )
     return path
