@@ -5,12 +5,12 @@ Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from nemo_aopsd.cluster.faults import Fault
 from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, is_size
+from nemo_aopsd.errors import UserError
 
 _SIZES = (
     *("cluster.num_nodes", "cluster.gpus_per_node"),
@@ -52,13 +52,8 @@ def gpu_faults(tree: Tree) -> Iterator[Fault]:
             )
 
 
-def environment_faults(
-    tree: Tree, environment: Mapping[str, str], capabilities: Iterable[str] = ("9.0",)
-) -> Iterator[Fault]:
-    """NeMo RL gives all of the driver's environment to every worker (distributed/worker_groups.py).
-
-    `capabilities` are the GPUs' compute capabilities; 9.0 is that of H100 and H200.
-    """
+def environment_faults(tree: Tree, environment: Mapping[str, str]) -> Iterator[Fault]:
+    """NeMo RL gives all of the driver's environment to every worker (distributed/worker_groups.py)."""
     sampler = tree[f"{VLLM}.env_vars"] or {}
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         for key, variables in ((name, environment), (f"{VLLM}.env_vars.{name}", sampler)):
@@ -69,5 +64,10 @@ def environment_faults(
     name = "TORCH_CUDA_ARCH_LIST"
     if tree.uses_megatron and not environment.get(name):
         expected = "the GPUs' compute capability in the environment: the Megatron backend compiles for it"
-        remedy = f"Run: export {name}={shlex.quote(';'.join(capabilities))}"
-        yield Fault(name, environment.get(name), expected, remedy)
+        yield Fault(name, environment.get(name), expected, f"Run: export {name}=9.0, which is that of H100 and H200")
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raises UserError with one line for each fault, if there are any."""
+    if lines := [f"- {fault}" for fault in faults]:
+        raise UserError("config, for aopsd.engine=nemo_rl:\n" + "\n".join(lines))

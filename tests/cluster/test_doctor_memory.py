@@ -5,56 +5,18 @@ from dataclasses import replace
 import pytest
 
 from nemo_aopsd.cluster.doctor import fit, memory
-from nemo_aopsd.cluster.doctor.model_size import ModelSize
-from nemo_aopsd.cluster.doctor.model_size import read_size as size_of
+from nemo_aopsd.cluster.doctor.model_size import read_size
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import parse
+from nemo_aopsd.models.published import find_published
 from tests import REPO
 
 CONFIGS = REPO / "examples/configs"
-QWEN3_4B = {
-    "model_type": "qwen3",
-    "hidden_size": 2560,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 9728,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-}
-QWEN3_30B_A3B = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "vocab_size": 151936,
-    "tie_word_embeddings": False,
-}
-
-
-def dense(hidden, layers, heads, mlp):
-    """A larger Qwen3: its embedding is not tied."""
-    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": mlp}
-    return QWEN3_4B | sizes | {"tie_word_embeddings": False}
-
-
-QWEN3_8B, QWEN3_14B = dense(4096, 36, 32, 12288), dense(5120, 40, 40, 17408)
-QWEN3_32B = dense(5120, 64, 64, 25600)
+QWEN3_4B, QWEN3_8B, QWEN3_14B, QWEN3_32B, QWEN3_30B_A3B = (
+    find_published(f"Qwen/Qwen3-{size}") for size in ("4B", "8B", "14B", "32B", "30B-A3B")
+)
 GPU, HOST = 81559 * 2**20, 2 * 10**12
-
-
-def read_size(content) -> ModelSize:
-    return size_of(parse(content, "config.json"))
 
 
 def layout_of(name, *overrides):
@@ -95,12 +57,30 @@ def test_parameters_are_those_of_the_model_that_transformers_builds(family, more
     }
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **content))
-    assert read_size({"model_type": family, **content}).total == sum(p.numel() for p in model.parameters())
+    assert read_size(parse({"model_type": family, **content}, "config.json")).total == sum(
+        p.numel() for p in model.parameters()
+    )
 
 
 def test_an_unknown_family_is_not_guessed():
     with pytest.raises(UserError, match="qwen3_5"):
-        read_size({"model_type": "qwen3_5"})
+        read_size(parse({"model_type": "qwen3_5"}, "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M", 134_515_008),
+        ("Qwen/Qwen3-4B-Instruct-2507", 4_022_468_096),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("Qwen/Qwen3-14B", 14_768_307_200),
+        ("Qwen/Qwen3-32B", 32_762_123_264),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        ("Qwen/Qwen3-235B-A22B", 235_093_634_560),
+    ],
+)
+def test_architectures_have_the_published_parameters(name, count):
+    assert read_size(find_published(name)).total == count
 
 
 def test_bytes_of_qwen3_4b_on_8_gpus_by_hand():
@@ -231,20 +211,24 @@ def test_without_probes_no_cache_is_kept():
 
 
 def test_the_local_engine_by_hand():
-    policy = {"max_total_sequence_length": 100, "train_micro_batch_size": 2, "prefix_cache_gb": 1.0}
+    overrides = ["policy.max_total_sequence_length=1000", "policy.train_micro_batch_size=2", "policy.prefix_cache_gb=1"]
     size = read_size(QWEN3_4B)
-    found = {row.name: row.size for row in fit.local_items(size, policy, "frozen", "gpu")}
+
+    def rows(*words):
+        return memory.local_items(size, load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [*overrides, *words]), "gpu")
+
+    found = {row.name: row.size for row in rows("aopsd.teacher.weights=frozen")}
     assert found["weights"] == found["optimizer"] == 2 * 4 * 4_022_468_096
     assert found["gradients"] == 4 * 4_022_468_096
-    assert found["logits"] == 2 * 4 * 151936 * 200
-    assert found["activations"] == 36 * 2 * 123_904 * 200
+    assert found["logits"] == 2 * 4 * 151936 * 2000
+    assert found["activations"] == 36 * 2 * 123_904 * 2000
     assert found["kept KV"] == 2e9
-    in_bf16 = fit.local_items(size, policy | {"precision": "bfloat16"}, "ema", "gpu")
-    found = {row.name: row.size for row in in_bf16}
+    found = {row.name: row.size for row in rows("++policy.precision=bfloat16", "aopsd.teacher.weights=ema")}
     assert found["weights"] == 2 * 2 * 4_022_468_096
     assert found["gradients"] == (4 + 2) * 4_022_468_096  # summed in float32; those of a micro-batch
     assert found["optimizer"] == (2 * 4 + 4 + 4) * 4_022_468_096  # moments, masters, the average
-    (check,), _ = fit.check_local(size, policy, "frozen", fit.Machine(None, 16 * 10**9))
-    assert check.severity == "warn" and "bfloat16" in check.remedy
-    (check,), rows = fit.check_local(size, policy, "live", fit.Machine(None, None))
-    assert check.severity == "ok" and rows[0].size == 4 * 4_022_468_096
+    live = rows("aopsd.teacher.weights=live")
+    assert live[0].size == 4 * 4_022_468_096
+    check = fit.check_local(live, 16 * 10**9)
+    assert check.severity == "warn" and "policy.precision=bfloat16" in check.remedy
+    assert fit.check_local(live, 10**12).severity == "ok"

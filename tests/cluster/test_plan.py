@@ -1,310 +1,400 @@
-"""The cost model: work against counts by hand, and what more GPUs, pipeline stages and recomputation must change."""
+"""`aopsd plan`: every second of a step by hand on a model and machine of round numbers, and held against real steps."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from benchmarks import plan_step_cost
-from nemo_aopsd.cluster.doctor import memory
-from nemo_aopsd.cluster.plan import make_plan, paper_overhead
-from nemo_aopsd.cluster.plan.compare import compare
-from nemo_aopsd.cluster.plan.constants import gpu_kinds, read_constants, read_gpu
-from nemo_aopsd.cluster.plan.models import find_size
-from nemo_aopsd.cluster.plan.setup import spread
-from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, probe, read, refit, score, step_terms, update
-from nemo_aopsd.cluster.plan.work import active_parameters, forward_flops, weight_bytes_read
-from nemo_aopsd.cluster.plan.workload import from_config
+from nemo_aopsd.cli.app import app
+from nemo_aopsd.cluster.doctor.memory import read_layout
+from nemo_aopsd.cluster.doctor.model_size import Layer, ModelSize, read_size
+from nemo_aopsd.cluster.plan import make_plan, rows_at_once
+from nemo_aopsd.cluster.plan.rates import ERRORS, GPU, GPUS, Rates
+from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, first_seconds, read, step_seconds
+from nemo_aopsd.cluster.plan.workload import Assumed, Workload, from_config
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.published import find_published
 from tests import REPO
+from tests.fake_run import write_run
 
 CONFIGS = REPO / "examples/configs"
-CONFIG = CONFIGS / "aopsd_qwen3_4b_megatron.yaml"
-SMALL, MOE = find_size("Qwen/Qwen3-4B"), find_size("Qwen/Qwen3-30B-A3B")
-H100 = read_gpu("h100")
-ONE = dict.fromkeys(("nodes", "gpus_per_node", "tp", "pp", "cp", "ep", "etp", "sampler_tp"), 1)
+CLUSTER, TINY = CONFIGS / "aopsd_qwen3_4b_megatron.yaml", CONFIGS / "aopsd_tiny_cpu.yaml"
+MEASURED = Path(plan_step_cost.__file__).parent / "measured"
 
-
-def layout(**changes):
-    base = memory.read_layout(load_config(CONFIG))
-    return replace(base, sequence_parallel=False, **(ONE | changes))
-
-
-def setup(size=SMALL, rows_at_once=1024, **changes):
-    made = layout(**changes)
-    return Setup(size, H100, made, 2, False, rows_at_once, made.pack_tokens)
-
-
-def plan(*overrides, gpus=None, config=CONFIG):
-    return make_plan(load_config(config, ["data.train.data_path=none", *overrides]), "h100", gpus)
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("HuggingFaceTB/SmolLM2-135M", 134_515_008),
-        ("Qwen/Qwen3-4B", 4_022_468_096),
-        ("Qwen/Qwen3-8B", 8_190_735_360),
-        ("Qwen/Qwen3-14B", 14_768_307_200),
-        ("Qwen/Qwen3-32B", 32_762_123_264),
-        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
-        ("Qwen/Qwen3-235B-A22B", 235_093_634_560),
-    ],
+# 600 parameters at work on a token and a head of 1,000 that is the embedding; 1,640 in all. A token takes
+# 1,200 + 64 c FLOPs behind c others, its logits 2,000. A decoding step reads 3,200 B of weights, 64 B a cached token.
+SIZE = ModelSize(
+    layers=(Layer(attention=100, mlp=200, router=0, experts=0, norms=10),) * 2,
+    embedding=1000,
+    head=0,
+    final_norm=20,
+    hidden=10,
+    vocabulary=100,
+    query_width=8,
+    key_heads=2,
+    head_width=4,
+    mlp_width=7,
+    experts_per_token=0,
 )
-def test_architectures_have_the_published_parameters(name, count):
-    assert find_size(name).total == count
+SHEET = GPU("toy", 10**9, bandwidth=100, flops=1000, link=10, host=20)
+RATES = Rates(
+    sampler_bandwidth=0.8,
+    sampler_compute=0.7,
+    sampler_step=0.11,
+    sampler_request=0.13,
+    sampler_sync=0.017,
+    update_compute=0.6,
+    score_compute=0.5,
+    layer=0.19,
+    link=0.4,
+    host=0.3,
+    refit=0.2,
+    turn=2.3,
+)
+SHARES = {"sampler_bandwidth", "sampler_compute", "update_compute", "score_compute", "link", "host", "refit"}
+WORK = Workload(
+    problems=5,
+    prompts=2,
+    rows=4,
+    question=10,
+    teacher_prompt=30,
+    response=20,
+    longest=25,
+    judge_prompt=50,
+    judge_answer=5,
+    probes=6,
+    probe_length=3,
+    judge_rate=1.0,
+    teacher_judges=False,
+    on_policy_rate=1.0,
+    scores_student=True,
+    scores_teacher=True,
+    initial_attempts=2,
+    missing=None,
+)
 
 
-def test_a_hub_name_is_found_without_a_network_and_a_folder_by_its_config():
-    assert find_size("Qwen/Qwen3-4B-Instruct-2507") == SMALL
-    assert find_size(str(CONFIGS.parents[1] / "nemo_aopsd/builtin/model")).hidden == 128
-    with pytest.raises(UserError, match="no such file"):
-        find_size("missing.gguf")
-    with pytest.raises(UserError, match=r"nope: no such folder .* Check the path"):
-        find_size("nope")
+def setup(rows_at_once=1024, **changes):
+    ones = dict.fromkeys(("nodes", "gpus_per_node", "tp", "pp", "cp", "ep", "etp", "sampler_tp"), 1)
+    layout = replace(read_layout(load_config(CLUSTER)), **(ones | {"pack_tokens": 100, "recompute": True} | changes))
+    return Setup(SIZE, SHEET, layout, RATES, rows_at_once, score_tokens=100)
 
 
-def test_flops_of_a_forward_by_hand():
-    # a layer of Qwen3-4B: attention 26,214,656 (its two norms of 128 among them), MLP 3 x 2560 x 9728
-    assert active_parameters(SMALL) == 36 * (26_214_656 + 74_711_040)
-    head = 2560 * 151_936
-    expected = 2 * 100 * 36 * 100_925_696 + 4 * 36 * 4096 * 50 * 100 + 2 * 7 * head
-    assert forward_flops(SMALL, tokens=100, context=50, logits=7) == expected
+def seconds(terms):
+    """Of work in seconds at the data sheet's rate, and of counts of waits."""
+    rates = {field.name: getattr(RATES, field.name) for field in fields(RATES)}
+    return sum(amount / rates[name] if name in SHARES else amount * rates[name] for name, amount in terms.items())
 
 
-def test_a_mixture_works_with_the_chosen_experts_and_reads_those_that_any_row_chooses():
-    chosen = 8 * 3 * 2048 * 768
-    dense = 18_874_624 + 2048 * 128
-    assert active_parameters(MOE) == 48 * (dense + chosen)
-    head = 2048 * 151_936
-    assert weight_bytes_read(MOE, 1, 2) == pytest.approx(2 * (48 * (dense + chosen) + head))
-    assert weight_bytes_read(MOE, 10_000, 2) == pytest.approx(2 * (48 * (dense + 16 * chosen) + head))
-    two_rows = 1 - (1 - 1 / 16) ** 2
-    assert weight_bytes_read(MOE, 2, 2) == pytest.approx(2 * (48 * (dense + two_rows * 16 * chosen) + head))
+# Four rows are read at 40 x (1200 + 64 x 5) + 4 x 2000 FLOPs, 68.8 s. They then go 25 steps (80,000 B of weights)
+# and 80 tokens behind 20 others each (102,400 B of caches; 80 x (2480 + 2000) FLOPs).
+ROLLOUT = {"sampler_compute": 68.8 + 358.4, "sampler_request": 4, "sampler_bandwidth": 1824, "sampler_step": 25}
+# 200 x (1200 + 64 x 25) + 4 x 2000, then 20 x (1200 + 64 x 52.5 + 2000); 5 x 3200 + 20 x 52.5 x 64 B
+JUDGE = {"sampler_compute": 568 + 131.2, "sampler_request": 4, "sampler_bandwidth": 832, "sampler_step": 5}
+
+# On one GPU that vLLM and the trainer share
+ONE = {
+    "refit": {"refit": 2 * 1640 / 10, "turn": 1},
+    "rollout": ROLLOUT,
+    "judge": JUDGE,
+    "student": {
+        "score_compute": 499.2,  # 120 tokens x (1200 + 64 x 15 + 2000)
+        "layer": 4,  # two packs of two layers
+        "host": 2 * (1640 + 1640) / 20,  # vLLM's weights go, the trainer's come
+        "turn": 1,
+    },
+    # 200 tokens x (1200 + 64 x 25 + 2000); student aside, teacher in, student back
+    "teacher": {"score_compute": 960, "layer": 4, "host": 3 * 2 * 1640 / 20},
+    "probes": {
+        # six branches of half a block and 3 tokens, behind 10 + 10: 6 x (11 x 2480 + 3 x 2000);
+        # going on, 18 tokens behind 30 + 10 + 1.5: 18 x (1200 + 64 x 41.5 + 2000);
+        # both prefixes again: 200 x 2800 + 4 x 2000 of the teacher, 120 x 2160 + 4 x 2000 of the student
+        "sampler_compute": 199.68 + 105.408 + 568 + 267.2,
+        "sampler_request": 2 * 6 + 4 + 4,
+        "sampler_bandwidth": 6 * 20 * 64 / 100 + (3 * 3200 + 18 * 41.5 * 64) / 100,
+        "sampler_step": 3,
+        "host": 4 * 2 * 1640 / 20,  # vLLM's weights awake; the student's aside, the teacher's in, the student's back
+        "turn": 1,
+    },
+    # of question and response: forward, backward twice, forward again; Adam is not counted
+    "update": {"update_compute": 4 * 499.2, "layer": 3 * 4, "turn": 1},
+}
+
+# On four GPUs of a node, tensor parallel by two: two rows each, half the work, and messages.
+# A GPU has 600 / 2 + 1020 / 2 + 20 = 830 parameters (norms whole) as trainer, 820 as vLLM.
+FOUR = {
+    "refit": ONE["refit"],
+    "rollout": {
+        "sampler_compute": 427.2 / 4,
+        "sampler_request": 2,
+        "sampler_bandwidth": (80_000 + 102_400 / 2) / 2 / 100,
+        "sampler_step": 25,
+        "sampler_sync": 2 * 2 * 25,
+    },
+    "judge": {
+        "sampler_compute": 699.2 / 4,
+        "sampler_request": 2,
+        "sampler_bandwidth": (16_000 + 67_200 / 2) / 2 / 100,
+        "sampler_step": 5,
+        "sampler_sync": 2 * 2 * 5,
+    },
+    "student": {
+        "score_compute": 499.2 / 4,
+        "layer": 2,
+        "link": 4 * (60 * 2 * 2 * 10) / 2 / 10,  # 60 tokens, 2 layers, 2 B, 10 wide; half of it to the neighbour
+        "host": 2 * (830 + 820) / 20,
+        "turn": 1,
+    },
+    "teacher": {
+        "score_compute": 960 / 4,
+        "layer": 2,
+        "link": 4 * (100 * 2 * 2 * 10) / 2 / 10,
+        "host": 3 * 2 * 830 / 20,
+    },
+    "probes": {
+        "sampler_compute": (199.68 + 105.408 + 568 + 267.2) / 4,
+        "sampler_request": 2 * 3 + 2 + 2,
+        "sampler_bandwidth": (3 * 20 * 64 + 3 * 3200 + 9 * 41.5 * 64) / 2 / 100,
+        "sampler_step": 3,
+        "sampler_sync": 2 * 2 * 3,
+        "host": 4 * 2 * 820 / 20,
+        "turn": 1,
+    },
+    "update": {"update_compute": 4 * 499.2 / 4, "layer": 3 * 2, "link": 3 * 480, "turn": 1},
+}
+SHARED = {"gpus_per_node": 4, "tp": 2, "sampler_tp": 2}
 
 
-def test_decoding_reads_weights_a_step_and_the_cache_a_token():
-    terms = decode(setup(), rows=64, context=300, mean=2048, longest=2048)
-    weights = 2048 * 2 * (36 * 100_925_696 + 2560 * 151_936)
-    cache = 64 * 2048 * (300 + 1024) * 147_456
-    assert terms["sampler_bandwidth"] == pytest.approx((weights + cache) / 3.35e12)
-    assert terms["sampler_step"] == 2048 and "sampler_sync" not in terms
+@pytest.mark.parametrize(("made", "expected"), [(setup(), ONE), (setup(**SHARED), FOUR)], ids=["one", "four"])
+def test_every_stage_of_a_step_by_hand(made, expected):
+    assert step_seconds(made, WORK) == pytest.approx({stage: seconds(terms) for stage, terms in expected.items()})
 
 
-def test_rows_that_do_not_fit_wait_for_a_second_wave():
-    assert decode(setup(rows_at_once=40), 64, 300, 2048, 2048)["sampler_step"] == 2 * 2048
+def test_steps_on_the_datas_solutions_take_no_share_of_refit_rollout_and_the_curriculums_judge():
+    found = step_seconds(setup(), replace(WORK, on_policy_rate=0.25, judge_rate=0.25))
+    for stage, terms in ONE.items():
+        share = 0.25 if stage in ("refit", "rollout", "judge") else 1
+        assert found[stage] == pytest.approx(share * seconds(terms)), stage
 
 
-def test_tensor_parallel_sampling_shares_reads_and_adds_messages():
-    one = decode(setup(gpus_per_node=8), 64, 300, 100, 100)
-    four = decode(setup(gpus_per_node=8, sampler_tp=4), 64, 300, 100, 100)
-    # 8 engines of 8 rows, or 2 of 32 with a quarter of weights and heads each
-    weights, row = 100 * 2 * (36 * 100_925_696 + 2560 * 151_936), 100 * 350 * 147_456
-    assert one["sampler_bandwidth"] == pytest.approx((weights + 8 * row) / 3.35e12)
-    assert four["sampler_bandwidth"] == pytest.approx((weights + 32 * row) / 4 / 3.35e12)
-    assert four["sampler_sync"] == 2 * 36 * 100
-    across = decode(setup(nodes=2, gpus_per_node=8, sampler_tp=16), 64, 300, 100, 100)
-    assert across["sampler_sync_network"] == 2 * 36 * 100
+def test_the_change_of_turn_goes_to_the_first_stage_that_scores():
+    found = step_seconds(setup(), replace(WORK, scores_student=False))
+    turn = {name: ONE["student"][name] for name in ("host", "turn")}
+    assert "student" not in found and found["teacher"] == pytest.approx(seconds(ONE["teacher"]) + seconds(turn))
 
 
-def test_the_shipped_constants_give_back_the_measurements_they_are_anchored_to():
-    constants = read_constants("nemo_rl")
-    assert constants.seconds(answer(setup(), 64, 300, 2048, 2048)) == pytest.approx(19.7, rel=0.05)
-    assert constants.seconds(read(setup(), 64, 3548)) == pytest.approx(3.4, rel=0.05)
-    continued = decode(setup(), 1472, 1500 + 1024, 7.5, 7.5) | {"sampler_request": 1472}
-    assert constants.seconds(continued) == pytest.approx(2.4, rel=0.05)
-
-
-def test_an_update_is_four_forwards_with_recomputation_and_three_without():
-    forward = score(setup(), 8, 2048)["score_compute"]
-    assert update(setup(recompute=True), 8, 2048)["update_compute"] == pytest.approx(4 * forward)
-    assert update(setup(recompute=False), 8, 2048)["update_compute"] == pytest.approx(3 * forward)
-
-
-def test_copies_of_the_model_share_rows_and_the_fullest_sets_the_pace():
-    one = score(setup(), 12, 1000)["score_compute"]
-    assert score(setup(gpus_per_node=4), 12, 1000)["score_compute"] == pytest.approx(one / 4)
-    assert score(setup(gpus_per_node=8), 12, 1000)["score_compute"] == pytest.approx(one / 6)  # two rows, not 1.5
-
-
-def test_pipeline_stages_wait_while_they_fill():
-    rows, tokens = 8, 1024  # in packs of 2,048 tokens: four
-    whole = score(setup(pack_tokens=2048), rows, tokens)["score_compute"]
-    halves = score(setup(gpus_per_node=2, pp=2, pack_tokens=2048), rows, tokens)["score_compute"]
-    assert halves == pytest.approx(whole / 2 * 5 / 4)
-
-
-def test_messages_of_tensor_and_expert_parallelism_by_hand():
-    terms = score(setup(gpus_per_node=2, tp=2), 4, 1000)
-    assert terms["link"] == pytest.approx(4 * 4000 * 36 * 2 * 2560 * (1 / 2) / 450e9)
-    terms = score(setup(MOE, gpus_per_node=8, ep=8), 8, 1000)
-    assert terms["link"] == pytest.approx(2 * 1000 * 48 * 2 * 2048 * 8 * (7 / 8) / 450e9)
-    terms = score(setup(MOE, nodes=2, gpus_per_node=8, ep=16), 16, 1000)
-    assert terms["network"] == pytest.approx(2 * 1000 * 48 * 2 * 2048 * 8 * (15 / 16) / 50e9)
-
-
-def test_gradients_go_over_the_network_once_there_are_nodes():
-    within, across = update(setup(gpus_per_node=8), 16, 512), update(setup(nodes=2, gpus_per_node=8), 16, 512)
-    assert within["link"] == pytest.approx(6 * 4_022_468_096 * 7 / 8 / 450e9, rel=1e-4)
-    assert across["network"] == pytest.approx(6 * 4_022_468_096 * 15 / 16 / 50e9, rel=1e-4)
+def test_a_teacher_that_judges_changes_places_with_the_student_in_vllm():
+    found = step_seconds(setup(), replace(WORK, teacher_judges=True))
+    assert found["judge"] == pytest.approx(seconds(JUDGE) + seconds({"host": 3 * 2 * 1640 / 20}))
 
 
 def test_a_kept_cache_saves_the_probes_a_turn_the_students_prefixes_and_vllms_way_back():
-    work = from_config(load_config(CONFIG, ["data.train.data_path=none"]), read_constants("nemo_rl"))
-    apart, kept = (probe(setup(keeps_cache=keeps), work) for keeps in (False, True))
-    saved = {name: amount - kept.get(name, 0.0) for name, amount in apart.items() if amount != kept.get(name)}
-    again = read(setup(), work.rows, work.question + work.response)
-    assert saved == pytest.approx({**again, "host": 2 * SMALL.total / H100.host, "turn": 1})
+    found = step_seconds(setup(keeps_cache=True), WORK)
+    saved = {"sampler_compute": 267.2, "sampler_request": 4, "host": 2 * 1640 / 20, "turn": 1}
+    assert found["probes"] == pytest.approx(seconds(ONE["probes"]) - seconds(saved))
 
 
-def test_a_refit_gathers_the_whole_model_on_any_number_of_gpus():
-    for made in (setup(), setup(nodes=4, gpus_per_node=8, tp=8)):
-        assert refit(made) == pytest.approx({"refit": 2 * 4_022_468_096 / 450e9, "turn": 1})
+def test_without_recomputation_a_pass_and_its_messages_are_saved():
+    found = step_seconds(setup(recompute=False, **SHARED), WORK)["update"]
+    assert found == pytest.approx(
+        seconds({"update_compute": 3 * 499.2 / 4, "layer": 2 * 2, "link": 2 * 480, "turn": 1})
+    )
 
 
-def test_the_papers_overhead_is_its_arithmetic():
-    assert paper_overhead(0.01, 8) == pytest.approx(0.0214, abs=5e-5)
-    assert paper_overhead(0.0115, 8) == pytest.approx(0.0246, abs=5e-5)
+def test_the_initial_attempts_are_answered_and_judged_once_a_problem():
+    """Two problems twice are as many rows as a step's; five problems are three such batches; one refit for all."""
+    once = 3 * (seconds(ROLLOUT) + seconds(JUDGE)) + seconds(ONE["refit"])
+    assert first_seconds(setup(), WORK) == pytest.approx(once)
+    assert first_seconds(setup(), replace(WORK, initial_attempts=0)) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "stages"),
-    [
-        ((), {"refit", "rollout", "judge", "student", "teacher", "probes", "update"}),
-        (("aopsd.weighting=uniform",), {"refit", "rollout", "judge", "student", "teacher", "update"}),
-        (
-            ("aopsd.weighting=uniform", "aopsd.context.kind=solution", "aopsd.curriculum.name=shuffle"),
-            {"refit", "rollout", "student", "teacher", "update"},
-        ),
-    ],
-)
-def test_only_stages_that_happen_are_planned(words, stages):
-    assert set(plan(*words).terms) == stages
+def test_rows_that_do_not_fit_wait_for_a_second_wave():
+    one, two = decode(setup(), 64, 300, 20, 20), decode(setup(rows_at_once=40), 64, 300, 20, 20)
+    assert two - one == pytest.approx(seconds({"sampler_step": 20, "sampler_bandwidth": 20 * 3200 / 100}))
+    layout = replace(setup().layout, utilization=0.5)
+    cache = 0.5 * 10**11 - 2 * 1640 - 4e9  # of 64 B a token; rows end with 20 tokens behind 30 of the judge's
+    assert rows_at_once(SIZE, layout, replace(SHEET, memory=10**11), WORK) == 1024 < cache // (64 * 50)
+    few = replace(SHEET, memory=8 * 10**9 + 2 * (2 * 1640 + 64 * 50 * 7))
+    assert rows_at_once(SIZE, layout, few, WORK) == 7
 
 
-@pytest.mark.parametrize(
-    ("objective", "stages"),
-    [("sft", {"update"}), ("fkl", {"rollout", "update"}), ("topk_fkl", {"rollout", "teacher", "update"})],
-)
-def test_an_objective_pays_for_what_it_declares(objective, stages):
-    words = (f"aopsd.objective.name={objective}", "aopsd.weighting=uniform", "aopsd.context.kind=solution")
-    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [*words, "aopsd.curriculum.name=shuffle"])
-    assert set(make_plan(config, "cpu").terms) == stages
-
-
-def test_an_epoch_is_its_steps_and_the_initial_attempts_come_once():
-    made = plan()
-    assert (made.work.problems, made.work.steps) == (725, 23)
-    assert made.epoch_seconds["rollout"] == pytest.approx(23 * made.step_seconds["rollout"])
-    assert made.gpu_hours(3600) == 8
-    assert made.once_seconds > made.epoch_seconds["rollout"]  # eight attempts a problem
-    assert plan("aopsd.curriculum.name=shuffle").once == {}
-
-
-def test_lengths_come_from_the_data_where_it_is_there(tmp_path):
-    file = tmp_path / "problems.jsonl"
-    dag = {"nodes": [{"id": "a", "statement": "y" * 330}], "edges": []}
-    file.write_text(json.dumps({"id": "p", "problem": "x" * 66, "answer": "1", "dag": dag}) + "\n")
-    made = make_plan(load_config(CONFIG, [f"data.train.data_path={file}"]), "h100")
-    assert (made.work.question, made.work.teacher_prompt) == (20, 20 + 100 / 2 + 250)  # 3.3 characters a token
-    assert not made.work.sources["question_tokens"].startswith("assumed")
-    assert made.work.sources["response_share"].startswith("assumed") and made.assumed_data is None
-
-
-@given(st.sampled_from([8, 16, 32, 64, 128]))
-def test_more_gpus_never_compute_longer(gpus):
-    few, many = plan(gpus=gpus), plan(gpus=2 * gpus)
-    for stage, terms in many.terms.items():
-        for name in ("sampler_bandwidth", "sampler_compute", "score_compute", "update_compute"):
-            assert terms.get(name, 0.0) <= few.terms[stage].get(name, 0.0) * (1 + 1e-9), (stage, name)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "message"), [(12, "a multiple of 8"), (3, "not a multiple of 2, the config's tensor")]
-)
-def test_gpus_that_the_parallel_sizes_do_not_divide_are_refused(gpus, message):
-    with pytest.raises(UserError, match=message):
-        plan(gpus=gpus)
-
-
-def test_a_sampler_without_room_for_one_row_is_refused():
-    with pytest.raises(UserError, match="not one row of"):
-        plan("policy.model_name=Qwen/Qwen3-32B")
-
-
-@pytest.mark.parametrize(
-    "name", ["qwen3_4b_megatron", "qwen3_4b_megatron_fp8", "qwen3_8b", "qwen3_14b", "qwen3_32b", "qwen3_30b_a3b"]
-)
-def test_every_shipped_qwen3_config_is_planned(name):
-    made = plan(config=CONFIGS / f"aopsd_{name}.yaml")
-    assert all(seconds > 0 for seconds in made.step_seconds.values())
-    assert sum(made.shares_by_status().values()) == pytest.approx(1)
-
-
-def test_fp8_computes_against_its_own_peak():
-    fp8, bf16 = plan(config=CONFIGS / "aopsd_qwen3_4b_megatron_fp8.yaml"), plan()
-    assert fp8.terms["update"]["fp8_compute"] == pytest.approx(bf16.terms["update"]["update_compute"] / 2, rel=1e-3)
-
-
-def test_every_gpu_kind_has_a_sheet_and_another_is_refused():
-    assert set(gpu_kinds()) == {"h100", "h200", "a100", "b200", "cpu"}
-    for kind in gpu_kinds():
-        sheet = read_gpu(kind)
-        assert sheet.source and min(sheet.bf16, sheet.bandwidth, sheet.link, sheet.network, sheet.host) >= 1e9
-    with pytest.raises(UserError, match="expected one of h100, h200"):
-        read_gpu("tpu")
-
-
-@pytest.mark.parametrize("engine", ["nemo_rl", "local"])
-def test_every_constant_names_its_source_and_every_term_its_constant(engine):
-    constants = read_constants(engine)
-    for constant in constants.by_name.values():
-        assert constant.source and constant.status in ("assumption", "anchored") and constant.value > 0
-        assert constant.kind == "seconds" or constant.value <= 1
-    config = CONFIG if engine == "nemo_rl" else CONFIGS / "aopsd_tiny_cpu.yaml"
-    made = make_plan(load_config(config), "cpu" if engine == "local" else "h100")
-    names = {name for terms in step_terms(made.setup, made.work).values() for name in terms}
-    assert names <= set(constants.by_name)
-
-
-def test_what_is_predicted_for_the_benchmark_has_no_adam_in_it():
-    """It takes no step: 24 bytes a parameter by way of the host and 28 of the card's are left out."""
-    arm = plan_step_cost.arms(Path(plan_step_cost.__file__).parent / "measured/step_cost_h200_kept.json")[0]
-    plan = arm.plan()
-    whole = step_terms(plan.setup, plan.work)["update"]
-    parameters = plan.setup.size.total
-    assert whole["host"] - plan.terms["update"]["host"] == pytest.approx(24 * parameters / plan.setup.gpu.host)
-    gone = whole["trainer_bandwidth"] - plan.terms["update"]["trainer_bandwidth"]
-    assert gone == pytest.approx(28 * parameters / plan.setup.gpu.bandwidth)
-    assert whole["turn"] == plan.terms["update"]["turn"]
-
-
-def test_the_change_of_turn_goes_to_whichever_scores_first():
-    arms = plan_step_cost.arms(Path(plan_step_cost.__file__).parent / "measured/step_cost_h100_topk.json")
-    terms = {arm.name: arm.plan().terms for arm in arms}
-    assert "student" not in terms["topk16"]
-    assert terms["uniform"]["student"]["turn"] == terms["topk16"]["teacher"]["turn"] == 1
-    assert "turn" not in terms["uniform"]["teacher"]
-
-
-def test_spread_fills_nodes_of_eight():
-    assert [(spread(layout(), gpus).nodes, spread(layout(), gpus).gpus_per_node) for gpus in (4, 8, 24)] == [
-        *((1, 4), (1, 8), (3, 8)),
-    ]
+def test_the_rates_give_back_the_measurements_they_are_anchored_to():
+    size = read_size(find_published("Qwen/Qwen3-4B"))
+    made = replace(setup(), size=size, gpu=GPUS["h100"], rates=Rates())
+    assert answer(made, 64, 300, 2048, 2048) == pytest.approx(19.7, rel=0.05)
+    assert read(made, 64, 3548) == pytest.approx(3.4, rel=0.05)
+    requests = 1472 * made.rates.sampler_request
+    assert decode(made, 1472, 1500 + 1024, 7.5, 7.5) + requests - 7.5 * 1.2e-3 == pytest.approx(2.4, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["h200_apart", "h200_kept", "h200_tp2", "h100_topk"])
 def test_measured_steps_of_qwen3_4b_s_shape_are_off_by_what_the_plan_says(name):
     """Runs of benchmarks/step_cost_nemo.py on one GPU, and on two; docs/scaling.md has them stage by stage."""
-    said = read_constants("nemo_rl").measured_errors
-    for arm in plan_step_cost.arms(Path(plan_step_cost.__file__).parent / f"measured/step_cost_{name}.json"):
-        *stages, total = compare(arm, arm.plan())
-        assert [line.stage for line in stages if line.measured is not None] == list(arm.seconds())
-        for line in (*stages, total):
-            if line.error is not None:
-                least, greatest = said[line.stage]
-                assert least <= round(line.error, 2) <= greatest, (arm.name, line.stage)
+    lines = [line for line in plan_step_cost.compare(MEASURED / f"step_cost_{name}.json") if line.error is not None]
+    assert {"rollout", "teacher", "update", "total"} <= {line.stage for line in lines}
+    for line in lines:
+        least, greatest = ERRORS[line.stage]
+        assert least <= round(line.error, 2) <= greatest, line
+
+
+def test_the_worst_errors_are_some_measured_steps():
+    lines = [line for path in MEASURED.glob("*.json") for line in plan_step_cost.compare(path)]
+    for stage, bounds in ERRORS.items():
+        errors = [round(line.error, 2) for line in lines if line.stage == stage and line.error is not None]
+        assert (min(errors), max(errors)) == bounds, stage
+
+
+# Rows and tokens of a step
+
+ASSUMED = Assumed(
+    problems=60,
+    response_share=0.5,
+    question=100,
+    solution=1000,
+    graph=400,
+    wording=30,
+    verdict=70,
+    trigger_rate=0.02,
+    characters=3.0,
+)
+
+
+def workload(*words):
+    words = ("data.train.data_path=none", "policy.generation.max_new_tokens=2000", *words)
+    return from_config(load_config(CLUSTER, words), ASSUMED)
+
+
+def test_rows_and_tokens_by_hand():
+    work = workload("aopsd.num_prompts_per_step=8", "aopsd.num_generations_per_prompt=3", "aopsd.probes.length=5")
+    assert (work.problems, work.steps, work.prompts, work.rows) == (60, 8, 8, 24)
+    assert (work.question, work.response, work.longest) == (100, 1000, 2000)
+    assert work.probes == 0.02 * 1000 * 24 and work.probe_length == 5
+    assert (work.judge_prompt, work.judge_answer) == (100 + 400 + 30 + 1000, 70)
+    short = workload("aopsd.judge.max_attempt_tokens=600", "aopsd.judge.max_new_tokens=50")
+    assert (short.judge_prompt, short.judge_answer) == (100 + 400 + 30 + 600, 50)
+    assert workload("aopsd.weighting=uniform").probes == 0
+    assert workload("aopsd.curriculum.name=shuffle").initial_attempts == 0 < work.initial_attempts
+
+
+@pytest.mark.parametrize(
+    ("context", "shown"),
+    [
+        ("none", 0),
+        ("solution", 1000 + 30),
+        ("other_problem", 100 + 1000 + 30),
+        ("dag_frontier", 200 + 30),
+        *((name, 400 + 30) for name in ("dag_full", "plan", "subproblems")),
+    ],
+)
+def test_what_the_teacher_reads_beside_the_question(context, shown):
+    assert workload(f"aopsd.context.kind={context}").teacher_prompt == 100 + shown
+
+
+@pytest.mark.parametrize(
+    ("name", "curriculum", "context", "rate", "stages"),
+    [
+        ("pg", "competence", "dag_frontier", 1.0, {"student", "teacher"}),
+        ("pg", "competence", "solution", 1.0, {"student", "teacher"}),
+        ("pg", "shuffle", "solution", 0.0, {"student", "teacher"}),
+        ("topk_fkl", "shuffle", "solution", 0.0, {"teacher"}),
+        ("grpo", "competence", "dag_frontier", 1.0, {"student"}),  # for the curriculum: no teacher reads the frontier
+        ("grpo", "shuffle", "dag_frontier", 0.0, {"student"}),
+        ("sft", "competence", "dag_frontier", 0.0, set()),  # the curriculum learns nothing of the data's solutions
+        ("gkd", "competence", "dag_frontier", 1.0, set()),  # the frontier is behind the data's solutions too
+        ("gkd", "competence", "solution", 0.5, set()),
+    ],
+)
+def test_an_objective_pays_for_what_it_declares(name, curriculum, context, rate, stages):
+    words = [f"aopsd.objective.name={name}", f"aopsd.curriculum.name={curriculum}", f"aopsd.context.kind={context}"]
+    words += ["aopsd.weighting=uniform", "aopsd.num_generations_per_prompt=2"]
+    work = from_config(load_config(TINY, words))
+    assert work.judge_rate == rate
+    found = step_seconds(setup(), work)
+    assert set(found) & {"student", "teacher", "probes"} == stages and ("judge" in found) == (rate > 0)
+    assert ("rollout" in found) == (name != "sft")
+
+
+def test_lengths_come_from_the_data_if_it_is_there(tmp_path):
+    file = tmp_path / "problems.jsonl"
+    dag = {"nodes": [{"id": "a", "statement": "y" * 330}], "edges": []}
+    file.write_text(json.dumps({"id": "p", "problem": "x" * 66, "answer": "1", "dag": dag}) + "\n")
+    work = from_config(load_config(CLUSTER, [f"data.train.data_path={file}"]))
+    assert (work.question, work.teacher_prompt, work.missing) == (20, 20 + 100 / 2 + 250, None)  # 3.3 characters
+
+
+# The command
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["plan", *map(str, words)])
+
+
+def planned(*words, config=CLUSTER):
+    return json.loads(call(config, "data.train.data_path=none", *words, "--json").stdout)
+
+
+def test_an_epoch_is_its_steps():
+    found = planned()
+    stages = {"refit", "rollout", "judge", "student", "teacher", "probes", "update"}
+    assert set(found["step_seconds"]) == stages and found["measured_errors"]["total"] == list(ERRORS["total"])
+    assert found["epoch_seconds"]["rollout"] == pytest.approx(23 * found["step_seconds"]["rollout"])  # 725 problems
+    assert found["epoch_gpu_hours"] == pytest.approx(sum(found["epoch_seconds"].values()) * 8 / 3600)
+    assert found["initial_attempts_seconds"] > found["epoch_seconds"]["rollout"]  # eight attempts a problem
+    assert {check["name"] for check in found["memory_checks"]} >= {"memory: training", "memory: sampling"}
+
+
+def test_the_table_has_errors_where_steps_were_measured_and_says_what_is_left_out():
+    printed = " ".join(call(CLUSTER, "data.train.data_path=none").stdout.split())
+    assert "-59% to -20%" in printed and "initial attempts" in printed and "data.train.data_path=none" in printed
+    assert "Adam" in printed and "extrapolation" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "unmeasured"),
+    [
+        ("qwen3_8b", (), []),
+        ("qwen3_4b_megatron_fp8", (), ["FP8"]),
+        ("qwen3_32b", (), ["2 nodes"]),
+        ("qwen3_30b_a3b", (), ["a mixture of experts", "2 nodes", "pipeline_model_parallel_size=2"]),
+        ("qwen3_8b", ("policy.megatron_cfg.context_parallel_size=2",), ["context_parallel_size=2"]),
+    ],
+)
+def test_no_seconds_are_stated_for_what_was_never_measured(name, words, unmeasured):
+    found = planned(*words, config=CONFIGS / f"aopsd_{name}.yaml")
+    assert found["unmeasured"] == unmeasured and bool(found["step_seconds"]) != bool(unmeasured)
+    assert found["memory_bytes"]["training"] > 1e10
+    if unmeasured:
+        assert unmeasured[0] in call(CONFIGS / f"aopsd_{name}.yaml", *words).stdout
+
+
+def test_what_a_run_had_goes_over_what_is_assumed(tmp_path):
+    run = write_run(tmp_path / "run")
+    rows = [json.loads(line) for path in (run / "rollouts").iterdir() for line in path.open()]
+    tokens = sum(len(row["response"]) for row in rows)
+    alone, found = planned()["workload"], planned("--lengths", run)["workload"]
+    assert found["response"] == pytest.approx(tokens / len(rows)) and found["question"] == 3
+    assert found["probes"] == pytest.approx(sum(len(row["probes"]) for row in rows) / len(rows) * 32)
+    assert found["teacher_prompt"] - found["question"] == alone["teacher_prompt"] - alone["question"]
+    assert planned("--lengths", run, "aopsd.weighting=uniform")["workload"]["probes"] == 0
+    with pytest.raises(UserError, match=f"--lengths {tmp_path}"):
+        make_plan(load_config(CLUSTER), "h100", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((CLUSTER, "--gpu", "v100"), "h100, h200"),
+        ((TINY,), "aopsd.engine=nemo_rl"),
+        ((CLUSTER, "cluster.gpus_per_node=3"), "cluster.gpus_per_node is 3"),
+        ((CLUSTER, "cluster.gpus_per_node=null"), "cluster.gpus_per_node is null"),
+        ((CLUSTER, "policy.model_name=nope"), "policy.model_name=nope"),
+        ((CLUSTER, "--method", "ops"), "`opsd`"),
+    ],
+)
+def test_mistakes_are_named(words, named):
+    outcome = call(*words)
+    assert isinstance(outcome.exception, UserError) and named in str(outcome.exception)

@@ -1,7 +1,7 @@
 """Bytes a GPU and a node need, item by item. The formulas, with sources and what they leave out: docs/doctor.md.
 
 Trainer and vLLM take turns on a GPU, so there are two sums: while training and while sampling. The numbers are those
-of the fullest pipeline stage.
+of the fullest pipeline stage. A new item is a line in `_trainer`, `_sampler`, `_host` or `local_items`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from math import ceil
 
 from nemo_aopsd.cluster.doctor.model_size import Layer, ModelSize
-from nemo_aopsd.config.checks import select
+from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
 
 TRAIN, SAMPLE = "training", "sampling"
+BOTH = (TRAIN, SAMPLE)
 CONTEXT = 2.5e9  # CUDA context, NCCL buffers and workspaces of one process: an estimate
 ASLEEP = 1.5e9  # what a sleeping vLLM keeps: context, graphs, NCCL. An estimate
 SAMPLER_EXTRA = 4e9  # vLLM's own activations and CUDA graphs within its share. An estimate
 BF16, FP32 = 2, 4
+_BYTES = {"float32": FP32, "bfloat16": BF16}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Layout:
         return self.nodes * self.gpus_per_node
 
     @property
+    def engines(self) -> int:
+        """Of vLLM, in the whole run."""
+        return max(self.gpus // self.sampler_tp, 1)
+
+    @property
     def copies(self) -> int:
         """Ranks that share one shard's optimizer: data- and context-parallel ones."""
         return max(self.gpus // (self.tp * self.pp), 1)
@@ -68,43 +75,43 @@ class Layout:
     def expert_copies(self) -> int:
         return max(self.gpus // (self.ep * self.etp * self.pp), 1)
 
-    @property
-    def rows_per_engine(self) -> int:
-        return ceil(self.rows_per_step / max(self.gpus // self.sampler_tp, 1))
-
 
 def read_layout(config: Config) -> Layout:
-    """Of a cluster config that the engine's own check has passed."""
-    raw = config.raw
-    megatron, vllm = select(raw, "policy.megatron_cfg"), select(raw, "policy.generation.vllm_cfg")
-    policy, row = raw["policy"], raw["policy"]["max_total_sequence_length"]
-    is_packed = select(raw, "policy.sequence_packing.enabled")
-    budget = select(raw, "policy.sequence_packing.train_mb_tokens") if is_packed else None
-    optimizer = megatron.get("optimizer") or {}
-    ddp = megatron.get("distributed_data_parallel_config") or {}
+    """Of a cluster config for Megatron whose sizes are sizes (`cluster.rules`)."""
+    tree, aopsd = Tree(config.raw), config.aopsd
+    row = tree.size("policy.max_total_sequence_length")
+    budget = tree["policy.sequence_packing.train_mb_tokens"] if tree.is_packed else None
+    is_offloaded = tree[f"{MEGATRON}.optimizer.optimizer_cpu_offload"]
     return Layout(
-        nodes=raw["cluster"]["num_nodes"],
-        gpus_per_node=raw["cluster"]["gpus_per_node"],
-        tp=megatron["tensor_model_parallel_size"],
-        pp=megatron["pipeline_model_parallel_size"],
-        cp=megatron["context_parallel_size"],
-        ep=megatron.get("expert_model_parallel_size") or 1,
-        etp=megatron.get("expert_tensor_parallel_size") or 1,
-        sampler_tp=vllm["tensor_parallel_size"],
-        sequence_parallel=bool(megatron.get("sequence_parallel")),
-        pack_tokens=budget or row * policy["train_micro_batch_size"],
-        longest_row=vllm["max_model_len"],
-        rows_per_step=raw["aopsd"]["num_prompts_per_step"] * raw["aopsd"]["num_generations_per_prompt"],
-        utilization=vllm["gpu_memory_utilization"],
-        recompute=bool(megatron.get("activation_checkpointing")),
-        chunk=policy.get("logprob_chunk_size"),
-        fp32_gradients=bool(ddp.get("grad_reduce_in_fp32")),
-        fp8=bool(select(raw, "policy.megatron_cfg.fp8_cfg.enabled")),
-        offloaded=(optimizer.get("optimizer_offload_fraction") or 0.0)
-        if optimizer.get("optimizer_cpu_offload")
-        else 0.0,
-        keeps_cache=config.aopsd.keeps_cache,
+        nodes=tree.size("cluster.num_nodes"),
+        gpus_per_node=tree.size("cluster.gpus_per_node"),
+        tp=tree.tensor,
+        pp=tree.pipeline,
+        cp=tree.context,
+        ep=tree.size(f"{MEGATRON}.expert_model_parallel_size"),
+        etp=tree.size(f"{MEGATRON}.expert_tensor_parallel_size"),
+        sampler_tp=tree.size(f"{VLLM}.tensor_parallel_size"),
+        sequence_parallel=bool(tree[f"{MEGATRON}.sequence_parallel"]),
+        pack_tokens=budget or row * tree.size("policy.train_micro_batch_size"),
+        longest_row=tree.size(f"{VLLM}.max_model_len"),
+        rows_per_step=aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt,
+        utilization=tree[f"{VLLM}.gpu_memory_utilization"],
+        recompute=bool(tree[f"{MEGATRON}.activation_checkpointing"]),
+        chunk=tree["policy.logprob_chunk_size"],
+        fp32_gradients=bool(tree[f"{MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32"]),
+        fp8=tree.fp8_multiple > 1,
+        offloaded=(tree[f"{MEGATRON}.optimizer.optimizer_offload_fraction"] or 0.0) if is_offloaded else 0.0,
+        keeps_cache=aopsd.keeps_cache,
     )
+
+
+def items(size: ModelSize, layout: Layout) -> list[Item]:
+    """Everything that is counted for a cluster."""
+    return [*_trainer(size, layout), *_sampler(size, layout), *_host(size, layout)]
+
+
+def total(rows: list[Item], place: str, turn: str) -> float:
+    return sum(item.size for item in rows if item.place == place and turn in item.turns)
 
 
 def stage_layers(size: ModelSize, layout: Layout) -> tuple[Layer, ...]:
@@ -121,36 +128,21 @@ def shard(size: ModelSize, layout: Layout) -> tuple[float, float]:
     return shared, sum(layer.experts for layer in layers) / (layout.ep * layout.etp)
 
 
-def items(size: ModelSize, layout: Layout) -> list[Item]:
-    """Everything that is counted."""
-    return [*_trainer(size, layout), *_sampler(size, layout), *_host(size, layout)]
-
-
-def total(rows: list[Item], place: str, turn: str) -> float:
-    return sum(item.size for item in rows if item.place == place and turn in item.turns)
-
-
 def _trainer(size: ModelSize, layout: Layout) -> list[Item]:
-    shared, experts = shard(size, layout)
+    parameters = sum(shard(size, layout))
     gradient = FP32 if layout.fp32_gradients else BF16
-    optimizer = _optimizer(size, layout)
+    on_gpu = (1 - layout.offloaded) * _optimizer(size, layout)
     rows = [
-        Item("weights", "gpu", (TRAIN,), BF16 * (shared + experts), "2 B x P"),
-        Item("gradients", "gpu", (TRAIN,), gradient * (shared + experts), f"{gradient} B x P"),
-        Item(
-            "optimizer",
-            "gpu",
-            (TRAIN,),
-            optimizer * (1 - layout.offloaded),
-            "12 B x (Ps / copies + Pe / expert copies)",
-        ),
+        Item("weights", "gpu", (TRAIN,), BF16 * parameters, "2 B x P"),
+        Item("gradients", "gpu", (TRAIN,), gradient * parameters, f"{gradient} B x P"),
+        Item("optimizer", "gpu", (TRAIN,), on_gpu, "12 B x (Ps / copies + Pe / expert copies)"),
         Item("activations", "gpu", (TRAIN,), activations(size, layout), "kept + 2 x one layer's"),
         Item("logits", "gpu", (TRAIN,), logits(size, layout), "see docs/doctor.md"),
-        Item("CUDA, NCCL", "gpu", (TRAIN, SAMPLE), CONTEXT, "estimate"),
+        Item("CUDA, NCCL", "gpu", BOTH, CONTEXT, "estimate"),
         Item("vLLM asleep", "gpu", (TRAIN,), ASLEEP, "estimate"),
     ]
     if layout.fp8:
-        rows.append(Item("FP8 weights", "gpu", (TRAIN,), 2 * (shared + experts), "1 B x P, by rows and by columns"))
+        rows.append(Item("FP8 weights", "gpu", (TRAIN,), 2 * parameters, "1 B x P, by rows and by columns"))
     return rows
 
 
@@ -197,42 +189,58 @@ def sampler_weights(size: ModelSize, layout: Layout) -> float:
     return BF16 * size.total / layout.sampler_tp
 
 
-def row_bytes(size: ModelSize, layout: Layout) -> float:
-    """Cache of the longest row on each GPU of an engine; key heads fewer than GPUs are repeated."""
-    share = max(size.key_heads / layout.sampler_tp, 1) / size.key_heads
-    return size.kv_bytes() * share * layout.longest_row
+def cache_bytes(size: ModelSize, layout: Layout) -> float:
+    """Of one cached token on each GPU of an engine; key heads fewer than GPUs are repeated."""
+    return size.kv_bytes() * max(size.key_heads / layout.sampler_tp, 1) / size.key_heads
+
+
+def cache_room(size: ModelSize, layout: Layout, gpu: float) -> float:
+    """Bytes of a GPU that vLLM has for its cache: its share without weights and work space."""
+    return layout.utilization * gpu - sampler_weights(size, layout) - SAMPLER_EXTRA
 
 
 def _sampler(size: ModelSize, layout: Layout) -> list[Item]:
-    weights = sampler_weights(size, layout)
+    row = cache_bytes(size, layout) * layout.longest_row
     return [
-        Item("vLLM weights", "gpu", (SAMPLE,), weights, "2 B x all / vLLM's TP"),
+        Item("vLLM weights", "gpu", (SAMPLE,), sampler_weights(size, layout), "2 B x all / vLLM's TP"),
         Item("vLLM work space", "gpu", (SAMPLE,), SAMPLER_EXTRA, "estimate"),
-        Item(
-            "KV, longest row",
-            "gpu",
-            (SAMPLE,),
-            row_bytes(size, layout),
-            "4 B x layers x key heads x width x tokens / TP",
-        ),
+        Item("KV, longest row", "gpu", (SAMPLE,), row, "4 B x layers x key heads x width x tokens / TP"),
     ]
 
 
 def _host(size: ModelSize, layout: Layout) -> list[Item]:
     """Of one node. The trainer's weights and optimizer wait in host memory while vLLM samples."""
-    gpus, weights = layout.gpus_per_node, BF16 * sum(shard(size, layout))
-    bank, optimizer = sampler_weights(size, layout), _optimizer(size, layout)
+    gpus = layout.gpus_per_node
+    weights, bank = gpus * BF16 * sum(shard(size, layout)), gpus * sampler_weights(size, layout)
+    aside = "2 B x P x GPUs: while the teacher scores, or asleep"
     return [
-        Item("reference weights", "host", (TRAIN, SAMPLE), gpus * weights, "2 B x P x GPUs"),
-        Item(
-            "student aside",
-            "host",
-            (TRAIN, SAMPLE),
-            gpus * weights,
-            "2 B x P x GPUs: while the teacher scores, or asleep",
-        ),
-        Item("optimizer aside", "host", (TRAIN, SAMPLE), gpus * optimizer, "as on the GPUs, x GPUs"),
-        Item("pinned teacher bank", "host", (TRAIN, SAMPLE), gpus * bank, "vLLM weights x GPUs"),
-        Item("pinned student bank", "host", (TRAIN, SAMPLE), gpus * bank, "vLLM weights x GPUs"),
-        Item("vLLM asleep (level 1)", "host", (TRAIN,), gpus * bank, "vLLM weights x GPUs"),
+        Item("reference weights", "host", BOTH, weights, "2 B x P x GPUs"),
+        Item("student aside", "host", BOTH, weights, aside),
+        Item("optimizer aside", "host", BOTH, gpus * _optimizer(size, layout), "as on the GPUs, x GPUs"),
+        Item("pinned teacher bank", "host", BOTH, bank, "vLLM weights x GPUs"),
+        Item("pinned student bank", "host", BOTH, bank, "vLLM weights x GPUs"),
+        Item("vLLM asleep (level 1)", "host", (TRAIN,), bank, "vLLM weights x GPUs"),
+    ]
+
+
+def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
+    """The local engine keeps everything on one device, `gpu` or `host`, all the time."""
+    policy, teacher, count = config.policy, config.aopsd.teacher.weights, size.total
+    num_bytes = _BYTES[policy.get("precision") or "float32"]
+    tokens = (policy.get("train_micro_batch_size") or 4) * policy["max_total_sequence_length"]
+    cache = policy.get("prefix_cache_gb")
+    of_layers = len(size.layers) * layer_bytes(size) * num_bytes / BF16 * tokens
+    banks = 1 if teacher == "live" else 2
+    masters = 0 if num_bytes == FP32 else FP32  # of the weights
+    average = FP32 if teacher == "ema" else 0
+    gradients = FP32 + (num_bytes if masters else 0)
+    kept = 2 * FP32 + masters + average
+    what = f"{kept} B x P: moments, master weights, moving average"
+    return [
+        Item("weights", place, BOTH, banks * num_bytes * count, f"{banks} x {num_bytes} B x P, teacher and student"),
+        Item("gradients", place, (TRAIN,), gradients * count, f"{gradients} B x P"),
+        Item("optimizer", place, BOTH, kept * count, what),
+        Item("activations", place, (TRAIN,), of_layers, "layers x layer's bytes x tokens"),
+        Item("logits", place, (TRAIN,), 2 * FP32 * size.vocabulary * tokens, "2 x 4 B x vocabulary x tokens"),
+        Item("kept KV", place, BOTH, 2e9 * (2.0 if cache is None else cache), "prefix_cache_gb, by role"),
     ]

@@ -5,7 +5,7 @@ Counts are exact for the families below (tests hold them to published counts and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import ModelConfig
@@ -23,11 +23,6 @@ class Layer:
     router: int
     experts: int  # all of them
     norms: int
-
-    @property
-    def shared(self) -> int:
-        """What every expert-parallel rank has: all but the experts."""
-        return self.attention + self.mlp + self.router + self.norms
 
 
 @dataclass(frozen=True)
@@ -48,16 +43,12 @@ class ModelSize:
 
     @property
     def total(self) -> int:
-        body = sum(layer.shared + layer.experts for layer in self.layers)
+        body = sum(sum(astuple(layer)) for layer in self.layers)
         return body + self.embedding + self.head + self.final_norm
 
-    @property
-    def is_moe(self) -> bool:
-        return any(layer.experts for layer in self.layers)
-
-    def kv_bytes(self, num_bytes: int = 2) -> int:
-        """Keys and values of one token in all layers."""
-        return 2 * len(self.layers) * self.key_heads * self.head_width * num_bytes
+    def kv_bytes(self) -> int:
+        """Keys and values of one token in all layers, in bfloat16."""
+        return 4 * len(self.layers) * self.key_heads * self.head_width
 
 
 def read_size(config: ModelConfig) -> ModelSize:

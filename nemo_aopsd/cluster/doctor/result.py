@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 OK, WARN, ERROR = "ok", "warn", "error"
 EXIT_CODES = {OK: 0, WARN: 1, ERROR: 2}
@@ -15,7 +14,7 @@ Run = Callable[[Sequence[str], float], str]
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `remedy` is empty where there is nothing to do; texts have no full stop."""
+    """One finding. Its texts end without a full stop; `remedy` is empty where there is nothing to do."""
 
     name: str
     severity: str
@@ -23,8 +22,10 @@ class Check:
     expected: str
     remedy: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def judge(name: str, severity: str, found: str, expected: str, remedy: str) -> Check:
+    """A check that has a remedy only if something is wrong."""
+    return Check(name, severity, found, expected, "" if severity == OK else remedy)
 
 
 def worst(checks: Iterable[Check]) -> str:
@@ -37,7 +38,7 @@ def worst(checks: Iterable[Check]) -> str:
 
 
 def run(command: Sequence[str], seconds: float) -> str:
-    """Standard output. Raises OSError where the program is missing, fails, or takes longer than `seconds`."""
+    """Standard output. Raises OSError if the program is missing, fails, or takes longer than `seconds`."""
     try:
         done = subprocess.run(list(command), capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -25,18 +26,15 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "severity": severity,
         "exit_code": EXIT_CODES[severity],
         "parameters": diagnosis.parameters,
-        "checks": [check.as_json() for check in diagnosis.checks],
-        "memory": [
-            {
-                "name": row.name,
-                "place": row.place,
-                "turns": list(row.turns),
-                "bytes": round(row.size),
-                "formula": row.formula,
-            }
-            for row in diagnosis.memory
-        ],
+        "checks": [asdict(check) for check in diagnosis.checks],
+        "memory": [_item_as_json(row) for row in diagnosis.memory],
     }
+
+
+def _item_as_json(row: Item) -> dict[str, Any]:
+    fields = asdict(row)
+    size = fields.pop("size")
+    return fields | {"bytes": round(size)}
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
@@ -51,19 +49,11 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print()
         console.print(_memory_table(diagnosis.memory))
     for severity in (WARN, ERROR):
-        for remedy, names in _remedies(diagnosis, severity).items():
-            console.print(f"\n[{_STYLES[severity]}]{severity}[/] {escape(', '.join(names))}: {escape(remedy)}.")
+        for remedy in dict.fromkeys(check.remedy for check in diagnosis.checks if check.severity == severity):
+            names = ", ".join(check.name for check in diagnosis.checks if check.remedy == remedy)
+            console.print(f"\n[{_STYLES[severity]}]{severity}[/] {escape(names)}: {escape(remedy)}.")
     counts = {severity: sum(check.severity == severity for check in diagnosis.checks) for severity in EXIT_CODES}
     console.print(f"\n{counts[OK]} ok, {counts[WARN]} warnings, {counts[ERROR]} errors")
-
-
-def _remedies(diagnosis: Diagnosis, severity: str) -> dict[str, list[str]]:
-    """Each remedy once, with the checks that it mends."""
-    found: dict[str, list[str]] = {}
-    for check in diagnosis.checks:
-        if check.severity == severity and check.remedy:
-            found.setdefault(check.remedy, []).append(check.name)
-    return found
 
 
 def _memory_table(rows: list[Item]) -> Table:

@@ -1,12 +1,22 @@
-"""Installed versions against the tested matrix: the `nemo` extra of pyproject.toml and docs/verification.md."""
+"""Installed versions against the tested ones (docs/verification.md), here and in the environments of Ray's workers.
+
+The NeMo RL container has an environment a worker class under NEMO_RL_VENV_DIR; our class runs in its parent's.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
-PYTHON = ((3, 11), (3, 13))  # oldest, newest; requires-python
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, judge
+from nemo_aopsd.cluster.worker_classes import WORKERS
+
+LOCAL = {"python": ">=3.11,<3.14", "torch": ">=2.11", "transformers": ">=5"}  # what the local engine stands on
 TESTED = {
     "nemo-rl": "0.7.0",
     "ray": "2.55.1",
@@ -17,70 +27,63 @@ TESTED = {
     "megatron-bridge": "0.6.0",
     "transformer-engine": "2.15.0",
 }
-# The driver imports these; the rest is at home in the workers' environments (`workers.py`).
-DRIVER = ("nemo-rl", "ray", "torch", "transformers")
-WORKERS = {
+DRIVER = ("nemo-rl", "ray", "torch", "transformers")  # what the driver imports
+IN_WORKER = {
     "vllm": ("torch", "transformers", "vllm"),
     "megatron": ("torch", "transformers", "megatron-core", "megatron-bridge", "transformer-engine"),
     "dtensor": ("torch", "transformers"),
 }
-_TRANSFORMERS = ((5, 4), (5, 12))  # NeMo RL v0.7.0 refuses others: models/policy/__init__.py
+ACCEPTED = {"transformers": ">=5.4,<5.12"}  # NeMo RL v0.7.0 refuses others: models/policy/__init__.py
+PROBE = Path(__file__).with_name("probe.py")
+SECONDS = 240  # a cold import of vLLM or Megatron from a network file system takes minutes
 _INSIDE = "Run inside the NeMo RL v0.7.0 container: containers/README.md"
 
 
-def check_python(found: Mapping[str, str]) -> Check:
-    oldest, newest = (".".join(map(str, bound)) for bound in PYTHON)
-    fits = PYTHON[0] <= _numbers(found["python"])[:2] <= PYTHON[1]
-    remedy = "" if fits else "Use another Python: make setup PYTHON=/path/to/python3.12"
-    return Check("python", OK if fits else ERROR, found["python"], f"{oldest} to {newest}", remedy)
+def check_local(package: str, found: str | None) -> Check:
+    expected = LOCAL[package]
+    remedy = f"pip install '{package}{expected}'"
+    if package == "python":
+        remedy = "Use another Python: make setup PYTHON=/path/to/python3.12"
+    severity = OK if found and _is_in(found, expected) else ERROR
+    return judge(package, severity, found or "not installed", expected, remedy)
 
 
-def check_local(found: Mapping[str, str]) -> Iterator[Check]:
-    """What the local engine stands on."""
-    for package, oldest in (("torch", "2.11"), ("transformers", "5")):
-        have = found.get(package)
-        fits = have is not None and _numbers(have) >= _numbers(oldest)
-        remedy = "" if fits else f"pip install '{package}>={oldest}'"
-        yield Check(package, OK if fits else ERROR, have or "not installed", f"at least {oldest}", remedy)
-
-
-def check_cluster_absent(found: Mapping[str, str]) -> Check:
-    """For a local config, or none: nothing asks for NeMo RL."""
-    missing = ", ".join(name for name in TESTED if name not in found)
-    return Check("nemo-rl", OK, f"not here: {missing}", "needed for aopsd.engine=nemo_rl only")
-
-
-def check_driver(found: Mapping[str, str]) -> Iterator[Check]:
-    for package in DRIVER:
-        yield check_package(package, found.get(package))
-
-
-def check_package(package: str, found: str | None, where: str = "") -> Check:
+def check_tested(package: str, found: str | None, where: str = "") -> Check:
     """`where` names the environment in the finding's name, for a worker's."""
     name, expected = f"{where}{package}", TESTED[package]
     if found is None:
         return Check(name, ERROR, "not installed", expected, _INSIDE)
-    if package == "transformers" and not _TRANSFORMERS[0] <= _numbers(found)[:2] < _TRANSFORMERS[1]:
-        return Check(name, ERROR, found, f"{expected}; NeMo RL refuses all but 5.4 to 5.11", _INSIDE)
-    if _public(found) == expected:
-        return Check(name, OK, found, expected)
-    return Check(name, WARN, found, f"{expected}, which was tested", f"{_INSIDE}; or run tests/gpu on these versions")
+    accepted = ACCEPTED.get(package)
+    if accepted and not _is_in(found, accepted):
+        return Check(name, ERROR, found, f"{expected}; NeMo RL refuses all but {accepted}", _INSIDE)
+    severity = OK if Version(found).public == expected else WARN  # without the build's label, such as +cu130
+    return judge(name, severity, found, f"{expected}, which was tested", f"{_INSIDE}; or run tests/gpu on these")
 
 
-def _public(version: str) -> str:
-    """Without the build's label, such as `+cu130`."""
-    return version.partition("+")[0]
+def worker_python(kind: str, environment: Mapping[str, str]) -> str:
+    """As `register_worker` decides it: the parent's prebuilt interpreter if it exists, else this one."""
+    python = Path(environment.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"), WORKERS[kind][1], "bin/python")
+    is_own = environment.get("NEMO_RL_PY_EXECUTABLES_SYSTEM") != "1" and python.is_file()
+    return str(python) if is_own else sys.executable
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers: `5.8.1rc1` is (5, 8), `?` is ().
+def check_worker(kind: str, environment: Mapping[str, str], run: Run) -> Iterator[Check]:
+    """The import of our class, then the versions around it. A missing answer is an error, not a pass."""
+    python, name, ours = worker_python(kind, environment), f"worker {kind}", WORKERS[kind][0]
+    expected = f"{ours} imports in {python}"
+    try:
+        answer = json.loads(run([python, "-P", str(PROBE), ours, *TESTED], SECONDS).strip().splitlines()[-1])
+    except (OSError, ValueError, IndexError) as error:
+        yield Check(name, ERROR, f"no answer: {error}", expected, f"Run it by hand: {python} -P {PROBE} {ours}")
+        return
+    problem = answer["import_error"]
+    remedy = _INSIDE if python == sys.executable else f"Mend that environment: {python} misses what is named"
+    if "nemo_aopsd" in (problem or ""):
+        remedy = "Put this package into that environment: containers/README.md, `Without building an image`"
+    yield judge(name, ERROR if problem else OK, problem or "imports", expected, remedy)
+    for package in IN_WORKER[kind]:
+        yield check_tested(package, answer["versions"].get(package), f"{name}: ")
 
-    >>> _numbers("2.11.0+cu130"), _numbers("?")
-    ((2, 11, 0), ())
-    """
-    numbers = []
-    for part in _public(version).split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+
+def _is_in(version: str, accepted: str) -> bool:
+    return SpecifierSet(accepted).contains(version, prereleases=True)

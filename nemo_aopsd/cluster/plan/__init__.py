@@ -1,156 +1,127 @@
-"""`aopsd plan`: seconds and GPU-hours of a run before it runs, from a cost model that measured runs can be fitted to.
+"""`aopsd plan`: seconds and GPU-hours of a run before it runs, as far as steps like its own were measured.
 
-docs/scaling.md has the formulas, and says what is predicted and what has been measured.
+docs/scaling.md has the formulas, and what was measured.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.cluster.doctor.memory import Item
+from nemo_aopsd.cluster.doctor import fit, memory
+from nemo_aopsd.cluster.doctor.memory import Item, Layout
+from nemo_aopsd.cluster.doctor.model_files import check_model
+from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
 from nemo_aopsd.cluster.doctor.result import Check
-from nemo_aopsd.cluster.plan import workload
-from nemo_aopsd.cluster.plan.constants import Constants, read_constants, read_gpu
-from nemo_aopsd.cluster.plan.measured import Measured, read_run
-from nemo_aopsd.cluster.plan.setup import check_memory, make_setup
-from nemo_aopsd.cluster.plan.stages import Setup, Terms, add, answer, judge, refit, step_terms, times
+from nemo_aopsd.cluster.plan import rates, workload
+from nemo_aopsd.cluster.plan.rates import GPU, GPUS, Rates
+from nemo_aopsd.cluster.plan.stages import MOST_ROWS, Setup, first_seconds, step_seconds
 from nemo_aopsd.cluster.plan.workload import Workload
+from nemo_aopsd.cluster.rules import broken_sizes, gpu_faults, refuse
+from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.objectives import build_objective
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run takes: `terms` of each stage of a step, `once` those before the first epoch."""
+    """What one run takes. `step_seconds` by stage, and `first_seconds` before the first epoch: empty and 0 where
+    nothing like it was measured, as `unmeasured` says."""
 
     setup: Setup
     work: Workload
-    constants: Constants
-    terms: dict[str, Terms]
-    once: Terms
+    step_seconds: dict[str, float]
+    first_seconds: float
+    unmeasured: list[str]
     checks: list[Check]
     memory: list[Item]
     notes: list[str]
 
     @property
-    def step_seconds(self) -> dict[str, float]:
-        """By stage."""
-        return {stage: self.constants.seconds(terms) for stage, terms in self.terms.items()}
-
-    @property
     def epoch_seconds(self) -> dict[str, float]:
         return {stage: seconds * self.work.steps for stage, seconds in self.step_seconds.items()}
-
-    @property
-    def once_seconds(self) -> float:
-        return self.constants.seconds(self.once)
 
     def gpu_hours(self, seconds: float) -> float:
         return seconds * self.setup.layout.gpus / 3600
 
-    @property
-    def probe_share(self) -> float:
-        """Seconds of the probes over those of all other stages."""
-        seconds = self.step_seconds
-        probes = seconds.get("probes", 0.0)
-        return probes / (sum(seconds.values()) - probes)
 
-    @property
-    def assumed_data(self) -> str | None:
-        """What is assumed for want of the data file; None where it is there."""
-        if self.work.missing is None:
-            return None
-        lengths = [name for name in ("question_tokens", "solution_tokens", "graph_tokens") if self._is_assumed(name)]
-        and_lengths = f" and their lengths ({', '.join(lengths)})" if lengths else ""
-        return (
-            f"no file data.train.data_path={self.work.missing} (looked from {Path.cwd()}): "
-            f"{self.work.problems} problems{and_lengths} are assumed"
+def make_plan(config: Config, gpu: str, lengths: Path | None = None) -> Plan:
+    """Plan `config` on GPUs of the kind `gpu`; row lengths from the run `lengths` if it is given.
+
+    Raises UserError for another engine or backend, and for parallel sizes that do not divide the GPUs.
+    """
+    if gpu not in GPUS:
+        raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}, on which steps were measured.")
+    tree = Tree(config.raw)
+    if config.aopsd.engine != "nemo_rl" or not tree.uses_megatron:
+        raise UserError(
+            "aopsd plan: expected aopsd.engine=nemo_rl with policy.megatron_cfg.enabled=true; no other was measured. "
+            "Time two steps of a run: aopsd.max_num_steps=2."
         )
-
-    @property
-    def measured_errors(self) -> dict[str, tuple[float, float]]:
-        """Least and greatest error of the shipped constants by stage, where steps were measured: docs/scaling.md."""
-        return self.constants.measured_errors
-
-    def _is_assumed(self, name: str) -> bool:
-        return self.work.sources[name].startswith("assumed")
-
-    def shares_by_status(self) -> dict[str, float]:
-        """Of an epoch's seconds, by how well the constants behind them are known."""
-        total = sum(self.step_seconds.values())
-        shares: dict[str, float] = {}
-        for terms in self.terms.values():
-            for name, amount in terms.items():
-                constant = self.constants.by_name[name]
-                shares[constant.status] = shares.get(constant.status, 0.0) + amount * constant.theta / total
-        return shares
-
-
-def make_plan(
-    config: Config, gpu: str, gpus: int | None = None, fitted: Path | None = None, lengths: Path | None = None
-) -> Plan:
-    """Plan `config` on `gpus` GPUs of the kind `gpu`; row lengths from the run `lengths` where it is given."""
-    sheet, constants = read_gpu(gpu), read_constants(config.aopsd.engine, fitted)
-    work = workload.from_config(config, constants)
+    refuse(broken_sizes(tree))
+    refuse(gpu_faults(tree))
+    size, sheet, layout = _read_size(config), GPUS[gpu], memory.read_layout(config)
+    work = workload.from_config(config)
     if lengths:
-        rows = work.rows
-        work = read_run(lengths).workload(work)
-        work = replace(work, rows=rows, probes=work.probes * rows / work.rows)
-    setup = make_setup(config, sheet, gpus, work)
-    checks, items = check_memory(setup, config)
+        work = workload.with_lengths_of(work, lengths)
+    pack = tree["policy.sequence_packing.logprob_mb_tokens"] or layout.pack_tokens
+    setup = Setup(size, sheet, layout, Rates(), rows_at_once(size, layout, sheet, work), pack)
+    unmeasured = _unmeasured(config, size, layout)
+    checks, items = fit.check_cluster(size, layout, fit.Machine(sheet.memory, rates.HOST_MEMORY))
     return Plan(
         setup,
         work,
-        constants,
-        step_terms(setup, work),
-        before_training(setup, work),
+        {} if unmeasured else step_seconds(setup, work),
+        0.0 if unmeasured else first_seconds(setup, work),
+        unmeasured,
         checks,
         items,
         _notes(config, setup, work),
     )
 
 
-def of_run(run: Measured, gpu: str, gpus: int | None, fitted: Path | None) -> Plan:
-    """What the model would have said of a run, with the lengths that its rows turned out to have."""
-    return make_plan(run.config, gpu, gpus, fitted, run.folder)
+def rows_at_once(size: ModelSize, layout: Layout, gpu: GPU, work: Workload) -> int:
+    """Rows whose caches one engine holds together, at the mean length that they end with."""
+    tokens = max(work.question, work.judge_prompt - work.response) + work.response
+    rows = memory.cache_room(size, layout, gpu.memory) // (memory.cache_bytes(size, layout) * tokens)
+    return max(min(int(rows), MOST_ROWS), 1)
 
 
-def before_training(setup: Setup, work: Workload) -> Terms:
-    """K attempts at each problem, and their verdicts; a step's problems at a time (c^(0) of eq:dynamic-competence)."""
-    if not work.initial_attempts:
-        return {}
-    rows = work.prompts * work.initial_attempts
-    attempts = answer(setup, rows, work.question, work.response, work.longest)
-    batches = times(work.steps, add(attempts, judge(setup, work, rows)))
-    return batches if setup.is_local else add(refit(setup), batches)
+def _read_size(config: Config) -> ModelSize:
+    check, content = check_model(config.policy["model_name"])
+    if content is None:
+        raise UserError(f"policy.model_name={check.found}; expected {check.expected}. {check.remedy}.")
+    return read_size(content)
 
 
-def paper_overhead(rate: float, length: int) -> float:
-    """The paper's claim as arithmetic: k teacher and k - 1 student tokens an event, over 7 forwards a rollout token.
-
-    The 7 (rollout 1, teacher 1, update 5) are inferred from its 2.14 %, not stated in it.
-
-    >>> round(paper_overhead(0.01, 8), 4)
-    0.0214
-    """
-    return rate * (2 * length - 1) / 7
+def _unmeasured(config: Config, size: ModelSize, layout: Layout) -> list[str]:
+    """What of the config was never measured, so that no seconds can be stated."""
+    objective = config.aopsd.objective
+    found = {
+        "a mixture of experts": size.experts_per_token > 0,
+        "FP8": layout.fp8,
+        f"{layout.nodes} nodes": layout.nodes > 1,
+        f"pipeline_model_parallel_size={layout.pp}": layout.pp > 1,
+        f"context_parallel_size={layout.cp}": layout.cp > 1,
+        f"aopsd.objective.name={objective.name} over the whole vocabulary": build_objective(objective).signal.full,
+    }
+    return [name for name, is_there in found.items() if is_there]
 
 
 def _notes(config: Config, setup: Setup, work: Workload) -> list[str]:
     """What the numbers do not cover, for this config."""
-    notes = []
-    copies = setup.model_copies
-    if config.aopsd.max_num_steps == 0:
-        notes.append("aopsd.max_num_steps=0: no step is taken; the numbers are of one that would be")
-    if work.teaches_in_update:
-        notes.append(
-            f"aopsd.objective.name={config.aopsd.objective.name}: the teacher's forward counts to the update; forming "
-            "logits of the whole vocabulary twice, chunk by chunk, does not"
-        )
-    if work.rows % copies:
-        notes.append(f"{work.rows} rollouts do not divide over {copies} copies of the model: all wait for the fullest")
-    if work.rows < copies or work.rows < setup.engines:
-        notes.append(f"{work.rows} rollouts a step leave GPUs idle: {copies} copies train, {setup.engines} vLLM sample")
+    size, layout = setup.size, setup.layout
+    notes = ["not in the seconds: Adam's step and its way from host memory, the exchange of gradients, checkpoints"]
+    if size.total != rates.MEASURED_MODEL or layout.gpus > rates.MEASURED_GPUS:
+        notes.append(f"an extrapolation: steps were measured with {rates.MEASURED}")
+    if work.missing:
+        notes.append(f"no file data.train.data_path={work.missing}: problems and their lengths are assumed")
     if config.aopsd.evaluation.data_path:
         notes.append("evaluations are not in these numbers")
+    copies = layout.copies // layout.cp
+    if work.rows % copies or work.rows < layout.engines:
+        notes.append(
+            f"{work.rows} rollouts a step leave GPUs idle: {copies} copies train, {layout.engines} vLLM sample"
+        )
     return notes

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from nemo_aopsd.cluster.rules import refuse
 from nemo_aopsd.cluster.tree import VLLM, Tree
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config
 from nemo_aopsd.models.limits import check_words
 
@@ -50,9 +50,7 @@ class Settings:
 def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -> Settings:
     """Settings of a config that the core's checks have passed. Raises UserError with one line for each fault."""
     tree = Tree(config.raw)
-    faults = find_faults(tree, environment)
-    if faults:
-        raise UserError("config, for aopsd.engine=nemo_rl:\n" + "\n".join(f"- {fault}" for fault in faults))
+    refuse(find_faults(tree, environment))
     if model := find_model_config(tree["policy.model_name"], tree["policy.hf_config_overrides"]):
         check_words(config, model.vocabulary, model.where)
     return Settings(
