@@ -95,7 +95,7 @@ class JudgeClient:
                 ".concurrency."
             ) from None
         # NeMo RL's server shortens an answer for which the context has no room.
-        written = completion.completion_tokens
+        written = completion.usage[1] if completion.usage else None
         is_short = written is not None and written < settings.max_new_tokens
         return Answer(completion.text, no_room=completion.finish_reason == "length" and is_short)
 

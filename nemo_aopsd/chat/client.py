@@ -163,15 +163,11 @@ class ChatClient:
                 url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
                 async with self._open().post(url, data=content, proxy=self._proxy) as response:
                     status, headers, body = response.status, response.headers, await response.read()
-        except (aiohttp.InvalidURL, ValueError) as error:  # no header or host name can be made of what was given
-            fault = self._unsendable(error)
         except aiohttp.SocketTimeoutError:
             return _Failure(f"took longer than {self._timeout.sock_read:g} seconds", is_timeout=True)
         except (aiohttp.ClientError, TimeoutError) as error:
-            return _Failure(self._describe(error))
-        else:
-            return self._read(status, headers, body)
-        raise fault  # out here, so that it carries no error that holds the key
+            return _Failure(self.endpoint.redact(f"{type(error).__name__}: {error}")[:_QUOTED])
+        return self._read(status, headers, body)
 
     def _read(self, status: int, headers: Any, body: bytes) -> Completion | _Failure:
         if status == 200:
@@ -186,8 +182,6 @@ class ChatClient:
     def _open(self) -> Any:
         if self._session is None:
             aiohttp = self._aiohttp
-            for value in self.endpoint.headers.values():
-                value.encode("ascii")  # aiohttp would send UTF-8, which servers read as Latin-1
             self._session = aiohttp.ClientSession(
                 headers={"Content-Type": "application/json"} | self.endpoint.headers,
                 skip_auto_headers=["User-Agent"],  # it tells of this machine's Python
@@ -204,21 +198,7 @@ class ChatClient:
         if structured:
             schema = {"name": "answer", "schema": request.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        text = json.dumps(body | request.options, ensure_ascii=False)
-        try:
-            return text.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair
-            fault = self._unsendable(error)
-        raise fault  # as in `_try`
-
-    def _unsendable(self, error: Exception) -> UserError:
-        return UserError(
-            f"{self.endpoint.url}: the request cannot be sent ({self._describe(error)}). Check "
-            f"{self.endpoint.settings}."
-        )
-
-    def _describe(self, error: Exception) -> str:
-        return self.endpoint.redact(f"{type(error).__name__}: {error}")[:_QUOTED]
+        return json.dumps(body | request.options).encode()
 
 
 async def first_readable(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -73,9 +71,6 @@ def parse_endpoint(
     try:
         parts = urlsplit(base_url)
         host, port = parts.hostname, parts.port
-        (host or "").encode("idna")  # as every client will
-        if re.fullmatch(r"[0-9.]+", host or ""):
-            ipaddress.ip_address(host or "")
     except ValueError:  # which may quote the password
         raise UserError(f"{option}: not a URL. Expected something like http://localhost:8000/v1.") from None
     if parts.scheme not in ("http", "https") or not host:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,12 +29,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`finish_reason` is `length` for an answer that ran out of tokens; token counts are None if not reported."""
+    """`finish_reason` is `length` for an answer that ran out of tokens; `usage` are the tokens of prompt and answer, None
+    if the server reports none that can be right."""
 
     text: str
     finish_reason: str
-    prompt_tokens: int | None
-    completion_tokens: int | None
+    usage: tuple[int, int] | None
 
 
 def read_completion(content: bytes) -> Completion | None:
@@ -49,29 +48,18 @@ def read_completion(content: bytes) -> Completion | None:
     if not isinstance(text, str | None):
         return None
     text = (text or "").encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
-    return Completion(text, str(choice.get("finish_reason")), *_read_usage(answer.get("usage"), text))
+    return Completion(text, str(choice.get("finish_reason")), _read_usage(answer.get("usage"), text))
 
 
-def _read_usage(usage: object, text: str) -> tuple[int, int] | tuple[None, None]:
-    """Prompt and answer tokens, however they are spelled; both None if one of them cannot be right.
+def _read_usage(usage: Any, text: str) -> tuple[int, int] | None:
+    """An answer is worth more than the count that comes with it, so nothing in here makes it unreadable.
 
-    An answer is worth more than the count that comes with it, so nothing in here makes it unreadable.
+    >>> _read_usage({"prompt_tokens": 9, "completion_tokens": 2}, "x"), _read_usage({"prompt_tokens": "9"}, "x")
+    ((9, 2), None)
     """
     found = usage if isinstance(usage, dict) else {}
-    prompt, completion = (_read_count(found.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    if not prompt or completion is None or (text and not completion):
-        return None, None
-    return prompt, completion
-
-
-def _read_count(value: object) -> int | None:
-    """A whole number of tokens.
-
-    >>> _read_count(" 9 "), _read_count(9.0), _read_count(-9), _read_count("many"), _read_count(True)
-    (9, 9, None, None, None)
-    """
-    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,12}(?:\.0*)?\s*", value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    prompt, completion = found.get("prompt_tokens"), found.get("completion_tokens")
+    if type(prompt) is not int or type(completion) is not int:
         return None
-    return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
+    plausible = 0 < prompt <= _MOST_TOKENS and bool(text) <= completion <= _MOST_TOKENS
+    return (prompt, completion) if plausible else None

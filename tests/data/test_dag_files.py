@@ -150,7 +150,7 @@ def test_check_stats_and_build_agree_on_answer_leaks(write, statements, answer, 
         assert {fault.kind for fault in row.faults} <= {"states_answer"} and row.has_errors == bool(leaking)
         assert measure_file(path)[0][0]["answer_leaks"] == len(leaking)
         asked = [node | {"requires": ["1"] * (node["id"] == "2")} for node in nodes]
-        reply = Completion(json.dumps({"checkpoints": asked, "answer_requires": ["2"]}), "stop", None, None)
+        reply = Completion(json.dumps({"checkpoints": asked, "answer_requires": ["2"]}), "stop", None)
         built = read_compressed(reply, answer, read_compressed(reply, "-", nx.empty_graph(2)).graph)
         assert built.faults == row.faults
 

@@ -1,26 +1,23 @@
-"""Reading models' answers: JSON out of prose, LaTeX through JSON, and the answer by its value."""
+"""Reading models' answers: JSON out of prose, LaTeX through JSON, and the form that was asked for."""
 
 import doctest
 import json
-import math
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.chat import client, endpoint, protocol
+from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data import prepare as data_prepare
-from nemo_aopsd.data.closed_form import closed_form
-from nemo_aopsd.data.dag import Fault, build_graph
-from nemo_aopsd.data.leaks import find_answer_leaks, states_answer
-from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.data.dag import Fault
+from nemo_aopsd.graphs import faulty, layout
 from nemo_aopsd.graphs.pipeline import parse
-from nemo_aopsd.graphs.pipeline.parse import read_checkpoints, read_object
-from tests import SHARED
+from nemo_aopsd.graphs.pipeline.parse import read_object
+from nemo_aopsd.graphs.pipeline.stages import SCHEMAS, read_dense
 
 
-@pytest.mark.parametrize("module", [client, endpoint, protocol, parse, data_prepare])
+@pytest.mark.parametrize("module", [client, endpoint, protocol, faulty, layout, parse, data_prepare])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed
@@ -75,7 +72,8 @@ def test_thoughts_and_earlier_drafts_are_passed_over():
         ('{"other": 1}', "unreadable"),
         ('{"plan": ["a", "b', "cut_short"),
         ("{" * 100_000, "cut_short"),
-        ('{"plan":[' * 10_000, "cut_short"),
+        ('{"plan":[' * 10_000, "unreadable"),
+        *(('{"plan": ' + "[" * depth + "]" * depth + "}", "unreadable") for depth in (200, 990, 100_000)),
         ("[" * 100_000, "unreadable"),
     ],
 )
@@ -101,105 +99,26 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character():
     ],
 )
 def test_malformed_checkpoints(checkpoints):
-    assert read_checkpoints({"checkpoints": checkpoints}).kind == "malformed"
+    [fault] = read_dense(Completion(json.dumps({"checkpoints": checkpoints}), "stop", None)).faults
+    assert fault.kind == "malformed" and fault.detail.startswith("checkpoints")
 
 
 def test_numbers_serve_as_ids_and_repeated_prerequisites_count_once():
-    found = read_checkpoints(
-        {
-            "checkpoints": [
-                {"id": 1, "statement": "a", "requires": []},
-                {"id": "2", "statement": "b", "requires": [1, "1"]},
-            ]
-        }
-    )
-    assert found["edges"] == [["1", "2"]]
+    checkpoints = [
+        {"id": 1, "statement": "a", "requires": [], "note": "not asked for"},
+        {"id": "2", "statement": "b", "requires": [1, "1"]},
+    ]
+    draft = read_dense(Completion(json.dumps({"checkpoints": checkpoints}), "stop", None))
+    assert draft.faults == [] and draft.graph is not None and list(draft.graph.edges) == [("1", "2")]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("60", (60, 1)),
-        ("060", (60, 1)),
-        ("−3", (-3, 1)),
-        ("1,234,567", (1234567, 1)),
-        ("1{,}024", (1024, 1)),
-        ("0.50", (1, 2)),
-        (r"\dfrac{\frac{1}{2}}{3}", (1, 6)),
-        (r"2^3 \cdot 13", (104, 1)),
-        (r"\left(\frac{2}{3}\right)^{2}", (4, 9)),
-        (r"25\%", (1, 4)),
-        ("$7$", (7, 1)),
-        (r"\boxed{7}", (7, 1)),
-        (r"90^\circ", (90, 1)),
-        ("((1)/(2))", (1, 2)),
-    ],
-)
-def test_values_of_plain_arithmetic(text, value):
-    given = normalize(text.replace("\u2212", "-"))
-    assert closed_form(given.text) / (100 if given.percent else 1) == value[0] / Fraction(value[1])
+def objects_of(schema):
+    return [part for part in [schema, *schema.get("$defs", {}).values()] if part["type"] == "object"]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "1/0", "2**", "9^{9^9}", "(" * 200, "1 2", "().__class__", "1,2", "10^{9999}", "0x10"]
-)
-def test_no_value_and_no_harm(text):
-    found = closed_form(text)
-    assert found is None or not math.isfinite(found)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (r"\frac{\sqrt{3}}{2}", r"\frac{\sqrt3}{2}"),
-        (r"\frac{\pi}{2}", r"\pi/2"),
-        (r"\sqrt{3600}", "60"),
-        ("0.33", r"\frac{1}{3}"),
-        ("2^{99}", "2^99"),
-        ("x+1", "x + 1"),
-    ],
-)
-def test_same_values(one, other):
-    assert states_answer(f"It is {one}", other, is_last=True)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("60", "61"), ("0.3", r"\frac{1}{3}"), ("x", "60"), (r"\pi", "3"), ("", "0")]
-)
-def test_different_values(one, other):
-    assert not states_answer(f"It is {one}", other, is_last=True)
-
-
-@pytest.mark.parametrize(
-    ("statement", "answer", "is_last", "leaks"),
-    [
-        ("Hence the answer is 2^3*13.", "104", False, True),
-        (r"So \boxed{0.5}", r"\frac{1}{2}", False, True),
-        ("x = 2", "2", False, False),  # a small number on the way
-        ("x = 2", "2", True, True),
-        ("x = 104", "104", False, True),  # no coincidence
-        ("x = 105", "104", True, False),
-        ("The matrix is A", "A", False, False),
-        ("The choice is A", "A", True, True),
-        ("c = \\sqrt{2} + 1", "\\sqrt{2}+1", False, True),
-        ("The area is 60 square cm.", "60", True, True),
-        ("There are 360 ways in all to do it", "360", True, True),
-        ("The sum is at most 1360", "360", True, False),
-        ("x^360 = 1", "360", True, False),
-        ("The volume is (1/3)*15*DH", "20", True, False),
-        ("z = −3", "-3", True, True),
-        ("The answer follows from the sum of the two areas", "104", True, False),
-    ],
-)
-def test_statements(statement, answer, is_last, leaks):
-    assert states_answer(statement, answer, is_last=is_last) is leaks
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data not present")
-def test_reference_graphs_pass_and_leak_once_their_answer_is_added():
-    for line in (SHARED / "reasoning_dags.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        graph = build_graph(row["dag"], row["answer"])
-        assert list(find_answer_leaks(graph, row["answer"])) == []
-        graph.add_node("last", statement=f"The wanted number is {row['answer']}")
-        assert [fault.kind for fault in find_answer_leaks(graph, row["answer"])] == ["states_answer"]
+@pytest.mark.parametrize("stage", SCHEMAS)
+def test_schemas_are_strict_and_tell_nothing_else(stage):
+    """As servers ask for it: every property is required, and no other may be there."""
+    for part in objects_of(SCHEMAS[stage]):
+        assert part["additionalProperties"] is False and set(part["required"]) == set(part["properties"])
+        assert "description" not in part

@@ -7,11 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from nemo_aopsd.chat.client import ChatClient
 from nemo_aopsd.chat.protocol import Completion, Request
-from nemo_aopsd.graphs.pipeline.journal import Journal, request_key
+from nemo_aopsd.graphs.pipeline.journal import Entry, Journal, request_key
 
 _BYTES_A_TOKEN = 2  # fewer than in any usual text, so that the estimate of a prompt is too high and not too low
 
@@ -22,8 +21,8 @@ class BudgetUsedUp(Exception):
 
 @dataclass(slots=True)
 class Cost:
-    """`without_usage` counts answers for which the server reported no usage that can be; `estimated` are their tokens,
-    which are in the others too."""
+    """`without_usage` counts answers whose usage the server did not report; `estimated` are their tokens, which are in
+    the others too."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -34,6 +33,14 @@ class Cost:
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    def add(self, entry: Entry) -> None:
+        prompt, completion = max(0, entry.prompt_tokens), max(0, entry.completion_tokens)  # old journals may hold -1
+        self.requests += 1
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.estimated += (prompt + completion) * entry.usage_estimated
+        self.without_usage += entry.usage_estimated
 
 
 class Ledger:
@@ -49,32 +56,38 @@ class Ledger:
         self._reserved = 0
         self._released = asyncio.Condition()
         for entry in journal.entries.values():
-            _add(self.total, entry)
+            self.total.add(entry)
 
     async def ask(self, problem_id: str, stage: str, attempt: int, request: Request) -> Completion:
         """Raises BudgetUsedUp before a request that may not be paid for, and what `ChatClient.complete` raises."""
         key = request_key(problem_id, stage, attempt, request.identity())
-        entry = self.journal.get(key)
+        entry = self.journal.entries.get(key)
         if entry is None:
             prompt_bytes = sum(len(message["content"].encode("utf-8", "replace")) for message in request.messages)
-            need = prompt_bytes // _BYTES_A_TOKEN + request.max_tokens
-            async with self._reserve(need):
+            need = prompt_bytes // _BYTES_A_TOKEN
+            async with self._reserve(need + request.max_tokens):
                 started = time.perf_counter()
                 completion = await self.client.complete(request)
-                seconds = time.perf_counter() - started
-                entry = {
-                    "key": key,
-                    "problem_id": problem_id,
-                    "stage": stage,
-                    "attempt": attempt,
-                    "model": request.model,
-                }
-                entry |= self._answer(completion, prompt_bytes, seconds)
-                _add(self.total, entry)
-                _add(self.this_run, entry)
-                await self.journal.append(entry)  # written before anything else can happen
+                text = self.client.endpoint.redact_answer(completion.text)
+                usage = completion.usage or (need, len(text.encode()))  # estimated from above if not reported
+                entry = Entry(
+                    key=key,
+                    text=text,
+                    finish_reason=completion.finish_reason,
+                    prompt_tokens=usage[0],
+                    completion_tokens=usage[1],
+                    usage_estimated=completion.usage is None,
+                    problem_id=problem_id,
+                    stage=stage,
+                    attempt=attempt,
+                    model=request.model,
+                    seconds=round(time.perf_counter() - started, 3),
+                )
+                self.total.add(entry)
+                self.this_run.add(entry)
+                self.journal.append(entry)  # written before anything else can happen
             self._watch()
-        return Completion(entry["text"], entry["finish_reason"], entry["prompt_tokens"], entry["completion_tokens"])
+        return Completion(entry.text, entry.finish_reason, (entry.prompt_tokens, entry.completion_tokens))
 
     @asynccontextmanager
     async def _reserve(self, tokens: int) -> AsyncIterator[None]:
@@ -93,25 +106,3 @@ class Ledger:
 
     def _fits(self, tokens: int) -> bool:
         return self._cap is None or self.total.tokens + self._reserved + tokens <= self._cap
-
-    def _answer(self, completion: Completion, prompt_bytes: int, seconds: float) -> dict[str, Any]:
-        text = self.client.endpoint.redact_answer(completion.text)
-        reported = None not in (completion.prompt_tokens, completion.completion_tokens)
-        return {
-            "text": text,
-            "finish_reason": completion.finish_reason,
-            "prompt_tokens": completion.prompt_tokens if reported else prompt_bytes // _BYTES_A_TOKEN,
-            "completion_tokens": completion.completion_tokens if reported else len(text.encode("utf-8", "replace")),
-            "usage_estimated": not reported,
-            "seconds": round(seconds, 3),
-        }
-
-
-def _add(cost: Cost, entry: dict[str, Any]) -> None:
-    cost.requests += 1
-    prompt, completion = max(0, entry["prompt_tokens"]), max(0, entry["completion_tokens"])  # of journals of old, -1
-    cost.prompt_tokens += prompt
-    cost.completion_tokens += completion
-    if entry["usage_estimated"]:
-        cost.estimated += prompt + completion
-        cost.without_usage += 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.graphs.pipeline.journal import Journal
 from nemo_aopsd.graphs.pipeline.ledger import BudgetUsedUp, Ledger
-from nemo_aopsd.graphs.pipeline.results import Tally, beside, files_of, summarize, write
-from nemo_aopsd.graphs.pipeline.roles import Outcome, build_one
+from nemo_aopsd.graphs.pipeline.results import Tally, Watch, files_of, write
+from nemo_aopsd.graphs.pipeline.roles import Ask, Outcome, build_one
 from nemo_aopsd.graphs.pipeline.stages import SCHEMAS
 
 _GIVE_UP_AFTER = 3  # problems in a row without an answer from the server
@@ -40,9 +38,6 @@ class Settings:
     max_total_tokens: int | None = None
 
 
-Watch = Callable[[Tally, Ledger], None]
-
-
 def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, watch: Watch) -> dict[str, Any]:
     """Write `out` (accepted rows, in order), and beside it journal, rejects and summary; returns the summary.
 
@@ -50,15 +45,11 @@ def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, wat
     finished; started again, it goes on from the journal. Main thread only: math-verify compares unusual answers.
     """
     rows = _read(problems)
-    journal_path = beside(out, "journal.jsonl")
-    if not journal_path.exists():
-        for path in files_of(out):
-            if path.exists():
-                raise UserError(
-                    f"{path}: exists, and no {journal_path.name} says that this command made it. Choose another --out."
-                )
-    with Journal(journal_path) as journal:
-        return asyncio.run(_build(rows, out, endpoint, settings, journal, watch))
+    journal, *others = files_of(out)
+    if not journal.exists() and (found := next((path for path in others if path.exists()), None)):
+        raise UserError(f"{found}: exists, and no {journal.name} says that this command made it. Choose another --out.")
+    with Journal(journal) as opened:
+        return asyncio.run(_build(rows, out, endpoint, settings, opened, watch))
 
 
 async def _build(
@@ -70,30 +61,27 @@ async def _build(
     watch: Watch,
 ) -> dict[str, Any]:
     limits = {"concurrency": settings.concurrency, "timeout": settings.timeout, "max_retries": settings.max_retries}
-    started = time.perf_counter()
     async with ChatClient(endpoint, **limits) as client:
-        tally = Tally(total=len(rows))
+        tally = Tally(settings.model, settings.judge_model or settings.model, len(rows))
         ledger = Ledger(client, journal, settings.max_total_tokens, lambda: watch(tally, ledger))
         run = _Run(ledger, settings, tally, watch)
         try:
             await run.all([problem for _, problem in rows])
         finally:
-            seconds = time.perf_counter() - started
-            summary = summarize(tally, ledger, settings.model, settings.judge_model or settings.model, seconds)
+            summary = tally.summary(ledger)
             write(out, rows, run.outcomes, summary)
     if run.unfinished:
-        raise UserError(_explain_unfinished(run, out))
-    if refusal := _refusal_of_all(run):
+        problem_id, why = next(iter(run.unfinished.items()))
         raise UserError(
-            f"{out}: the server refused every request; the last time: {refusal}. Check --model, --base-url and "
-            f"--max-tokens; {beside(out, 'rejects.jsonl').name} has each problem's own reason."
+            f"{out}: {len(run.unfinished)} problem(s) unfinished; {problem_id}: {why}. What is finished is in the "
+            "journal; start again to go on."
         )
     return summary
 
 
 class _Run:
-    """Workers that take the next problem; twice as many as requests may be open, so that no slot waits for a disk, or
-    at the end for the stages of a few last problems."""
+    """Workers that take the next problem; twice as many as requests may be open, so that no slot waits at the end for
+    the stages of a few last problems."""
 
     def __init__(self, ledger: Ledger, settings: Settings, tally: Tally, watch: Watch):
         self.ledger, self.settings, self.tally, self.watch = ledger, settings, tally, watch
@@ -103,10 +91,9 @@ class _Run:
 
     async def all(self, problems: list[Problem]) -> None:
         queue = iter(problems)
-        num_workers = min(len(problems), 2 * self.settings.concurrency)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(num_workers):
+                for _ in range(min(len(problems), 2 * self.settings.concurrency)):
                     group.create_task(self._work(queue))
         except BaseExceptionGroup as errors:
             for error in errors.exceptions:
@@ -117,20 +104,22 @@ class _Run:
     async def _work(self, queue: Iterator[Problem]) -> None:
         for problem in queue:
             try:
-                outcome = await build_one(problem, self._asker(problem))
+                self.outcomes[problem.id] = outcome = await build_one(problem, self._asker(problem))
+                self.tally.add(outcome)
             except BudgetUsedUp:
-                self._leave(problem, "budget")
+                cap, spent = self.settings.max_total_tokens, self.ledger.total.tokens
+                self.unfinished[problem.id] = f"does not fit under --max-total-tokens {cap} ({spent} used); raise it"
             except ServerUnavailable as error:
-                self._leave(problem, f"no answer: {error}")
+                self.unfinished[problem.id] = f"no answer: {error}"
                 self._count_failure(str(error))
-            else:
-                self._settle(outcome)
+            self.tally.unfinished = len(self.unfinished)
+            self.watch(self.tally, self.ledger)
 
-    def _asker(self, problem: Problem):
+    def _asker(self, problem: Problem) -> Ask:
         async def ask(stage: str, attempt: int, messages: list[dict[str, str]]) -> Completion:
             again = attempt > 1 and stage in ("judge", "contexts")
             request = Request(
-                model=(self.settings.judge_model or self.settings.model) if stage == "judge" else self.settings.model,
+                model=self.tally.judge_model if stage == "judge" else self.settings.model,
                 messages=messages,
                 max_tokens=self.settings.max_tokens,
                 temperature=_RETRY_TEMPERATURE if again else self.settings.temperature,
@@ -150,16 +139,6 @@ class _Run:
                 f"last time: {why}. What is finished is in the journal; start again."
             )
 
-    def _leave(self, problem: Problem, why: str) -> None:
-        self.unfinished[problem.id] = why
-        self.tally.unfinished += 1
-        self.watch(self.tally, self.ledger)
-
-    def _settle(self, outcome: Outcome) -> None:
-        self.outcomes[outcome.problem.id] = outcome
-        self.tally.add(outcome)
-        self.watch(self.tally, self.ledger)
-
 
 def _read(path: Path) -> list[tuple[dict[str, Any], Problem]]:
     """Each row as it is, and as a problem; a graph that it already has is to be replaced and is not looked at."""
@@ -174,23 +153,3 @@ def _read(path: Path) -> list[tuple[dict[str, Any], Problem]]:
     if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
     return rows
-
-
-def _refusal_of_all(run: _Run) -> str:
-    """Why the last problem was refused, if all that were asked about were refused and nothing was ever answered."""
-    asked = [outcome for outcome in run.outcomes.values() if outcome.stage != "input"]
-    refusals = [fault.detail for outcome in asked for fault in outcome.faults if fault.kind == "refused"]
-    return refusals[-1] if asked and len(refusals) == len(asked) and not run.ledger.total.requests else ""
-
-
-def _explain_unfinished(run: _Run, out: Path) -> str:
-    by_reason = Counter(why.split(":")[0] for why in run.unfinished.values())
-    lines = [f"{out}: {len(run.unfinished)} problem(s) unfinished."]
-    if by_reason["budget"]:
-        cap, spent = run.settings.max_total_tokens, run.ledger.total.tokens
-        lines.append(f"{by_reason['budget']} did not fit under --max-total-tokens {cap} ({spent} used). Raise it.")
-    if by_reason["no answer"]:
-        problem_id, why = next((name, why) for name, why in run.unfinished.items() if why.startswith("no answer"))
-        lines.append(f"{by_reason['no answer']} got no answer from the server; {problem_id}: {why}")
-    lines.append("What is finished is in the journal; start again to go on.")
-    return "\n".join(lines)

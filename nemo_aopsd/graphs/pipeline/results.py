@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,17 @@ from nemo_aopsd.graphs.pipeline.roles import Outcome
 
 @dataclass(slots=True)
 class Tally:
-    """Counts so far. `repaired` problems are among the accepted."""
+    """Counts so far. `repaired` problems are among the accepted; `reasons` counts the kinds of fault of each rejected
+    row, one of each kind a row."""
 
-    total: int = 0
+    model: str
+    judge_model: str
+    problems: int
     accepted: int = 0
     repaired: int = 0
     rejected: int = 0
     unfinished: int = 0
-    without_contexts: int = 0
+    accepted_without_contexts: int = 0
     transitive_edges_removed: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -35,8 +38,21 @@ class Tally:
         else:
             self.accepted += 1
             self.repaired += outcome.repairs > 0
-            self.without_contexts += bool(outcome.context_faults)
+            self.accepted_without_contexts += bool(outcome.context_faults)
             self.transitive_edges_removed += outcome.num_transitive
+
+    def summary(self, ledger: Ledger) -> dict[str, Any]:
+        """The content of the summary's file; a problem that was never begun is unfinished, too."""
+        return asdict(self) | {
+            "unfinished": self.problems - self.accepted - self.rejected,
+            "reasons": dict(self.reasons.most_common()),
+            "tokens_this_run": asdict(ledger.this_run),
+            "tokens_of_journal": asdict(ledger.total),
+            "http_requests_without_answer": ledger.client.num_requests - ledger.client.num_completions,
+        }
+
+
+Watch = Callable[[Tally, Ledger], None]
 
 
 def beside(out: Path, suffix: str) -> Path:
@@ -54,10 +70,7 @@ def write(
 ) -> None:
     """`out` and its rejects and summary, each replaced as a whole."""
     accepted, rejects = [], []
-    for record, problem in rows:
-        outcome = outcomes.get(problem.id)
-        if outcome is None:
-            continue
+    for record, outcome in ((record, outcomes[problem.id]) for record, problem in rows if problem.id in outcomes):
         if outcome.graph is not None:
             nodes = [{"id": node, "statement": text} for node, text in outcome.graph.nodes(data="statement")]
             dag = {"nodes": nodes, "edges": [list(edge) for edge in outcome.graph.edges]}
@@ -73,30 +86,10 @@ def _reject(outcome: Outcome) -> dict[str, Any]:
     return {
         "problem_id": outcome.problem.id,
         "rejected": "row" if outcome.graph is None else "plan and subproblems",
-        "stage": outcome.stage if outcome.graph is None else "contexts",
+        "stage": outcome.stage,
         "repairs": outcome.repairs,
         "reasons": [{"kind": fault.kind, "detail": fault.detail} for fault in outcome.faults or outcome.context_faults],
         "last_text": outcome.last_text,
-    }
-
-
-def summarize(tally: Tally, ledger: Ledger, model: str, judge_model: str, seconds: float) -> dict[str, Any]:
-    """`reasons` counts the kinds of fault of each rejected row, one of each kind a row."""
-    return {
-        "model": model,
-        "judge_model": judge_model,
-        "problems": tally.total,
-        "accepted": tally.accepted,
-        "repaired": tally.repaired,
-        "rejected": tally.rejected,
-        "unfinished": tally.total - tally.accepted - tally.rejected,
-        "accepted_without_contexts": tally.without_contexts,
-        "transitive_edges_removed": tally.transitive_edges_removed,
-        "reasons": dict(tally.reasons.most_common()),
-        "tokens_this_run": asdict(ledger.this_run),
-        "tokens_of_journal": asdict(ledger.total),
-        "http_requests_without_answer": ledger.client.num_requests - ledger.client.num_completions,
-        "seconds": round(seconds, 2),
     }
 
 
@@ -109,10 +102,7 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
         f"{cost['completion_tokens']} answer tokens in this run"
     )
     if cost["without_usage"]:
-        yield (
-            f"{cost['without_usage']} answers came without a usage that can be; their {cost['estimated']} tokens are "
-            "estimated from above"
-        )
+        yield f"{cost['without_usage']} answers came without a usage; their {cost['estimated']} tokens are estimated"
     for reason, count in summary["reasons"].items():
         yield f"{count:>6}  {reason}"
     if summary["accepted_without_contexts"]:

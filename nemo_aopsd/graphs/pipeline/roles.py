@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
@@ -12,11 +12,13 @@ from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data.dag import Fault, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.graphs.pipeline import stages
+from nemo_aopsd.graphs.pipeline.stages import Draft
 
 MAX_REPAIRS = 2  # a problem, wherever they are spent
 _READINGS = 2  # of a verdict or of plan and sub-problems, if the first is no use
+_NO_VERDICT = Fault("unreadable_verdict", f"{_READINGS} verdicts in no known form")
 
-Ask = Callable[..., Awaitable[Completion]]  # (stage, attempt, messages) -> answer
+Ask = Callable[[str, int, list[dict[str, str]]], Awaitable[Completion]]  # (stage, attempt, messages) -> answer
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ async def build_one(problem: Problem, ask: Ask) -> Outcome:
     try:
         dense = await _accepted_dense(outcome, tracked)
         if dense is not None:
-            await _compress(outcome, dense, tracked)
+            outcome.graph = await _compressed(outcome, dense, tracked)
         if outcome.graph is not None:
             await _add_contexts(outcome, tracked)
     except RequestRefused as error:
@@ -67,48 +69,42 @@ async def build_one(problem: Problem, ask: Ask) -> Outcome:
 
 
 async def _accepted_dense(outcome: Outcome, ask: Ask) -> nx.DiGraph | None:
-    problem = outcome.problem
-    draft = stages.read_dense(await ask("produce", 1, stages.messages("produce", problem)))
+    async def read(completion: Completion) -> Draft:
+        draft = stages.read_dense(completion)
+        if draft.graph is None or draft.faults:
+            return draft
+        messages = stages.messages("judge", outcome.problem, graph=serialize(draft.graph))
+        for reading in range(1, 1 + _READINGS):
+            verdict = stages.read_verdict(await ask("judge", reading, messages))
+            if verdict is not None:
+                return replace(draft, faults=verdict)
+        return replace(draft, faults=[_NO_VERDICT])
+
+    return await _repaired(outcome, ask, "produce", "repair", read)
+
+
+async def _compressed(outcome: Outcome, dense: nx.DiGraph, ask: Ask) -> nx.DiGraph | None:
+    async def read(completion: Completion) -> Draft:
+        return stages.read_compressed(completion, outcome.problem.answer, dense)
+
+    return await _repaired(outcome, ask, "compress", "recompress", read, graph=serialize(dense))
+
+
+async def _repaired(
+    outcome: Outcome, ask: Ask, first: str, again: str, read: Callable[[Completion], Awaitable[Draft]], **gaps: str
+) -> nx.DiGraph | None:
+    """The graph of the first draft without a fault, or None once all repairs are spent."""
+    completion = await ask(first, 1, stages.messages(first, outcome.problem, **gaps))
     while True:
-        outcome.faults, outcome.last_text = draft.faults, draft.text
-        if draft.graph is not None and not outcome.faults:
-            verdict = await _judge(outcome, draft.graph, ask)
-            if verdict is None:
-                outcome.faults = [Fault("unreadable_verdict", f"{_READINGS} verdicts in no known form")]
-                return None
-            outcome.faults = verdict
-        if not outcome.faults:
+        draft = await read(completion)
+        outcome.faults, outcome.last_text, outcome.num_transitive = draft.faults, draft.text, draft.num_transitive
+        if not draft.faults:
             return draft.graph
-        if outcome.repairs == MAX_REPAIRS:
+        if outcome.repairs == MAX_REPAIRS or _NO_VERDICT in draft.faults:
             return None
         outcome.repairs += 1
-        gaps = {"previous": stages.previous(draft), "defects": stages.listed(outcome.faults)}
-        draft = stages.read_dense(await ask("repair", outcome.repairs, stages.messages("repair", problem, **gaps)))
-
-
-async def _judge(outcome: Outcome, graph: nx.DiGraph, ask: Ask) -> list[Fault] | None:
-    messages = stages.messages("judge", outcome.problem, graph=serialize(graph))
-    for reading in range(1, 1 + _READINGS):
-        verdict = stages.read_verdict(await ask("judge", reading, messages))
-        if verdict is not None:
-            return verdict
-    return None
-
-
-async def _compress(outcome: Outcome, dense: nx.DiGraph, ask: Ask) -> None:
-    problem, graph = outcome.problem, serialize(dense)
-    completion = await ask("compress", 1, stages.messages("compress", problem, graph=graph))
-    while True:
-        draft = stages.read_compressed(completion, problem.answer, dense)
-        outcome.faults, outcome.last_text = draft.faults, draft.text
-        if not draft.faults:
-            outcome.graph, outcome.num_transitive = draft.graph, draft.num_transitive
-            return
-        if outcome.repairs == MAX_REPAIRS:
-            return
-        outcome.repairs += 1
-        gaps = {"graph": graph, "previous": stages.previous(draft), "defects": stages.listed(draft.faults)}
-        completion = await ask("recompress", outcome.repairs, stages.messages("recompress", problem, **gaps))
+        shown = {"previous": stages.previous(draft), "defects": stages.listed(draft.faults)}
+        completion = await ask(again, outcome.repairs, stages.messages(again, outcome.problem, **gaps, **shown))
 
 
 async def _add_contexts(outcome: Outcome, ask: Ask) -> None:

@@ -9,21 +9,70 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import networkx as nx
+from annotated_types import MinLen
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data.dag import Fault, find_faults, serialize, transitive_edges
 from nemo_aopsd.data.leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.graphs.pipeline.parse import read_checkpoints, read_ids, read_object
+from nemo_aopsd.graphs.pipeline.parse import read_object
 from nemo_aopsd.prompts import fill
 
 _PROMPTS = str(Path(__file__).parent / "prompts")
 _LONGEST_QUOTE = 20_000  # characters of an unreadable answer that is shown to its author again
+_ACCEPTING = {"accept", "accepted", "acceptable", "approve", "approved", "ok", "okay", "no defects"}
+_REJECTING = {"defects", "defect", "defective", "reject", "rejected"}
+_NO_DEFECT = {"", "none", "n/a", "no defects", "no defect", "-"}
+_CUT_SHORT = Fault("cut_short", "the answer ran out of tokens; a larger --max-tokens may help")
+
+# What the model is asked for. Its schema goes to servers that know structured output; its answer is held against it.
+# No docstrings in these classes: they would be sent along.
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True, json_schema_extra={"additionalProperties": False})
+
+
+class _Checkpoint(_Answer):
+    id: str
+    statement: str
+    requires: list[str]
+
+
+class _Dense(_Answer):
+    checkpoints: list[_Checkpoint]
+
+
+class _Compressed(_Dense):
+    answer_requires: list[str]
+
+
+class _Verdict(_Answer):
+    verdict: Literal["accept", "defects"]
+    defects: list[str]
+
+
+_Steps = Annotated[list[Annotated[str, StringConstraints(min_length=1)]], MinLen(1)]
+
+
+class _Contexts(_Answer):
+    plan: _Steps
+    subproblems: _Steps
+
+
+SCHEMAS = {
+    **dict.fromkeys(("produce", "repair"), _Dense.model_json_schema()),
+    **dict.fromkeys(("compress", "recompress"), _Compressed.model_json_schema()),
+    "judge": _Verdict.model_json_schema(),
+    "contexts": _Contexts.model_json_schema(),
+}
+_A = TypeVar("_A", bound=_Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +83,6 @@ class Draft:
     graph: nx.DiGraph | None
     faults: list[Fault]
     num_transitive: int = 0  # edges that the transitive reduction removed
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-_ACCEPTING = {"accept", "accepted", "acceptable", "approve", "approved", "ok", "okay", "no defects"}
-_REJECTING = {"defects", "defect", "defective", "reject", "rejected"}
-_NO_DEFECT = {"", "none", "n/a", "no defects", "no defect", "-"}
-_TEXTS = {"type": "array", "items": {"type": "string"}}
-_CHECKPOINTS = {"type": "array", "items": _object(id={"type": "string"}, statement={"type": "string"}, requires=_TEXTS)}
-SCHEMAS = {
-    "produce": _object(checkpoints=_CHECKPOINTS),
-    "judge": _object(verdict={"type": "string", "enum": ["accept", "defects"]}, defects=_TEXTS),
-    "repair": _object(checkpoints=_CHECKPOINTS),
-    "compress": _object(checkpoints=_CHECKPOINTS, answer_requires=_TEXTS),
-    "recompress": _object(checkpoints=_CHECKPOINTS, answer_requires=_TEXTS),
-    "contexts": _object(plan=_TEXTS, subproblems=_TEXTS),
-}
 
 
 def messages(stage: str, problem: Problem, **gaps: str) -> list[dict[str, str]]:
@@ -74,33 +99,35 @@ def previous(draft: Draft) -> str:
 
 
 def listed(faults: Iterable[Fault]) -> str:
-    return "\n".join(
-        f"- {fault.detail if fault.kind == 'judge' else f'{fault.kind}: {fault.detail}'}" for fault in faults
-    )
+    """Faults as their author is shown them."""
+    return "\n".join(f"- {'' if fault.kind == 'judge' else f'{fault.kind}: '}{fault.detail}" for fault in faults)
 
 
 def read_dense(completion: Completion) -> Draft:
-    """The producer's graph. Faults: those of `dag.find_faults`, unreadable, cut_short, dead_end, repeated_statement."""
-    draft, _ = _read_graph(completion)
+    """The producer's graph. Faults: those of `dag.find_faults`, unreadable, cut_short, malformed, dead_end,
+    repeated_statement."""
+    answer = _read(completion, "checkpoints", _Dense)
+    draft = _draft(completion, answer)
     if draft.graph is None:
         return draft
     sinks = [node for node in draft.graph if not draft.graph.succ[node]]
     dead_ends = [Fault("dead_end", f"nothing requires {node!r}, and it is not the last") for node in sinks[:-1]]
-    return Draft(draft.text, draft.graph, draft.faults + dead_ends)
+    return replace(draft, faults=draft.faults + dead_ends)
 
 
 def read_compressed(completion: Completion, answer: str, dense: nx.DiGraph) -> Draft:
     """The compressor's graph, transitively reduced. Faults: as for the dense one, and states_answer, disconnected
     (a checkpoint that leads to nothing which the answer requires), bad_answer_requires, not_compressed."""
-    draft, found = _read_graph(completion)
-    if draft.graph is None:
+    found = _read(completion, "checkpoints", _Compressed)
+    draft = _draft(completion, found)
+    if draft.graph is None or isinstance(found, Fault):
         return draft
     graph, redundant = draft.graph, transitive_edges(draft.graph)
     graph.remove_edges_from(redundant)
-    faults = [*draft.faults, *find_answer_leaks(graph, answer), *_route_faults(graph, found.get("answer_requires"))]
+    faults = [*draft.faults, *find_answer_leaks(graph, answer), *_route_faults(graph, found.answer_requires)]
     if len(graph) > len(dense):
         faults.append(Fault("not_compressed", f"{len(graph)} checkpoints, the dense graph has {len(dense)}"))
-    return Draft(draft.text, graph, faults, len(redundant))
+    return replace(draft, faults=faults, num_transitive=len(redundant))
 
 
 def read_verdict(completion: Completion) -> list[Fault] | None:
@@ -112,19 +139,14 @@ def read_verdict(completion: Completion) -> list[Fault] | None:
     found = read_object(completion.text, "verdict")
     if isinstance(found, Fault):
         return None
-    verdict, defects = _word(found["verdict"]), _read_defects(found.get("defects"))
-    if defects is None or verdict not in (_REJECTING if defects else _ACCEPTING):
+    defects = found.get("defects") or []
+    defects = defects if isinstance(defects, list) else [defects]
+    if not all(isinstance(defect, str) for defect in defects):
+        return None
+    defects = [defect for defect in defects if _word(defect) not in _NO_DEFECT]
+    if _word(found["verdict"]) not in (_REJECTING if defects else _ACCEPTING):
         return None
     return [Fault("judge", defect) for defect in defects]
-
-
-def _read_defects(value: Any) -> list[str] | None:
-    """Texts; an object in place of one as JSON. None for anything else."""
-    items = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(item, str | dict) for item in items):
-        return None
-    texts = [json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else item.strip() for item in items]
-    return [text for text in texts if _word(text) not in _NO_DEFECT]
 
 
 def _word(value: Any) -> str:
@@ -133,60 +155,53 @@ def _word(value: Any) -> str:
 
 def read_contexts(completion: Completion, answer: str) -> dict[str, list[str]] | list[Fault]:
     """`{"plan", "subproblems"}`, or faults: unreadable, cut_short, malformed, states_answer."""
-    found = read_object(completion.text, "plan")
+    found = _read(completion, "plan", _Contexts)
     if isinstance(found, Fault):
-        return [_cut(completion) or found]
-    contexts = {name: _texts(found.get(name)) or [] for name in ("plan", "subproblems")}
-    faults = [
-        Fault("malformed", f"`{name}` must be a non-empty list of texts") for name in contexts if not contexts[name]
+        return [found]
+    contexts: dict[str, list[str]] = found.model_dump()
+    leaks = [
+        Fault("states_answer", f"{name}: {step[:80]}")
+        for name, steps in contexts.items()
+        for step in steps
+        if states_answer(step, answer, is_last=True)
     ]
-    for name, steps in contexts.items():
-        faults += [
-            Fault("states_answer", f"{name}: {step[:80]}")
-            for step in steps
-            if states_answer(step, answer, is_last=True)
-        ]
-    return faults or contexts
+    return leaks or contexts
 
 
-def _read_graph(completion: Completion) -> tuple[Draft, dict[str, Any]]:
-    """The draft with the faults of its structure, and the object that held it."""
-    found = read_object(completion.text, "checkpoints")
-    if isinstance(found, Fault):
-        return Draft(completion.text, None, [_cut(completion) or found]), {}
-    raw = read_checkpoints(found)
-    if isinstance(raw, Fault):
-        return Draft(completion.text, None, [_cut(completion) or raw]), {}
-    errors = [fault for fault in find_faults(raw) if fault.is_error]
+def _read(completion: Completion, key: str, answer: type[_A]) -> _A | Fault:
+    """The answer as it was asked for, or why it is none. Only its form is looked at."""
+    found = read_object(completion.text, key)
+    if not isinstance(found, Fault):
+        try:
+            return answer.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            found = Fault("malformed", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    return _CUT_SHORT if completion.finish_reason == "length" else found
+
+
+def _draft(completion: Completion, answer: _Dense | Fault) -> Draft:
+    """The graph with the faults of its structure."""
+    if isinstance(answer, Fault):
+        return Draft(completion.text, None, [answer])
+    nodes = [{"id": item.id, "statement": item.statement} for item in answer.checkpoints]
+    edges = [(parent, item.id) for item in answer.checkpoints for parent in dict.fromkeys(item.requires)]
+    errors = [fault for fault in find_faults({"nodes": nodes, "edges": list(map(list, edges))}) if fault.is_error]
     if errors:
-        return Draft(json.dumps(found, ensure_ascii=False), None, errors), found
+        return Draft(json.dumps(answer.model_dump(), ensure_ascii=False), None, errors)
     graph = nx.DiGraph()
-    graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in raw["nodes"])
-    graph.add_edges_from(raw["edges"])
-    counts = Counter(" ".join(node["statement"].casefold().split()) for node in raw["nodes"])
+    graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in nodes)
+    graph.add_edges_from(edges)
+    counts = Counter(" ".join(node["statement"].casefold().split()) for node in nodes)
     repeated = [Fault("repeated_statement", f"{text[:80]!r}, {n} times") for text, n in counts.items() if n > 1]
-    return Draft(completion.text, graph, repeated), found
+    return Draft(completion.text, graph, repeated)
 
 
-def _route_faults(graph: nx.DiGraph, answer_requires: Any) -> Iterable[Fault]:
+def _route_faults(graph: nx.DiGraph, required: list[str]) -> Iterable[Fault]:
     """Connected to the route: with the removed answer put back as the last node, everything leads to it."""
-    required = read_ids(answer_requires)
     if not required or not set(required) <= set(graph):
-        yield Fault("bad_answer_requires", f"expected ids of kept checkpoints, got {str(answer_requires)[:80]}")
+        yield Fault("bad_answer_requires", f"expected ids of kept checkpoints, got {str(required)[:80]}")
         return
     for node in graph:
         if not graph.succ[node] and node not in required:
             yield Fault("disconnected", f"checkpoint {node!r} leads to nothing that the answer requires")
-
-
-def _cut(completion: Completion) -> Fault | None:
-    if completion.finish_reason == "length":
-        return Fault("cut_short", "the answer ran out of tokens; a larger --max-tokens may help")
-    return None
-
-
-def _texts(value: Any) -> list[str] | None:
-    """A list of non-empty texts; None if it is anything else."""
-    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-        return None
-    return value
