@@ -1,0 +1,126 @@
+"""GSM8K with reasoning graphs, made by program from its calculator annotations: no server is asked.
+
+A line of a solution that computes (`48/2 = <<48/2=24>>24`) is a checkpoint; an edge says that a line uses what an
+earlier one computed. The last such line is left out, since it gives the answer. Two limits: a line that computes
+without an annotation is no checkpoint, and a number that both the question states and an earlier line computes is
+taken for the computed one, so some graphs have an edge too many.
+
+The form of the data is that of Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (arXiv:2110.14168).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from nemo_aopsd.data.leaks import find_graph_faults
+from nemo_aopsd.data.source import Row
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import write_jsonl
+
+_ANNOTATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>")  # the sum and its value
+_NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+
+
+@dataclass(slots=True)
+class Report:
+    """How many rows were left out, by reason. The order is that of `left_out`'s rules."""
+
+    out: Path
+    read: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    held_out: int = 0
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.read:>7}  rows read"
+        for reason, count in self.left_out.items():
+            yield f"{-count:>7}  {reason}"
+        yield f"{self.kept:>7}  kept in {self.out}"
+        if self.held_out:
+            yield f"{self.held_out:>7}  held out in {dev_path(self.out)}"
+
+
+def convert(
+    rows: Iterable[Row], out: Path, *, min_checkpoints: int = 2, held_out: int = 0, seed: int = 0, bare: bool = False
+) -> Report:
+    """Write the rows of GSM8K (`question`, `answer`) to `out` as problems with graphs; counts by reason come back.
+
+    `held_out` rows, drawn by `seed`, go to `dev_path(out)` instead. `bare` keeps every row and makes no graph: for
+    evaluation. Raises UserError for a row that is none of GSM8K, and if fewer rows are left than shall be held out.
+    """
+    report, kept = Report(out), []
+    for number, (where, record) in enumerate(rows):
+        report.read += 1
+        row = _row(f"{out.stem}-{number:04d}", where, record)
+        reason = None if bare else _add_graph(row, record["answer"], min_checkpoints)
+        if reason:
+            report.left_out[reason] += 1
+        else:
+            kept.append(row)
+    if len(kept) <= held_out:
+        lines = "\n".join([*list(report.lines())[:-1], f"{len(kept):>7}  are left"])
+        raise UserError(f"{lines}\nExpected more than the {held_out} to hold out. Lower --held-out or give more rows.")
+    drawn = set(random.Random(seed).sample(range(len(kept)), held_out))
+    write_jsonl(out, (row for index, row in enumerate(kept) if index not in drawn))
+    if held_out:
+        write_jsonl(dev_path(out), (row for index, row in enumerate(kept) if index in drawn))
+    report.kept, report.held_out = len(kept) - held_out, held_out
+    return report
+
+
+def dev_path(out: Path) -> Path:
+    """`gsm8k.jsonl` -> `gsm8k.dev.jsonl`."""
+    return out.with_name(f"{out.stem}.dev.jsonl")
+
+
+def _row(row_id: str, where: str, record: dict[str, Any]) -> dict[str, Any]:
+    question, worked = record.get("question"), record.get("answer")
+    if not isinstance(question, str) or not isinstance(worked, str) or "####" not in worked:
+        raise UserError(
+            f"{where}: no row of GSM8K: expected `question` and an `answer` that ends in `#### NUMBER`. "
+            "Other data goes through: aopsd data prepare"
+        )
+    steps, _, answer = worked.rpartition("####")
+    answer = answer.strip().replace(",", "")
+    solution = f"{_ANNOTATION.sub('', steps).strip()}\nThe answer is \\boxed{{{answer}}}."
+    return {"id": row_id, "problem": question.strip(), "answer": answer, "solution": solution}
+
+
+def _add_graph(row: dict[str, Any], worked: str, min_checkpoints: int) -> str | None:
+    """Put the graph into `row`, or say why there is none."""
+    computing = [line.strip() for line in worked.rpartition("####")[0].splitlines() if _ANNOTATION.search(line)]
+    if not computing:
+        return "without calculator annotations"
+    if Fraction(row["answer"]) not in _values(computing[-1]):
+        return "the last sum is not the answer"
+    computing.pop()
+    if len(computing) < min_checkpoints:
+        return f"fewer than {min_checkpoints} checkpoints before the answer"
+    graph = _graph(computing)
+    if any(fault.is_error for fault in find_graph_faults(graph, row["answer"])):
+        return "a checkpoint gives the answer away"
+    row["dag"] = graph
+    return None
+
+
+def _graph(computing: list[str]) -> dict[str, Any]:
+    nodes = [{"id": str(index), "statement": _ANNOTATION.sub("", line)} for index, line in enumerate(computing, 1)]
+    edges, made_by = [], {}
+    for index, line in enumerate(computing, 1):
+        used = {Fraction(number) for sum_, _ in _ANNOTATION.findall(line) for number in _NUMBER.findall(sum_)}
+        edges += [[str(source), str(index)] for source in sorted({made_by[value] for value in used & made_by.keys()})]
+        made_by |= dict.fromkeys(_values(line), index)  # the latest line that computed it
+    return {"nodes": nodes, "edges": edges}
+
+
+def _values(line: str) -> set[Fraction]:
+    """What the annotations of a line compute; a thousand may be written with a comma."""
+    values = [value.replace(",", "").strip(" $%") for _, value in _ANNOTATION.findall(line)]
+    return {Fraction(value) for value in values if re.fullmatch(rf"-?(?:{_NUMBER.pattern})", value)}

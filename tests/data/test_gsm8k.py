@@ -1,0 +1,108 @@
+"""GSM8K's rows as problems with graphs. The rows here are ours, in the form of the data set."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nemo_aopsd.cli.app import app
+from nemo_aopsd.data.gsm8k import convert, dev_path
+from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.data.source import read_source
+from nemo_aopsd.errors import UserError
+
+SHOP = (
+    "A pen costs 3/2 = $<<3/2=1.5>>1.5 today.\n"
+    "Nobody buys a ruler.\n"
+    "Ten pens cost 10*1.50 = <<10*1.50=15>>15 and a bag costs 4*5 = <<4*5=20>>20.\n"
+    "With the fee of 1,000 that is 15+20+1000 = <<15+20+1000=1,035>>1,035.\n"
+    "Half is 1035/2 = <<1035/2=517.5>>517.5.\n"
+    "#### 517.5"
+)
+REASONS = {
+    "without calculator annotations": "Two and two are four.\n#### 4",
+    "the last sum is not the answer": "First <<1+1=2>>2, then <<2+5=7>>7, then <<7+1=8>>8, so 9.\n#### 9",
+    "fewer than 2 checkpoints before the answer": "One <<1+2=3>>3.\nTwo <<3*3=9>>9.\n#### 9",
+    "a checkpoint gives the answer away": "99+1 = <<99+1=100>>100.\n100-3 = <<100-3=97>>97.\nSo <<97+3=100>>100.\n#### 100",
+}
+
+
+def test_a_computing_line_is_a_checkpoint_and_an_edge_says_whose_value_it_uses(tmp_path: Path) -> None:
+    (problem,) = _convert(tmp_path, [SHOP])
+    statements = dict(problem.graph.nodes.data("statement"))
+    assert statements == {
+        "1": "A pen costs 3/2 = $1.5 today.",
+        "2": "Ten pens cost 10*1.50 = 15 and a bag costs 4*5 = 20.",
+        "3": "With the fee of 1,000 that is 15+20+1000 = 1,035.",
+    }
+    assert set(problem.graph.edges) == {("1", "2"), ("2", "3")}
+    assert (problem.answer, problem.solution) == ("517.5", _plain(SHOP) + "\nThe answer is \\boxed{517.5}.")
+
+
+def test_of_two_lines_with_one_value_the_latest_counts(tmp_path: Path) -> None:
+    worked = "A <<2+4=6>>6.\nB <<9-3=6>>6.\nC <<6*7=42>>42.\nD <<42+6=48>>48.\n#### 48"
+    (problem,) = _convert(tmp_path, [worked])
+    assert set(problem.graph.edges) == {("2", "3")}
+
+
+def test_rows_are_left_out_for_a_reason_that_is_counted(tmp_path: Path) -> None:
+    source = _source(tmp_path, [*REASONS.values(), SHOP, REASONS["the last sum is not the answer"]])
+    out = tmp_path / "out.jsonl"
+    shown = CliRunner().invoke(app, ["data", "gsm8k", str(source), "--out", str(out)], catch_exceptions=False)
+    counts = {line[9:]: int(line[:7]) for line in shown.output.splitlines()}
+    assert counts.pop(f"kept in {out}") == 1
+    assert counts == {"rows read": 6} | dict.fromkeys(REASONS, -1) | {"the last sum is not the answer": -2}
+
+
+def test_held_out_rows_are_drawn_by_the_seed_and_trained_on_by_nobody(tmp_path: Path) -> None:
+    def split(seed: int) -> tuple[set[str], set[str]]:
+        kept = _convert(tmp_path, [SHOP] * 20, held_out=5, seed=seed)
+        return {row.id for row in kept}, {row.id for row in load_problems(dev_path(tmp_path / "out.jsonl"))}
+
+    first, other = split(0), split(1)
+    assert (len(first[0]), len(first[1]), first[0] & first[1]) == (15, 5, set())
+    assert split(0) == first != other
+
+
+def test_bare_keeps_every_row_and_makes_no_graph(tmp_path: Path) -> None:
+    problems = _convert(tmp_path, [*REASONS.values(), SHOP], bare=True)
+    assert [problem.answer for problem in problems] == ["4", "9", "9", "183", "517.5"]
+    assert {problem.dag for problem in problems} == {None}
+
+
+@pytest.mark.parametrize("record", [{"question": "q", "answer": "4"}, {"problem": "q", "answer": "a #### 4"}])
+def test_other_data_is_refused_by_its_line(tmp_path: Path, record: dict[str, str]) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=re.escape(f"{source}:1")):
+        convert(read_source(str(source)), tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_more_held_out_than_there_are_is_refused_with_the_counts(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"1  are left[\s\S]*the 1 to hold out"):
+        _convert(tmp_path, [SHOP], held_out=1)
+
+
+def _convert(folder: Path, worked: list[str], **options: int):
+    rows = ((f"row {n}", {"question": "q", "answer": text}) for n, text in enumerate(worked))
+    convert(rows, folder / "out.jsonl", **options)
+    return load_problems(folder / "out.jsonl")
+
+
+def _source(folder: Path, worked: list[str]) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": "q", "answer": text}) + "\n" for text in worked))
+    return path
+
+
+def _plain(worked: str) -> str:
+    """Without annotations, written out by hand rather than by the product's expression."""
+    text = worked.partition("\n####")[0]
+    for mark in ("<<3/2=1.5>>", "<<10*1.50=15>>", "<<4*5=20>>", "<<15+20+1000=1,035>>", "<<1035/2=517.5>>"):
+        text = text.replace(mark, "")
+    return text
