@@ -27,7 +27,7 @@ REASONS = {
     "without calculator annotations": "Two and two are four.\n#### 4",
     "the last sum is not the answer": "First <<1+1=2>>2, then <<2+5=7>>7, then <<7+1=8>>8, so 9.\n#### 9",
     "fewer than 2 checkpoints before the answer": "One <<1+2=3>>3.\nTwo <<3*3=9>>9.\n#### 9",
-    "a checkpoint gives the answer away": "99+1 = <<99+1=100>>100.\n100-3 = <<100-3=97>>97.\nSo <<97+3=100>>100.\n#### 100",
+    "a checkpoint gives the answer away": "99+1=<<99+1=100>>100\n100-3 = <<100-3=97>>97\n97+3 <<97+3=100>>\n#### 100",
 }
 
 
@@ -70,7 +70,7 @@ def test_held_out_rows_are_drawn_by_the_seed_and_trained_on_by_nobody(tmp_path: 
 
 def test_bare_keeps_every_row_and_makes_no_graph(tmp_path: Path) -> None:
     problems = _convert(tmp_path, [*REASONS.values(), SHOP], bare=True)
-    assert [problem.answer for problem in problems] == ["4", "9", "9", "183", "517.5"]
+    assert [problem.answer for problem in problems] == ["4", "9", "9", "100", "517.5"]
     assert {problem.dag for problem in problems} == {None}
 
 
