@@ -29,8 +29,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`finish_reason` is `length` for an answer that ran out of tokens; `usage` are the tokens of prompt and answer, None
-    if the server reports none that can be right."""
+    """`finish_reason` is `length` for an answer that ran out of tokens; `usage` are the tokens of prompt and answer.
+
+    `usage` is None if the server reports none that can be right.
+    """
 
     text: str
     finish_reason: str
