@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.step_cost_nemo import STAGES, arm_named, make_config
 from nemo_aopsd.cluster.plan import make_plan
 from nemo_aopsd.cluster.plan.stages import step_seconds
+from nemo_aopsd.config.schema import Config
 
 NOTHING = 0.01  # seconds: a stage that was passed through
 
@@ -39,22 +40,21 @@ class Line:
 def compare(path: Path) -> Iterator[Line]:
     """A line a stage of each arm, then their sums over the stages that were timed."""
     found = json.loads(path.read_text(encoding="utf-8"))
+    overrides = [*found["overrides"], "data.train.data_path=none"]
+    config = make_config(argparse.Namespace(**found | {"overrides": overrides}), Path("Qwen/Qwen3-4B"))
     for arm, stages in found["seconds"].items():
         measured = {stage: stages[stage]["median"] for stage in STAGES if stages[stage]["greatest"] > NOTHING}
-        predicted = predict(found, arm)
+        predicted = predict(found, arm, config)
         predicted["rollout"] += predicted.pop("refit")  # the engine changes turns within the rollout
         yield from (Line(arm, stage, seconds, measured.get(stage)) for stage, seconds in predicted.items())
         timed = sum(seconds for stage, seconds in predicted.items() if stage in measured)
         yield Line(arm, "total", timed, sum(measured[stage] for stage in predicted if stage in measured))
 
 
-def predict(found: dict[str, Any], arm: str) -> dict[str, float]:
+def predict(found: dict[str, Any], arm: str, config: Config) -> dict[str, float]:
     """Seconds by stage on the card that the arm ran on, with every length as it was forced."""
     steps = [step for step in found["steps"] if step["arm"] == arm]
-    overrides = [*found["overrides"], "data.train.data_path=none"]
-    config = make_config(argparse.Namespace(**found | {"overrides": overrides}), Path("Qwen/Qwen3-4B"))
-    config = arm_named(arm).applied(config, threshold=1.0)
-    plan = make_plan(config, card(found["device"]))
+    plan = make_plan(arm_named(arm).applied(config, threshold=1.0), card(found["device"]))
     work = replace(
         plan.work,
         question=found["question"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +18,8 @@ def plan(
     overrides: Overrides = None,
     method: MethodName = None,
     gpu: Annotated[str, typer.Option(metavar="KIND", help="h100 or h200.")] = "h100",
-    lengths: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Take row lengths and triggers from a run.")
+    response: Annotated[
+        int | None, typer.Option(metavar="TOKENS", min=1, help="Mean response; else 60 % of the longest allowed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +31,7 @@ def plan(
 
     from nemo_aopsd.cluster.plan import make_plan, show
 
-    made = make_plan(load_chosen(config, overrides, method), gpu, lengths)
+    made = make_plan(load_chosen(config, overrides, method), gpu, response)
     if as_json:
         typer.echo(json.dumps(show.as_json(made), ensure_ascii=False, indent=1))
     else:

@@ -1,6 +1,7 @@
 """Parameters against published counts and transformers' own models; bytes of two configs by hand."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -19,6 +20,7 @@ QWEN3_4B, QWEN3_8B, QWEN3_14B, QWEN3_32B, QWEN3_30B_A3B = (
 GPU, HOST = 81559 * 2**20, 2 * 10**12
 
 
+@cache
 def layout_of(name, *overrides):
     return memory.read_layout(load_config(CONFIGS / name, overrides))
 
@@ -153,7 +155,7 @@ def test_without_recomputation_every_layer_is_kept():
 
 
 def severities(content, layout, machine):
-    checks, _ = fit.check_cluster(read_size(content), layout, machine)
+    checks, _ = fit.check_cluster(read_size(content), layout, *machine)
     assert all(bool(check.remedy) == (check.severity != "ok") for check in checks)
     return {check.name.removeprefix("memory: "): check.severity for check in checks}
 
@@ -170,20 +172,20 @@ def severities(content, layout, machine):
     ],
 )
 def test_the_shipped_configs_fit_an_h100(name, content):
-    found = severities(content, layout_of(name), fit.Machine(GPU, HOST))
+    found = severities(content, layout_of(name), (GPU, HOST))
     assert set(found.values()) == {"ok"}, found
 
 
 @pytest.mark.parametrize(
     ("override", "machine", "broken", "severity"),
     [
-        ("policy.max_total_sequence_length=400000", fit.Machine(GPU, HOST), "training", "error"),
-        ("policy.max_total_sequence_length=400000", fit.Machine(GPU, HOST), "sampling", "error"),
-        ("aopsd.num_prompts_per_step=320", fit.Machine(GPU, HOST), "sampling", "warn"),
-        ("policy.generation.vllm_cfg.gpu_memory_utilization=0.99", fit.Machine(GPU, HOST), "beside vLLM", "error"),
-        ("aopsd.seed=1", fit.Machine(GPU, 200 * 10**9), "host", "error"),
-        ("aopsd.seed=1", fit.Machine(32 * 10**9, HOST), "training", "warn"),
-        ("aopsd.seed=1", fit.Machine(24 * 10**9, HOST), "training", "error"),
+        ("policy.max_total_sequence_length=400000", (GPU, HOST), "training", "error"),
+        ("policy.max_total_sequence_length=400000", (GPU, HOST), "sampling", "error"),
+        ("aopsd.num_prompts_per_step=320", (GPU, HOST), "sampling", "warn"),
+        ("policy.generation.vllm_cfg.gpu_memory_utilization=0.99", (GPU, HOST), "beside vLLM", "error"),
+        ("aopsd.seed=1", (GPU, 200 * 10**9), "host", "error"),
+        ("aopsd.seed=1", (32 * 10**9, HOST), "training", "warn"),
+        ("aopsd.seed=1", (24 * 10**9, HOST), "training", "error"),
     ],
 )
 def test_what_does_not_fit_is_said_with_what_to_change(override, machine, broken, severity):
@@ -200,9 +202,9 @@ def test_a_trainer_that_scores_beside_vllm_by_hand():
     assert memory.scoring(read_size(QWEN3_4B), layout) == weights + layer + logits
     for utilization, expected in ((0.6, "ok"), (0.9, "error")):
         changed = replace(layout, utilization=utilization)
-        assert severities(QWEN3_4B, changed, fit.Machine(GPU, HOST))["beside vLLM"] == expected
+        assert severities(QWEN3_4B, changed, (GPU, HOST))["beside vLLM"] == expected
         apart = replace(changed, keeps_cache=False)
-        assert severities(QWEN3_4B, apart, fit.Machine(GPU, HOST))["beside vLLM"] == "ok"
+        assert severities(QWEN3_4B, apart, (GPU, HOST))["beside vLLM"] == "ok"
 
 
 def test_without_probes_no_cache_is_kept():

@@ -139,8 +139,8 @@ def _fit(config: Config, size: ModelSize, diagnosis: Diagnosis, around: Surround
         diagnosis.memory = memory.local_items(size, config, "gpu" if gpu else "host")
         checks = [fit.check_local(diagnosis.memory, gpu or host)]
     elif Tree(config.raw).uses_megatron:
-        here = fit.Machine(gpu, host if gpu else None)
-        checks, diagnosis.memory = fit.check_cluster(size, memory.read_layout(config), here)
+        layout = memory.read_layout(config)
+        checks, diagnosis.memory = fit.check_cluster(size, layout, gpu, host if gpu else None)
     else:
         checks = [Check("memory", WARN, "not estimated for DTensor", "Megatron", "Try a short run first")]
     diagnosis.checks += checks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from nemo_aopsd.cluster.doctor import memory
@@ -26,32 +25,19 @@ _SMALLER = {
 _VLLM = "policy.generation.vllm_cfg"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Bytes. Both are None on a machine without GPUs, which is not the one that would train."""
-
-    gpu: int | None
-    host: int | None
-
-
-def check_cluster(size: ModelSize, layout: Layout, machine: Machine) -> tuple[list[Check], list[Item]]:
-    rows, gpu = memory.items(size, layout), machine.gpu or ASSUMED_GPU
-    checks = [
-        _training(rows, gpu, machine),
-        _sampling(size, layout, gpu),
-        _beside(size, layout, gpu),
-        _host(rows, layout, machine.host),
-    ]
-    return checks, rows
+def check_cluster(size: ModelSize, layout: Layout, gpu: int | None, host: int | None) -> tuple[list[Check], list[Item]]:
+    """`gpu` and `host` are bytes, both None on a machine without GPUs, which is not the one that would train."""
+    rows, have = memory.items(size, layout), gpu or ASSUMED_GPU
+    training = _training(rows, have, "" if gpu else " (assumed: no GPU here)")
+    return [training, _sampling(size, layout, have), _beside(size, layout, have), _host(rows, host)], rows
 
 
 def _level(need: float, have: float) -> str:
     return ERROR if need > have else WARN if need > FULL * have else OK
 
 
-def _training(rows: list[Item], gpu: float, machine: Machine) -> Check:
+def _training(rows: list[Item], gpu: float, assumed: str) -> Check:
     need = memory.total(rows, "gpu", TRAIN)
-    assumed = "" if machine.gpu else " (assumed: no GPU here)"
     largest = max((row for row in rows if row.place == "gpu" and TRAIN in row.turns), key=lambda row: row.size)
     remedy = f"Largest is {largest.name}: {_SMALLER.get(largest.name, _SPLIT)}"
     expected = f"at most {gigabytes(gpu)}{assumed}"
@@ -82,7 +68,7 @@ def _beside(size: ModelSize, layout: Layout, gpu: float) -> Check:
     return judge("memory: beside vLLM", severity, f"{gigabytes(left)} a GPU", expected, remedy)
 
 
-def _host(rows: list[Item], layout: Layout, have: int | None) -> Check:
+def _host(rows: list[Item], have: int | None) -> Check:
     need = max(memory.total(rows, "host", turn) for turn in (TRAIN, SAMPLE))
     found = f"{gigabytes(need)} a node"
     if have is None:

@@ -6,17 +6,16 @@ docs/scaling.md has the formulas, and what was measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.memory import Item, Layout
 from nemo_aopsd.cluster.doctor.model_files import check_model
 from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
 from nemo_aopsd.cluster.doctor.result import Check
-from nemo_aopsd.cluster.plan import rates, workload
+from nemo_aopsd.cluster.plan import rates
 from nemo_aopsd.cluster.plan.rates import GPU, GPUS, Rates
 from nemo_aopsd.cluster.plan.stages import MOST_ROWS, Setup, first_seconds, step_seconds
-from nemo_aopsd.cluster.plan.workload import Workload
+from nemo_aopsd.cluster.plan.workload import Workload, from_config
 from nemo_aopsd.cluster.rules import broken_sizes, gpu_faults, refuse
 from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
@@ -46,8 +45,8 @@ class Plan:
         return seconds * self.setup.layout.gpus / 3600
 
 
-def make_plan(config: Config, gpu: str, lengths: Path | None = None) -> Plan:
-    """Plan `config` on GPUs of the kind `gpu`; row lengths from the run `lengths` if it is given.
+def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
+    """Plan `config` on GPUs of the kind `gpu`, with responses of `response` tokens on average.
 
     Raises UserError for another engine or backend, and for parallel sizes that do not divide the GPUs.
     """
@@ -62,13 +61,11 @@ def make_plan(config: Config, gpu: str, lengths: Path | None = None) -> Plan:
     refuse(broken_sizes(tree))
     refuse(gpu_faults(tree))
     size, sheet, layout = _read_size(config), GPUS[gpu], memory.read_layout(config)
-    work = workload.from_config(config)
-    if lengths:
-        work = workload.with_lengths_of(work, lengths)
+    work = from_config(config, response)
     pack = tree["policy.sequence_packing.logprob_mb_tokens"] or layout.pack_tokens
     setup = Setup(size, sheet, layout, Rates(), rows_at_once(size, layout, sheet, work), pack)
     unmeasured = _unmeasured(config, size, layout)
-    checks, items = fit.check_cluster(size, layout, fit.Machine(sheet.memory, rates.HOST_MEMORY))
+    checks, items = fit.check_cluster(size, layout, sheet.memory, rates.HOST_MEMORY)
     return Plan(
         setup,
         work,
@@ -77,7 +74,7 @@ def make_plan(config: Config, gpu: str, lengths: Path | None = None) -> Plan:
         unmeasured,
         checks,
         items,
-        _notes(config, setup, work),
+        _notes(setup, work),
     )
 
 
@@ -109,19 +106,12 @@ def _unmeasured(config: Config, size: ModelSize, layout: Layout) -> list[str]:
     return [name for name, is_there in found.items() if is_there]
 
 
-def _notes(config: Config, setup: Setup, work: Workload) -> list[str]:
+def _notes(setup: Setup, work: Workload) -> list[str]:
     """What the numbers do not cover, for this config."""
-    size, layout = setup.size, setup.layout
-    notes = ["not in the seconds: Adam's step and its way from host memory, the exchange of gradients, checkpoints"]
-    if size.total != rates.MEASURED_MODEL or layout.gpus > rates.MEASURED_GPUS:
+    left_out = "Adam's step and its way from host memory, the exchange of gradients, checkpoints, evaluations"
+    notes = [f"not in the seconds: {left_out}"]
+    if setup.size.total != rates.MEASURED_MODEL or setup.layout.gpus > rates.MEASURED_GPUS:
         notes.append(f"an extrapolation: steps were measured with {rates.MEASURED}")
     if work.missing:
-        notes.append(f"no file data.train.data_path={work.missing}: problems and their lengths are assumed")
-    if config.aopsd.evaluation.data_path:
-        notes.append("evaluations are not in these numbers")
-    copies = layout.copies // layout.cp
-    if work.rows % copies or work.rows < layout.engines:
-        notes.append(
-            f"{work.rows} rollouts a step leave GPUs idle: {copies} copies train, {layout.engines} vLLM sample"
-        )
+        notes.append(f"no file data.train.data_path={work.missing}: {work.problems} problems are assumed")
     return notes

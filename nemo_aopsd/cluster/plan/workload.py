@@ -1,17 +1,13 @@
-"""What one step has to do, in rows and tokens: from the config, its data file, and a run if there is one."""
+"""What one step has to do, in rows and tokens: from the config, and assumed where it does not say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 
 from nemo_aopsd.config.schema import CONTINUED, Config
-from nemo_aopsd.data.problems import Problem, load_problems
-from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_journal
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.run.layout import rollout_files
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,6 @@ class Assumed:
     wording: float = 250  # the judge's and the teacher's own
     verdict: float = 120
     trigger_rate: float = 0.0115  # the paper's Figure 1b: 1.15 % of tokens at |gap| >= 2
-    characters: float = 3.3  # a token, where a data file gives characters: English with formulas
 
 
 @dataclass(frozen=True)
@@ -58,19 +53,18 @@ class Workload:
         return -(-self.problems // self.prompts)
 
 
-def from_config(config: Config, assumed: Assumed = Assumed()) -> Workload:
-    """Lengths from the problems file if it is there, else assumed."""
+def from_config(config: Config, response: float | None = None, assumed: Assumed = Assumed()) -> Workload:
+    """`response` is the mean length of a response. All else is assumed, the number of problems if there is no file."""
     aopsd, path = config.aopsd, Path(config.data["train"]["data_path"])
-    problems = load_problems(path) if path.is_file() else []
-    assumed = _with_lengths(assumed, problems)
+    problems = len(load_problems(path)) if path.is_file() else assumed.problems
     objective, limit = build_objective(aopsd.objective), config.rollout.max_new_tokens
-    signal, question, response = objective.signal, assumed.question, assumed.response_share * limit
+    signal, question, response = objective.signal, assumed.question, response or assumed.response_share * limit
     rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
     probed = signal.sampled and aopsd.weighting in CONTINUED
     # The frontier needs every response judged, a curriculum only the student's own.
     judge_rate = 1.0 if aopsd.shown_context == "dag_frontier" else objective.on_policy_rate
     return Workload(
-        problems=len(problems) or assumed.problems,
+        problems=problems,
         prompts=aopsd.num_prompts_per_step,
         rows=rows,
         question=question,
@@ -87,28 +81,7 @@ def from_config(config: Config, assumed: Assumed = Assumed()) -> Workload:
         scores_student=objective.needs_old_logprobs or signal.sampled,
         scores_teacher=signal.sampled or signal.top_k > 0,
         initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name != "shuffle" else 0,
-        missing=None if problems else path,
-    )
-
-
-def with_lengths_of(work: Workload, run: Path) -> Workload:
-    """`work` with the questions and responses of `run` and, if both probe, its share of probed tokens."""
-    fields = ("response", "student_prompt", "probes")
-    steps = [rows for path in rollout_files(run).values() if (rows := list(read_journal(path, *fields)))]
-    if not steps:
-        raise UserError(f"--lengths {run}: no rollouts in it. Expected the folder of a run that has done a step.")
-    rows = [row for step in steps for row in step]
-    response, question = (mean(len(row[name]) for row in rows) for name in ("response", "student_prompt"))
-    probed = sum(len(row["probes"]) for row in rows) / len(rows) / response
-    planned = work.probes / work.rows / work.response
-    return replace(
-        work,
-        question=question,
-        teacher_prompt=work.teacher_prompt + question - work.question,
-        response=response,
-        longest=mean(max(len(row["response"]) for row in step) for step in steps),
-        judge_prompt=work.judge_prompt + question + response - work.question - work.response,
-        probes=(probed or planned) * response * work.rows if planned else 0.0,
+        missing=None if path.is_file() else path,
     )
 
 
@@ -120,17 +93,3 @@ def _context_tokens(kind: str, assumed: Assumed) -> float:
         "dag_frontier": assumed.graph / 2,  # half of the way, on average
     }
     return 0.0 if kind == "none" else shown.get(kind, assumed.graph) + assumed.wording
-
-
-def _with_lengths(assumed: Assumed, problems: list[Problem]) -> Assumed:
-    """With the mean tokens of what the problems have."""
-    texts = {
-        "question": [len(problem.problem) for problem in problems],
-        "solution": [len(problem.solution) for problem in problems if problem.solution],
-        "graph": [
-            sum(len(data["statement"]) for _, data in problem.dag.nodes(data=True))
-            for problem in problems
-            if problem.dag is not None
-        ],
-    }
-    return replace(assumed, **{name: mean(found) / assumed.characters for name, found in texts.items() if found})
