@@ -17,7 +17,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test lint grading clean
+.PHONY: setup demo test cluster-test lint grading clean
 
 setup: $(READY)
 

@@ -11,7 +11,7 @@ from nemo_aopsd.config.nemo_rl_keys import RunKeys
 from nemo_aopsd.config.schema import keys_of
 
 REPO = Path(__file__).parents[1]
-README = (REPO / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (REPO / "docs/architecture.md").read_text(encoding="utf-8")
 PAPER = REPO.parent / "shared/reference/paper.tex"
 
 
@@ -36,7 +36,7 @@ def test_every_key_has_a_reason():
 
 
 def equation_rows():
-    return re.findall(r"^\| `((?:eq|sec):[\w-]+)` \|.*?\| (.+?) \|$", README, re.MULTILINE)
+    return re.findall(r"^\| `((?:eq|sec):[\w-]+)` \|.*?\| (.+?) \|$", ARCHITECTURE, re.MULTILINE)
 
 
 def defined_in(path):
@@ -61,3 +61,34 @@ def test_every_equation_of_the_paper_is_in_the_table():
         pytest.skip("the paper's source is not here")
     labels = set(re.findall(r"\\label\{(eq:[\w-]+)\}", PAPER.read_text(encoding="utf-8")))
     assert labels <= {label for label, _ in equation_rows()}
+
+
+PAGES = sorted([*REPO.glob("*.md"), *REPO.glob("docs/*.md"), *REPO.glob("containers/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_file(page):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_place_of_the_architecture_page_exists():
+    table = ARCHITECTURE.partition("## One problem's way")[2].partition("## From equation")[0]
+    for place in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)(?::\w+)?`", table):
+        assert any((REPO / root / place).exists() for root in ("nemo_aopsd", "nemo_aopsd/config", "")), place
+
+
+def test_every_command_of_the_readme_and_its_options_are_there():
+    import typer
+
+    from nemo_aopsd.cli.app import app
+
+    text = (REPO / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^aopsd ([^#\n]+)", text, re.MULTILINE)
+    assert len(lines) > 15
+    for line in lines:
+        words, command = line.split(), typer.main.get_command(app)
+        while hasattr(command, "commands") and not words[0].startswith("-"):
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import nemo_aopsd
+from examples import python_api
 
 
 @pytest.mark.parametrize("name", nemo_aopsd.PUBLIC)
@@ -23,3 +24,12 @@ def test_an_unknown_name_is_refused():
 def test_importing_the_package_loads_no_torch():
     code = "import sys, nemo_aopsd; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_example_takes_a_step_and_reads_its_run(tmp_path, capsys):
+    python_api.main(tmp_path / "run")
+    said = capsys.readouterr().out.splitlines()
+    assert sum(": progress " in line and " probes" in line for line in said) == 4
+    assert [line.split(":")[0] for line in said if line.startswith("step ")][:2] == ["step 1", "step 2"]
+    assert sum(": reached [" in line for line in said) == 4
