@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from nemo_aopsd import load_config, load_problems, read_run, train_step
+import nemo_aopsd
 from nemo_aopsd.config.load import to_yaml
 from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.engines import local
@@ -13,13 +13,13 @@ from nemo_aopsd.run.trainer import train
 
 def main(run: Path) -> None:
     small = ["aopsd.num_prompts_per_step=4", "aopsd.max_num_epochs=1", "aopsd.curriculum.num_initial_attempts=1"]
-    config = load_config(find_recipe(Path("demo")), [f"logger.log_dir={run}", *small])
-    problems = load_problems(config.data["train"]["data_path"])[:8]
+    config = nemo_aopsd.load_config(find_recipe(Path("demo")), [f"logger.log_dir={run}", *small])
+    problems = nemo_aopsd.load_problems(config.data["train"]["data_path"])[:8]
 
     # One step by itself: the student answers 4 problems and learns from them.
     engine = local.build(config)
     objective = build_objective(config.aopsd.objective)
-    result = train_step(problems[:4], engine, objective, config, donors={}, seed=0)
+    result = nemo_aopsd.train_step(problems[:4], engine, objective, config, donors={}, seed=0)
     for row in result.scored:
         print(f"{row.draft.problem.id}: progress {row.draft.progress}, {len(row.probes)} probes")
     print(f"loss {result.train_metrics['train/loss']:.4f}")
@@ -29,7 +29,7 @@ def main(run: Path) -> None:
     (run / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     train(config, problems, None, local.build(config), run, resume=False)
 
-    done = read_run(run)
+    done = nemo_aopsd.read_run(run)
     for step in done.metrics:
         print(f"step {step.step}: {step.number('time/step'):.1f} s, |gap| {step.get('gap/mean_abs')}")
     for rollout in done.rollouts(last_step=1):
