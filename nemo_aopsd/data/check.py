@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import answer_text, bad_fields
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_line, read_lines
 
 
@@ -34,7 +32,6 @@ class Line:
     """One line of the file: its JSON object, or None and why it cannot be read."""
 
     where: str
-    text: bytes
     record: dict[str, Any] | None
     why: str = ""
 
@@ -73,7 +70,7 @@ def _checked_lines(path: str | Path) -> Iterator[tuple[Line, CheckedRow]]:
         if line.record is None:
             yield line, CheckedRow(line.where, "", [Fault("broken_line", line.why)])
             continue
-        row = _check_row(line)
+        row = _check_row(line.where, line.record)
         if row.problem_id in seen:
             row.faults.insert(0, Fault("repeated_id", f"first used at {seen[row.problem_id]}"))
         if row.problem_id:
@@ -84,19 +81,16 @@ def _checked_lines(path: str | Path) -> Iterator[tuple[Line, CheckedRow]]:
 def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[Line]]:
     """The first row with that id as `check_file` sees it, its `dag` as the file has it, and the lines that cannot be
     read. No other row is looked into. Raises UserError if no readable row has that id."""
-    broken, ids, found = [], [], []
-    for line in decoded_lines(path):
-        if line.record is None:
-            broken.append(line)
-            continue
-        ids.append(str(line.record.get("id")))
-        if ids[-1] == problem_id:
-            found.append(line)
+    lines = list(decoded_lines(path))
+    broken = [line for line in lines if line.record is None]
+    readable = [(line.where, line.record) for line in lines if line.record is not None]
+    found = [(where, record) for where, record in readable if str(record.get("id")) == problem_id]
     if not found:
+        ids = [str(record.get("id")) for _, record in readable]
         raise UserError(_not_found(path, problem_id, ids, broken))
-    row = _check_row(found[0])
-    row.faults.extend(Fault("repeated_id", f"used again at {line.where}") for line in found[1:])
-    return row, found[0].record.get("dag"), broken
+    row = _check_row(*found[0])
+    row.faults.extend(Fault("repeated_id", f"used again at {where}") for where, _ in found[1:])
+    return row, found[0][1].get("dag"), broken
 
 
 def decoded_lines(path: str | Path) -> Iterator[Line]:
@@ -104,9 +98,9 @@ def decoded_lines(path: str | Path) -> Iterator[Line]:
     where = ""
     for where, text in read_lines(path):
         try:
-            line = Line(where, text, decode_line(text, where))
+            line = Line(where, decode_line(text, where))
         except UserError as error:
-            line = Line(where, text, None, str(error).removeprefix(f"{where}: "))
+            line = Line(where, None, str(error).removeprefix(f"{where}: "))
         yield line
     if not where:
         raise UserError(f"{path}: no graph in it. Expected one JSON object a line.")
@@ -131,28 +125,14 @@ def unread_note(path: str | Path, broken: list[Line]) -> str:
     return f"{rows} be read: {broken[0].where}: {broken[0].why} List all: aopsd dag check {path}"
 
 
-def _check_row(line: Line) -> CheckedRow:
-    bad = dict(bad_fields(line.record))
+def _check_row(where: str, record: dict[str, Any]) -> CheckedRow:
+    bad = dict(bad_fields(record))
     faults = [Fault("missing_id" if field == "id" else f"bad_{field}", defect) for field, defect in bad.items()]
-    if line.record.get("dag") is None:
-        faults.append(Fault("missing_dag", "the row has no `dag`"))
-    else:
-        faults += graph_faults(line.record)
-    return CheckedRow(line.where, "" if "id" in bad else line.record["id"], faults)
+    faults += [Fault("missing_dag", "the row has no `dag`")] if record.get("dag") is None else graph_faults(record)
+    return CheckedRow(where, "" if "id" in bad else record["id"], faults)
 
 
 def _not_found(path: str | Path, problem_id: str, ids: list[str], broken: list[Line]) -> str:
-    for line in broken:
-        if _names(line.text, problem_id):
-            return f"{line.where}: {line.why} The line seems to hold problem {problem_id!r}."
-    from nemo_aopsd.errors import nearest
-
     message = f"{path}: no problem with id {problem_id!r} among its {len(ids)}."
     hint = nearest(problem_id, ids) or (f" The first one is `{ids[0]}`." if ids else "")
     return message + hint + (f" {unread_note(path, broken)}" if broken else "")
-
-
-def _names(text: bytes, problem_id: str) -> bool:
-    """Does a line that is no JSON look like the row with that id?"""
-    spellings = [re.escape(json.dumps(problem_id, ensure_ascii=ascii_only)) for ascii_only in (True, False)]
-    return bool(re.search(rf'"id"\s*:\s*(?:{"|".join(spellings)})', text.decode("utf-8", "replace")))

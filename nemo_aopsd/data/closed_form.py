@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from nemo_aopsd.grading import exact
 
@@ -81,7 +82,7 @@ def _whole(number: Number) -> int:
     return int(number)
 
 
-_FUNCTIONS: dict[str, Callable[..., Number]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "frac": operator.truediv,
     "binom": _binomial,
     "factorial": _factorial,
@@ -96,7 +97,7 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "cos": math.cos,
     "tan": math.tan,
 }
-_OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+_OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

@@ -138,7 +138,8 @@ def find_graph_faults(raw: Any, answer: str | None) -> list[Fault]:
 
 def find_answer_leaks(graph: nx.DiGraph, answer: str) -> Iterator[Fault]:
     """A `states_answer` fault for each checkpoint that gives `answer` away, as text or by its value."""
-    for node, statement in graph.nodes(data="statement"):
+    for node in graph:
+        statement: str = graph.nodes[node]["statement"]
         if states_answer(statement, answer, is_last=not graph.succ[node]):
             yield Fault("states_answer", f"node {node!r}: {statement[:80]}")
 

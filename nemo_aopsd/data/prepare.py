@@ -42,7 +42,6 @@ class Report:
 
     out: Path
     read: int = 0
-    columns: dict[str, dict[str, int]] = field(default_factory=dict)  # rows by field and the column that served
     unread_columns: list[str] = field(default_factory=list)
     incomplete: int = 0
     unparsable_answer: int = 0
@@ -54,7 +53,6 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         yield f"{self.read:>7}  rows read"
-        yield from self._mixtures()
         if self.unread_columns:
             yield f"         columns left out: {', '.join(self.unread_columns)}"
         yield f"{-self.incomplete:>7}  without problem or answer"
@@ -69,15 +67,6 @@ class Report:
             first = ", ".join(self.boxes_another_answer[:5])
             yield f"{len(self.boxes_another_answer):>7}  of them box another value in the solution: {first}"
         yield f"This subset is defined by {ids_path(self.out)} (id and SHA-256 of each question), not by a publication."
-
-    def _mixtures(self) -> Iterator[str]:
-        """Rows that are not alike. Those without problem, answer or solution are counted elsewhere."""
-        for name, columns in self.columns.items():
-            missing = self.read - sum(columns.values())
-            parts = [f"{count} from `{column}`" for column, count in columns.items()]
-            parts += [f"{missing} without one, numbered by their place"] * bool(name == "id" and missing)
-            if len(parts) > 1:
-                yield f"         mixed: {name} {', '.join(parts)}"
 
 
 def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:
@@ -104,7 +93,7 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     )
     for index, (where, record) in enumerate(read):
         report.read += 1
-        row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns, report.columns)
+        row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns)
         key = normalise(row.get("problem", ""))
         if not key or "answer" not in row:
             report.incomplete += 1
@@ -209,7 +198,7 @@ def _is_mathematics(text: str) -> bool:
 
 def _questions(path: Path) -> Iterator[str]:
     for where, record in read_jsonl(path):
-        _, text = _first(record, _COLUMNS["problem"])
+        text = _first(record, _COLUMNS["problem"])
         if not text:
             raise UserError(f"{where}: no `problem` (or `question`). An evaluation set needs one in each row.")
         yield text
@@ -238,29 +227,21 @@ def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple
     return columns
 
 
-def _map(
-    record: dict[str, Any], columns: dict[str, tuple[str, ...]], counts: dict[str, dict[str, int]]
-) -> dict[str, str]:
-    """The fields of a row that hold something; adds to `counts` which column served for each."""
-    row = {}
-    for name, candidates in columns.items():
-        column, text = _first(record, candidates)
-        if text:
-            row[name] = text
-            of_field = counts.setdefault(name, {})
-            of_field[column] = of_field.get(column, 0) + 1
-    return row
+def _map(record: dict[str, Any], columns: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """The fields of a row that hold something."""
+    found = {name: _first(record, candidates) for name, candidates in columns.items()}
+    return {name: text for name, text in found.items() if text}
 
 
-def _first(record: dict[str, Any], columns: Iterable[str]) -> tuple[str, str]:
-    """The first of the columns that holds a text or a number, and what it holds; blank if none does."""
+def _first(record: dict[str, Any], columns: Iterable[str]) -> str:
+    """What the first of the columns holds that holds a text or a number; blank if none does."""
     for column in columns:
         value = record.get(column)
         is_number = type(value) is int or (isinstance(value, float) and math.isfinite(value))
         text = str(value) if is_number else value
         if isinstance(text, str) and text.strip():
-            return column, text
-    return "", ""
+            return text
+    return ""
 
 
 def _note_solution(row: dict[str, str], report: Report) -> None:

@@ -90,16 +90,10 @@ def _of_split(paths: list[Path], split: str) -> list[Path]:
 def _fetch(hub_id: str, revision: str | None) -> Path:
     """The folder of a data set's files. Raises UserError for whatever the hub, the network or the cache refuses."""
     import huggingface_hub
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError
 
-    local = f"Download it elsewhere and pass the file: aopsd data prepare {hub_id.split('/')[1]}.parquet --out ..."
+    patterns = [f"*{suffix}" for suffix in _SUFFIXES]
     try:
-        patterns = [f"*{suffix}" for suffix in _SUFFIXES]
         folder = huggingface_hub.snapshot_download(
             hub_id, repo_type="dataset", revision=revision, allow_patterns=patterns
         )
@@ -107,22 +101,12 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
         raise UserError(f"{hub_id}: no id of the hub: {_first_line(error)} Check it, or give a file.") from error
     except UnicodeEncodeError:  # of a request's header; the error holds the token, so no word of it
         raise UserError(f"{hub_id}: the hub's token has a character that is not ASCII. Set HF_TOKEN anew.") from None
-    except RevisionNotFoundError as error:
+    except Exception as error:  # the hub, its HTTP library, the network and the cache have no common error
+        causes = [error] if error.__cause__ is None else [error, error.__cause__]
+        listed = "; ".join(f"{type(cause).__name__}: {_first_line(cause)}" for cause in causes)
         raise UserError(
-            f"{hub_id}: the hub has no revision {revision or 'main'}. Choose another --revision."
-        ) from error
-    except HfHubHTTPError as error:
-        raise UserError(
-            f"{hub_id}: the hub refused it: {_first_line(error)} Check the id, or log in. {local}"
-        ) from error
-    except LocalEntryNotFoundError as error:
-        cause = f" ({type(error.__cause__).__name__}: {_first_line(error.__cause__)})" if error.__cause__ else ""
-        raise UserError(
-            f"{hub_id}: the hub cannot be reached{cause}, and its cache has no such data set. {local}"
-        ) from error
-    except (HfHubHTTPError.__bases__[0], OSError) as error:  # HTTPError of httpx, or of httpx2 since huggingface_hub 2
-        raise UserError(
-            f"{hub_id}: the download failed: {type(error).__name__}: {_first_line(error)}. Try again. {local}"
+            f"{hub_id}: cannot be downloaded: {listed} Check the id, --revision, your log-in and the connection, or "
+            f"download it elsewhere and pass the file: aopsd data prepare {hub_id.split('/')[1]}.parquet --out ..."
         ) from error
     return Path(folder)
 

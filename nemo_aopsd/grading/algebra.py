@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemo_aopsd.grading import exact
 from nemo_aopsd.grading.normalize import normalize
 from nemo_aopsd.grading.structure import read_shape, same_shape
 
-if TYPE_CHECKING:
-    from sympy import Expr
-
+_NO_TIMEOUT: Any = None  # math-verify takes it, but declares a number
 _DIGITS = 40
 _MOST_DIGITS = 400
 _CLOSE = 30  # decimal digits to which closed forms must agree
@@ -138,7 +136,7 @@ def parse(answer: str) -> tuple[Any, ...]:
 
     answer = re.sub(r"(?<![A-Za-z\\])e(?![A-Za-z])", "{e}", answer)
     config = [LatexExtractionConfig(boxed_match_priority=0)]
-    return tuple(read(f"\\boxed{{{answer}}}", config, parsing_timeout=None, raise_on_error=True))
+    return tuple(read(f"\\boxed{{{answer}}}", config, parsing_timeout=_NO_TIMEOUT, raise_on_error=True))
 
 
 def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> bool | None:
@@ -167,13 +165,13 @@ def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> boo
     return True
 
 
-def _rationalized(expression: Expr) -> Expr:
+def _rationalized(expression: Any) -> Any:
     import sympy
 
     return expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
 
 
-def _imaginary(given: Expr, wanted: Expr) -> tuple[Expr, Expr]:
+def _imaginary(given: Any, wanted: Any) -> tuple[Any, Any]:
     """With `i` as the imaginary unit if it is the only unknown, as in `1 + 2i`."""
     import sympy
 
@@ -183,7 +181,7 @@ def _imaginary(given: Expr, wanted: Expr) -> tuple[Expr, Expr]:
     return given.subs(unit), wanted.subs(unit)
 
 
-def _close(one: Expr, other: Expr, digits: int) -> bool | None:
+def _close(one: Any, other: Any, digits: int) -> bool | None:
     """Difference below 10^-digits, of one or of their size if that is less; None if one of them is no finite number.
 
     Two rationals must be equal. For decimals, of few digits, the difference is relative to their size.
@@ -205,7 +203,7 @@ def same_anywhere(text: str, gold: str) -> bool | None:
 
     configs = [LatexExtractionConfig(), ExprExtractionConfig()]
     text = _NUMBER_EDGE.sub(" ", text)  # math-verify takes a number only between blanks or signs
-    found = read(text, configs, parsing_timeout=None)
+    found = read(text, configs, parsing_timeout=_NO_TIMEOUT)
     if not found:
         return None
     if same_answer(str(found[-1]), gold):

@@ -83,10 +83,11 @@ def same_rational(predicted: Answer, gold: Answer) -> bool | None:
 
 def rounds_to(decimal: str, value: Fraction) -> bool:
     """True if a decimal of at least twelve significant digits is `value` rounded or cut there."""
-    if significant_digits(decimal) < _ROUNDED_DIGITS:
+    given = rational(decimal)
+    if given is None or significant_digits(decimal) < _ROUNDED_DIGITS:
         return False
     step = Fraction(1, 10 ** len(decimal.partition(".")[2]))
-    return abs(rational(decimal) - value) < step
+    return abs(given - value) < step
 
 
 def trusted_digits(decimal: str) -> int:
@@ -117,10 +118,11 @@ def _letters(text: str) -> str:
 
 def same_clock(predicted: str, gold: str) -> bool | None:
     """Equal as times of day, missing seconds read as zero; None unless both are times."""
-    times = [_CLOCK.fullmatch(text.strip()) for text in (predicted, gold)]
-    if None in times:
+    one, other = _CLOCK.fullmatch(predicted.strip()), _CLOCK.fullmatch(gold.strip())
+    if one is None or other is None:
         return None
-    (hour, minute, second, half), (other_hour, other_minute, other_second, other_half) = (t.groups() for t in times)
+    hour, minute, second, half = one.groups()
+    other_hour, other_minute, other_second, other_half = other.groups()
     if (half or "").lower() != (other_half or "").lower() and half and other_half:
         return False
     return (int(hour), minute, second or "00") == (int(other_hour), other_minute, other_second or "00")
@@ -132,15 +134,15 @@ def same_in_base(predicted: str, gold: str) -> bool | None:
     >>> same_in_base("10_2", "2_3"), same_in_base("204", "204_5"), same_in_base("1", "1")
     (True, False, None)
     """
-    bases = [_BASED.fullmatch(text) for text in (predicted, gold)]
-    if bases[0] and bases[0][1].isdigit() and gold.isdecimal():
-        bases[1] = _BASED.fullmatch(f"{gold}_10")
-    if bases[1] is None or not bases[1][1].isdigit():
+    given, wanted = _BASED.fullmatch(predicted), _BASED.fullmatch(gold)
+    if given and given[1].isdigit() and gold.isdecimal():
+        wanted = _BASED.fullmatch(f"{gold}_10")
+    if wanted is None or not wanted[1].isdigit():
         return None
-    if bases[0] is None:
+    if given is None:
         return False
     try:
-        first, second = (int(match[1], int(match[2])) for match in bases)
+        first, second = int(given[1], int(given[2])), int(wanted[1], int(wanted[2]))
     except ValueError:  # a digit that the base does not have
         return predicted == gold
     return first == second

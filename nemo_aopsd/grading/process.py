@@ -35,7 +35,9 @@ class GradingProcess:
     def __init__(self) -> None:
         code = f"import sys; sys.path[:] = {sys.path!r}; from nemo_aopsd.grading.worker import main; main()"
         self._child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        os.set_blocking(self._child.stdout.fileno(), False)
+        assert self._child.stdin and self._child.stdout  # they are pipes
+        self._requests, self._replies = self._child.stdin, self._child.stdout
+        os.set_blocking(self._replies.fileno(), False)
         self._ready = False
 
     @property
@@ -49,8 +51,8 @@ class GradingProcess:
             self._read(_START_SECONDS)
             self._ready = True
         try:
-            self._child.stdin.write(json.dumps(request).encode() + b"\n")
-            self._child.stdin.flush()
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
         except OSError as error:
             self.kill()
             raise GradingCrash(f"the grading process has ended: {error}") from error
@@ -67,7 +69,7 @@ class GradingProcess:
         """End the child and reap it."""
         self._child.kill()
         self._child.wait()
-        for pipe in (self._child.stdin, self._child.stdout):
+        for pipe in (self._requests, self._replies):
             try:
                 pipe.close()
             except BrokenPipeError:  # a request that the child no longer reads; the descriptor is closed all the same
@@ -75,13 +77,13 @@ class GradingProcess:
 
     def forget(self) -> None:
         """In a forked copy of the owner: close the inherited ends, or the child would outlive its owner."""
-        for pipe in (self._child.stdin, self._child.stdout):
+        for pipe in (self._requests, self._replies):
             os.close(pipe.fileno())
         self._child.returncode = 0
 
     def _read(self, seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
-        descriptor = self._child.stdout.fileno()
+        descriptor = self._replies.fileno()
         poll = select.poll()  # not `select`, which fails on descriptors above 1023
         poll.register(descriptor, select.POLLIN)
         line = b""

