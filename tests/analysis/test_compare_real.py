@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ settings:
   data: {{train: {{data_path: train.jsonl}}}}
   policy: {{generation: {{max_new_tokens: 40}}}}
   aopsd:
-    max_response_tokens: 300
-    num_prompts_per_step: 8
+    max_response_tokens: 100
+    num_prompts_per_step: 4
     curriculum: {{num_initial_attempts: 1}}
     evaluation: {{data_path: heldout.jsonl, num_samples: 2, max_new_tokens: 40, period: 1000}}
 members:
@@ -42,7 +43,7 @@ def test_the_embedded_model_through_a_suite(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("train", "heldout"):
-        lines = (REPO / f"nemo_aopsd/builtin/data/{name}.jsonl").read_text().splitlines()[:12]
+        lines = (REPO / f"nemo_aopsd/builtin/data/{name}.jsonl").read_text().splitlines()[:6]
         Path(f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     Path("none.yaml").write_text("aopsd: {}\n")
     Path("suite.yaml").write_text(SUITE)
@@ -50,14 +51,14 @@ def test_the_embedded_model_through_a_suite(tmp_path, monkeypatch):
     with open("out/results.csv", newline="") as file:
         base, aopsd = csv.DictReader(file)
     last_step = float(aopsd["response tokens"]) / float(aopsd["steps"])
-    assert 300 <= float(aopsd["response tokens"]) < 300 + 2 * last_step  # the step that reaches it is the last
-    assert (base["responses"], base["steps"]) == ("24", "0.0")
+    assert 100 <= float(aopsd["response tokens"]) < 100 + 2 * last_step  # the step that reaches it is the last
+    assert (base["responses"], base["steps"]) == ("12", "0.0")
     assert float(aopsd["supervision bytes per token"]) == 13.0  # int32 id, float32 log-prob, float32 weight, mask
 
     alone = ("compare", "suite.yaml", "--seeds", "1", "--jobs", "2", "--out", "alone", "--only", "aopsd")
     assert call(monkeypatch, *alone) == 0  # evaluates the untrained model itself, to the same answers
     shared, own = (Path(f"{out}/aopsd/seed_0/eval/epoch_000.jsonl").read_text() for out in ("out", "alone"))
-    assert shared == own and len(shared.splitlines()) == 24
+    assert shared == own and len(shared.splitlines()) == 12
     final, again = (
         json.loads(max(Path(f"{out}/aopsd/seed_0/eval").glob("epoch_[0-9]*[0-9].json")).read_text())
         for out in ("out", "alone")
@@ -70,10 +71,12 @@ def test_the_embedded_model_through_a_suite(tmp_path, monkeypatch):
 def test_every_shipped_suite_can_be_read(path, tmp_path, monkeypatch):
     monkeypatch.chdir(REPO)
     suite = load_suite(path, find_method)
+    few = {"base", "sft", "grpo", "opsd", "aopsd"}  # tests/config loads every method
+    assert suite.reference == "opsd" and few <= {member.name for member in suite.members}
+    suite = replace(suite, members=tuple(member for member in suite.members if member.name in few))
     write_configs(suite, tmp_path)
     configs = load_configs(suite, tmp_path)
     check_alike(configs)
     assert configs["base"].aopsd.max_num_steps == 0
-    assert suite.reference == "opsd" and {"sft", "grpo", "opsd", "aopsd"} <= configs.keys()
     budgets = {(config.aopsd.max_response_tokens, config.aopsd.max_train_seconds) for config in configs.values()}
     assert len(budgets) == 1

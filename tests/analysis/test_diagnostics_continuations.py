@@ -16,7 +16,6 @@ from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.reader import read_run
 from tests.diagnosed import rollout, write_config, write_rollouts
-from tests.fake_run import write_run
 
 WORDS = [" But", " wait", " the", " private", " DAG", " says", " x", " is", " an", " error", " err", "or", "ata", "s"]
 STUDENT, TEACHER = "gap > 0: the student's token kept, as in the paper", "gap < 0: from the teacher's own token"
@@ -247,23 +246,3 @@ def test_the_command_reads_the_runs_own_tokenizer(tmp_path):
     assert rows[3]["first at this k, reference"] == "But wait the DAG"
     write_config(run, extra="  probes: {length: 4}\n", model=folder)
     assert load_decoder(read_run(run).config)([0, 1]) == " But wait"
-
-
-def test_a_synthetic_run_of_many_rollouts(tmp_path):
-    """Shares never fall with k, and no event is lost."""
-    run = write_run(tmp_path / "run", num_epochs=2, steps_per_epoch=3)
-    for file in (run / "rollouts").glob("*.jsonl"):
-        records = [json.loads(line) for line in file.read_text().splitlines()]
-        for record in records:
-            for found in record["probes"]:
-                found["anchor_text"] = f" {found['anchor']}"
-        file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    own = tmp_path / "own.yaml"
-    own.write_text("correction: {en: ['\\b7\\b']}\nreference: {en: ['\\b1 ?1\\b']}\n")
-    result = diagnose_continuations(run, decode=lambda ids: "".join(f" {i}" for i in ids), patterns=[own])
-    for table in result.tables:
-        for kind in ("correction cues", "references to the private context"):
-            counts = [row[kind] for row in table.rows]
-            assert counts == sorted(counts) and counts[-1] <= table.rows[0]["events"]
-    by_sign = [table.rows[-1]["correction cues"] for table in result.tables]
-    assert by_sign[0] + by_sign[1] == by_sign[2] > 0

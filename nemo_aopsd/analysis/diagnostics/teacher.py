@@ -23,13 +23,15 @@ from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.epochs import sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
+from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.files import atomic_write, derive_seed, read_json
 from nemo_aopsd.method.context import assign_donors, check_problems, student_messages, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.run import layout
-from nemo_aopsd.types import Sampling, Tokens
+from nemo_aopsd.types import Tokens
 
 BLOCK_SIZE = 256  # rows a call; a part of the meaning of a seed, so not a setting
 
@@ -67,40 +69,20 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     """Sample and grade the teacher under context `kind`; returns the summary. An interrupted call is taken up again."""
     aopsd, stem = config.aopsd, plan.folder / kind
     prompts = _fixed_prompts(plan.problems, kind, config, engine)
-    check_settings(
-        stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), _settings(plan, kind, config, prompts)
-    )
+    made_with = _settings(plan, kind, config, prompts)
+    check_settings(stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), made_with)
     summary_path = stem.with_suffix(".json")
     if summary_path.exists():
         return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
     seed = derive_seed(aopsd.seed, "teacher", kind)
-    sampler: Any = BlockSampler(engine.teacher, _sampling(config), seed, BLOCK_SIZE)
+    sampler: Any = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
     if kind == "dag_frontier":
         sampler = _FrontierSampler(plan, config, engine, seed)
     patterns = leak_patterns(aopsd.prompts)
-    lines = collect(
-        stem.with_suffix(".jsonl"),
-        plan.problems,
-        prompts,
-        plan.num_samples,
-        sampler,
-        engine.tokenizer,
-        patterns,
-        f"teacher, {kind}",
-    )
-    correct: dict[str, int] = {}
-    for line in lines:
-        correct[line["problem_id"]] = correct.get(line["problem_id"], 0) + line["correct"]
-    summary = {
-        "context": kind,
-        "data": plan.data,
-        "num_problems": len(correct),
-        "num_left_out": plan.num_left_out,
-        "num_samples": plan.num_samples,
-        "ungradable": sum(line["reason"] not in ("correct", "wrong", "no_answer") for line in lines),
-        "truncated": sum(not line["finished"] for line in lines),
-        "correct_per_problem": correct,
-    }
+    samples, title = stem.with_suffix(".jsonl"), f"teacher, {kind}"
+    lines = collect(samples, plan.problems, prompts, plan.num_samples, sampler, engine.tokenizer, patterns, title)
+    about = {"context": kind, "data": plan.data, "num_left_out": plan.num_left_out}
+    summary = about | summarize(lines, plan.num_samples)
     atomic_write(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
     return summary
 
@@ -121,7 +103,7 @@ class _FrontierSampler:
             seed = derive_seed(self.seed, block)
             teacher_prompts = self._disclose(rows, [prompts[row] for row in rows], seed)
             answers = self.engine.teacher.generate(
-                teacher_prompts, _sampling(self.config), derive_seed(seed, "teacher")
+                teacher_prompts, sampling_of(self.config.aopsd.evaluation), derive_seed(seed, "teacher")
             )
             yield [Sampled(row, answer, seed) for row, answer in zip(rows, answers, strict=True)]
 
@@ -177,17 +159,10 @@ def _has_context(problem: Problem, kind: str) -> bool:
     return True
 
 
-def _sampling(config: Config) -> Sampling:
-    chosen = config.aopsd.evaluation
-    return Sampling(
-        max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k
-    )
-
-
 def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:
     content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(plan.problems, prompts, strict=True)]
     return {
-        **asdict(_sampling(config)),
+        **asdict(sampling_of(config.aopsd.evaluation)),
         "num_samples": plan.num_samples,
         "context": kind,
         "mark_frontier": config.aopsd.context.mark_frontier,

@@ -14,17 +14,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from nemo_aopsd.analysis.suite.folder import (
-    Run,
-    check_unchanged,
-    load_configs,
-    preparing,
-    remember,
-    write_configs,
-)
+from nemo_aopsd.analysis.suite.figure import suite_figure
+from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, preparing, remember, write_configs
 from nemo_aopsd.analysis.suite.processes import Failure, Pool
-from nemo_aopsd.analysis.suite.progress import watching
+from nemo_aopsd.analysis.suite.results import measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
+from nemo_aopsd.analysis.suite.table import csv_text, markdown
 from nemo_aopsd.config.label import describe_run
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem, fingerprint
@@ -92,15 +87,11 @@ class Comparison:
         base_of = {run.seed: run for run in self.runs if run.member in bases}
         todo = [run for run in self.chosen if not run.is_finished]
         todo.sort(key=lambda run: run.member not in bases)
-        with watching(len(self.chosen), len(self.chosen) - len(todo), self.console) as watch:
-            return Pool(self.jobs, _threads(self.jobs), lambda run: base_of.get(run.seed)).work(todo, watch)
+        pool = Pool(self.jobs, _threads(self.jobs), lambda run: base_of.get(run.seed), lambda line: self._say([line]))
+        return pool.work(todo)
 
     def report(self, failures: Sequence[Failure]) -> Path:
         """Write the table and the figure; returns the page."""
-        from nemo_aopsd.analysis.suite.figure import suite_figure
-        from nemo_aopsd.analysis.suite.results import measure, rows_of
-        from nemo_aopsd.analysis.suite.table import csv_text, markdown
-
         finished = {
             member.name: [measure(run) for run in self.runs if run.member == member.name and run.is_finished]
             for member in self.suite.members
@@ -134,7 +125,7 @@ class Comparison:
 
     def _say(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self.console.print(line, highlight=False, soft_wrap=True)
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _threads(jobs: int) -> int:

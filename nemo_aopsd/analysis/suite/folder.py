@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_json
+from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import path_override
 
 # Of a run, not of its member.
@@ -71,7 +70,7 @@ class Run:
 
     @property
     def is_begun(self) -> bool:
-        return (self.folder / "config.yaml").is_file()
+        return (self.folder / layout.CONFIG).is_file()
 
     def arguments(self) -> list[str]:
         """Of the `aopsd` command; a run that has begun goes on."""
@@ -129,7 +128,9 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
     if not path.is_file():
         return []
     before = _read_suite(out)
-    kept = {name: leaves for name, leaves in before["members"].items() if any((out / name).glob("seed_*/config.yaml"))}
+    kept = {
+        name: leaves for name, leaves in before["members"].items() if any((out / name).glob(f"seed_*/{layout.CONFIG}"))
+    }
     now = {name: _leaves(config) for name, config in configs.items()}
     changes = [
         f"  {name}: {key}: {kept[name].get(key)!r} -> {now[name].get(key)!r}"
@@ -144,10 +145,10 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
             f"{out}: the runs there were made with other settings or problems:\n" + "\n".join(sorted(changes)) + "\n"
             "Restore them, choose another --out, or delete the folders of the members that changed to run them anew."
         )
-    gone = sorted(kept.keys() - now.keys())
-    lines = [f"new since the last time: {', '.join(sorted(now.keys() - before['members'].keys()))}"]
-    lines += [f"no longer in the suite: {', '.join(gone)}; their runs stay, the table leaves them out"]
-    return [line for line, found in zip(lines, (now.keys() - before["members"].keys(), gone), strict=True) if found]
+    new, gone = sorted(now.keys() - before["members"].keys()), sorted(kept.keys() - now.keys())
+    lines = [f"new since the last time: {', '.join(new)}"] if new else []
+    told = f"no longer in the suite: {', '.join(gone)}; their runs stay, the table leaves them out"
+    return lines + ([told] if gone else [])
 
 
 def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> None:
@@ -173,16 +174,14 @@ def share_evaluation(source: Run, target: Run, config: Config) -> bool:
 
     A run with its config and that evaluation is one that stopped before its first step, and goes on from there.
     """
-    summary = source.folder / "eval" / "epoch_000.json"
+    summary, own = (layout.evaluation_file(run.folder, epoch=0) for run in (source, target))
     alike = _of_evaluation(_remembered(source)) == _of_evaluation(_leaves(config))
     if target.is_begun or not summary.is_file() or not alike:
         return False
-    (target.folder / "eval").mkdir(parents=True, exist_ok=True)
-    atomic_write(target.folder / "config.yaml", to_yaml(config))
-    for name in ("epoch_000.settings.json", "epoch_000.jsonl", "epoch_000.json"):  # the summary says that all is there
-        beside = target.folder / "eval" / f".{name}.partial"
-        shutil.copyfile(summary.with_name(name), beside)
-        os.replace(beside, target.folder / "eval" / name)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(target.folder / layout.CONFIG, to_yaml(config))
+    for suffix in (".settings.json", ".jsonl", ".json"):  # the summary says that all is there
+        atomic_write(own.with_suffix(suffix), summary.with_suffix(suffix).read_bytes())
     return True
 
 

@@ -50,35 +50,40 @@ class Active:
     slot: int
 
 
-Watch = Callable[[Sequence[Active], Sequence[Run], Sequence[Failure]], None]  # at work, finished now, failed
-
-
 class Pool:
-    """Up to `jobs` runs at a time; `threads` each. `base` finds the run whose first evaluation a run may share."""
+    """Up to `jobs` runs at a time; `threads` each. `base` finds the run whose first evaluation a run may share.
 
-    def __init__(self, jobs: int, threads: int, base: Callable[[Run], Run | None]):
-        self.jobs, self.threads, self.base = jobs, threads, base
+    `tell` gets a line when a run is started, done or has failed.
+    """
+
+    def __init__(self, jobs: int, threads: int, base: Callable[[Run], Run | None], tell: Callable[[str], None]):
+        self.jobs, self.threads, self.base, self.tell = jobs, threads, base, tell
         self.gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         self.active: list[Active] = []
 
-    def work(self, runs: Sequence[Run], watch: Watch) -> list[Failure]:
+    def work(self, runs: Sequence[Run]) -> list[Failure]:
         """All runs, those that others wait for first; a run that fails is told and left. Ends with no process alive."""
-        waiting, done, failures = list(runs), [], []
+        waiting, failures, num_ended = list(runs), [], 0
         try:
             while waiting or self.active:
+                ended: list[tuple[Run, str | None]] = []
                 for run in self._startable(waiting):
                     waiting.remove(run)
                     try:
                         self._start(run)
+                        self.tell(f"started {run.label}")
                     except UserError as error:
-                        failures.append(Failure(run, str(error)))
-                watch(self.active, done, failures)
+                        ended.append((run, str(error)))
                 time.sleep(0.1)
                 for active in [active for active in self.active if active.process.poll() is not None]:
-                    failure = self._end(active)
-                    failures.extend([failure] if failure else [])
-                    done.extend([] if failure else [active.run])
-            watch(self.active, done, failures)
+                    ended.append((active.run, self._end(active)))
+                for run, reason in ended:
+                    num_ended += 1
+                    failures += [] if reason is None else [Failure(run, reason)]
+                    self.tell(
+                        f"{num_ended}/{len(runs)} {'done' if reason is None else 'failed'} {run.label}"
+                        + (f": {reason}" if reason else "")
+                    )
         finally:
             self._stop()
         return failures
@@ -112,11 +117,12 @@ class Pool:
         own = {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
         return own | ({"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {})
 
-    def _end(self, active: Active) -> Failure | None:
+    def _end(self, active: Active) -> str | None:
+        """Why the run failed; None if it is done."""
         self._release(active)
         code = active.process.returncode
         if code:
-            return Failure(active.run, last_words(active.run.log, code))
+            return last_words(active.run.log, code)
         record = {"seconds": time.monotonic() - active.started}  # since it was started, or resumed
         atomic_write(active.run.finished_file, json.dumps(record) + "\n")
         return None

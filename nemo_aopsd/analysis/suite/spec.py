@@ -14,28 +14,42 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from omegaconf import OmegaConf
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from nemo_aopsd.config.keys import Origins, locate
-from nemo_aopsd.config.load import flatten, read_file
+from nemo_aopsd.config.keys import Origins, flatten, locate
+from nemo_aopsd.config.load import read_file
 from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.errors import UserError, nearest
+from nemo_aopsd.errors import UserError
 
-BASE = "base"
-_KEYS = ("config", "settings", "reference", "members")
-_MEMBER_KEYS = ("method", "config", "settings")
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")  # a folder's name
 # What must be equal for a comparison to be one. Prompts and lengths may be what an ablation is about.
 _ALIKE = ("policy.model_name", "data.train.data_path", "aopsd.evaluation.")
 
 FindMethod = Callable[[str], Path]  # name -> its config file; UserError where there is none
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.+-]*$")]  # a folder's
+
+
+class _MemberForm(BaseModel, extra="forbid", strict=True):
+    """A member as the file has it."""
+
+    method: str | None = None
+    config: str | None = None
+    settings: dict[str, Any] | None = None
+
+
+class _SuiteForm(BaseModel, extra="forbid", strict=True):
+    """A suite as the file has it, `defaults` merged."""
+
+    config: str
+    settings: dict[str, Any] | None = None
+    reference: str | None = None
+    members: Annotated[dict[_Name, _MemberForm | None], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +75,29 @@ class Suite:
 def load_suite(path: Path, find_method: FindMethod) -> Suite:
     """Read SUITE.yaml and those it is made of. Raises UserError naming file, line and key."""
     tree, origins = _read(path, ())
-    _check_keys(tree, _KEYS, "", origins, path)
-    if not isinstance(tree.get("config"), str):
-        raise UserError(f"{locate('config', origins, path)}: `config` must name the config file of all members.")
-    members = tree.get("members")
-    if not isinstance(members, dict) or not members:
-        raise UserError(f"{locate('members', origins, path)}: `members` must be a block with a line a member.")
-    settings = _settings(tree, "settings", origins, path)
-    reference = tree.get("reference")
-    if reference is not None and reference not in members:
+    try:
+        form = _SuiteForm.model_validate(tree)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+        found = f"{fault['input']!r}"[:60]
+        where = locate(key, origins, path)
+        raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. See docs/comparing.md.") from error
+    if form.reference is not None and form.reference not in form.members:
         where = locate("reference", origins, path)
-        raise UserError(f"{where}: `reference` is {reference!r}, which is no member: {', '.join(map(str, members))}.")
-    reader = _Reader(path, origins, find_method)
-    read = tuple(reader.member(name, value) for name, value in members.items())
-    return Suite(path, Path(tree["config"]), settings, read, reference)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """What all members are read with."""
-
-    path: Path
-    origins: Origins
-    find_method: FindMethod
-
-    def member(self, name: object, value: Any) -> Member:
-        key = f"members.{name}"
-        where = locate(key, self.origins, self.path)
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UserError(f"{where}: member {name!r}: it names a folder, so letters, digits and _ . + - only.")
-        if value is not None and not isinstance(value, dict):
-            raise UserError(f"{where}: `{key}` must be empty or a block of {', '.join(_MEMBER_KEYS)}; got {value!r}.")
-        value = value or {}
-        _check_keys(value, _MEMBER_KEYS, f"{key}.", self.origins, self.path)
-        settings = _settings(value, "settings", self.origins, self.path, f"{key}.")
-        return Member(name, self._file(name, value, where), settings)
-
-    def _file(self, name: str, value: dict[str, Any], where: str) -> Path:
-        if "config" in value and "method" in value:
-            raise UserError(f"{where}: member `{name}` has `config` and `method`. Leave one out.")
-        if "config" in value:
-            return Path(value["config"])
+        raise UserError(f"{where}: `reference` is {form.reference!r}, which is no member: {', '.join(form.members)}.")
+    members = []
+    for name, own in form.members.items():
+        own = own or _MemberForm()
+        where = f"{locate(f'members.{name}', origins, path)}: member `{name}`"
+        if own.config and own.method:
+            raise UserError(f"{where} has `config` and `method`. Leave one out.")
         try:
-            return self.find_method(value.get("method", name))
+            file = Path(own.config) if own.config else find_method(own.method or name)
         except UserError as error:
-            raise UserError(f"{where}: member `{name}`: {error}") from error
+            raise UserError(f"{where}: {error}") from error
+        members.append(Member(name, file, own.settings or {}))
+    return Suite(path, Path(form.config), form.settings or {}, tuple(members), form.reference)
 
 
 def check_alike(configs: dict[str, Config]) -> None:
@@ -154,20 +146,3 @@ def _blocks_with_config(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
     for prefix, block in ({"": tree} | named).items():
         if isinstance(block, dict) and isinstance(block.get("config"), str):
             yield f"{prefix}config", block
-
-
-def _settings(tree: dict[str, Any], key: str, origins: Origins, path: Path, prefix: str = "") -> dict[str, Any]:
-    value = tree.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise UserError(
-            f"{locate(prefix + key, origins, path)}: `{prefix}{key}` must be blocks as in a config; got {value!r}."
-        )
-    return value or {}
-
-
-def _check_keys(tree: dict[str, Any], known: tuple[str, ...], prefix: str, origins: Origins, path: Path) -> None:
-    for key in tree:
-        if key not in known:
-            where = locate(f"{prefix}{key}", origins, path)
-            hint = nearest(str(key), known)
-            raise UserError(f"{where}: unknown key `{prefix}{key}`.{hint} Known: {', '.join(known)}.")
