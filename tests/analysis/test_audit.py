@@ -186,7 +186,7 @@ def test_runs_that_cannot_be_audited_are_refused(run, change, message):
     assert not (run / "audit").exists()
 
 
-@pytest.mark.parametrize("edges", ["", "a", "2,1", "0,1", "1,1", "nan", "1,inf", "-1"])
+@pytest.mark.parametrize("edges", ["", "a", "2,1", "0,1", "nan", "1,inf"])
 def test_bad_edges_are_refused(run, edges):
     with pytest.raises(UserError, match="--edges"):
         invoke("sample", run, "--count", 3, "--edges", edges)
@@ -338,14 +338,6 @@ def test_wrong_key_ends_at_once_and_is_never_written(run, monkeypatch):
     assert "very-secret" not in (run / "audit/labels/m.jsonl").read_text()
 
 
-def test_key_that_no_header_can_carry_is_refused(run, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "hush\u00e4hush")
-    invoke("sample", run, "--count", 2)
-    with ChatServer(answer()) as server, pytest.raises(UserError, match="OPENAI_API_KEY is not ASCII") as caught:
-        ask_model(run, server)
-    assert "hush" not in str(caught.value) and server.bodies == []
-
-
 def test_two_models_share_no_name(run):
     invoke("sample", run, "--count", 2)
     with ChatServer(answer()) as server:
@@ -389,16 +381,11 @@ def test_report(labelled):
     assert "| L, nats a token | events in the run | drawn | labelled | useful | redundant | leakage |" in text
     assert f"100.0 % ({ada['bins'][3]['labelled']} of {ada['bins'][3]['labelled']})" in text and "91.35 %" in text
     figure = (labelled / "audit/enrichment.svg").read_text()
+    before = [(labelled / "audit" / name).read_bytes() for name in ("report.json", "report.md", "enrichment.svg")]
+    invoke("report", labelled)
+    assert [(labelled / "audit" / n).read_bytes() for n in ("report.json", "report.md", "enrichment.svg")] == before
     sizes = ", ".join(str(row["labelled"]) for row in ada["bins"])
     assert f"ada: 60 labels, by bin {sizes}" in figure and "bob: 60 labels" in figure and "leakage" in figure
-
-
-def test_report_twice_is_the_same(labelled):
-    files = [labelled / "audit" / name for name in ("report.json", "report.md", "enrichment.svg")]
-    invoke("report", labelled)
-    before = [file.read_bytes() for file in files]
-    invoke("report", labelled)
-    assert [file.read_bytes() for file in files] == before
 
 
 def test_report_of_one_labeller_so_far(run):
@@ -412,37 +399,27 @@ def test_report_of_one_labeller_so_far(run):
     assert "One labeller only" in text and "no label" in text and "not known until each bin has labels" in text
 
 
-def test_report_refuses_labels_of_another_sample(labelled):
-    with LabelBook(labels_path(labelled, "eve"), HAND) as book:
-        book.add("0" * 16, "useful")
-    with pytest.raises(UserError, match="1 of 1 labels are of events outside this sample"):
-        report.write_report(labelled)
-
-
-def test_report_refuses_a_foreign_key(labelled):
-    key = labelled / "audit/key.jsonl"
-    _, *others = key.read_text().splitlines(keepends=True)
-    key.write_text("".join([*others, others[0]]))
-    with pytest.raises(UserError, match="not of one sample"):
-        report.write_report(labelled)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+def test_what_is_broken_or_of_another_sample_is_named(labelled):
+    folder = labelled / "audit"
+    first, *others = (folder / "key.jsonl").read_text().splitlines(keepends=True)
+    foreign = json.dumps({"event": "0" * 16, "label": "useful", "origin": HAND}) + "\n"
+    for name, content, message in (
         ("sample.json", "{", "sample.json: .*JSON"),
         ("sample.json", '{"seed": 0}', "sample.json: `count`"),
         ("key.jsonl", '{"id": "a"}\n', "key.jsonl:1: `step`"),
+        ("key.jsonl", "".join([*others, others[0]]), "not of one sample"),
         ("events.jsonl", '{"id": "a"}\n', "events.jsonl:1: `problem_id`"),
         ("events.jsonl", b"\xe9", "events.jsonl:1: "),
         ("events.jsonl", '{"id": "a', "events.jsonl:1: "),
         ("events.jsonl", "", "events.jsonl: 0 events, but sample.json says 60"),
-    ],
-)
-def test_broken_files_are_named(labelled, name, content, message):
-    (labelled / "audit" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match=message):
-        report.write_report(labelled)
+        ("labels/ada.jsonl", foreign, "1 of 1 labels are of events outside this sample"),
+    ):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(UserError, match=message):
+            report.write_report(labelled)
+        (folder / name).write_bytes(whole)
+    assert first in (folder / "key.jsonl").read_text() and report.write_report(labelled)
 
 
 def test_the_document_and_the_code_define_labels_alike():

@@ -218,7 +218,7 @@ def test_k_defaults_to_what_all_evaluations_allow(tmp_path):
 def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [write_subject(tmp_path / place / "demo") for place in ("x", "y")]
     assert [row["run"] for row in diagnose_utility(runs).tables[0].rows] == ["x/demo", "y/demo"]
-    with pytest.raises(UserError, match="named twice"):
+    with pytest.raises(UserError, match="two runs of one name"):
         diagnose_utility([runs[0], runs[0]])
     with pytest.raises(UserError, match="no run given"):
         diagnose_utility([])

@@ -91,13 +91,12 @@ def diagnose_utility(runs: Sequence[Path], k: int | None = None, teacher: str | 
 
 
 def _short_names(runs: list[Path]) -> list[str]:
-    """The last parts of each path, as many as tell the runs apart: a whole path leaves a figure no room."""
-    if len(set(runs)) < len(runs):
-        raise UserError(f"{', '.join(map(str, runs))}: a run is named twice. Name each once.")
-    length = 1
-    while len({run.parts[-length:] for run in runs}) < len(runs):
-        length += 1
-    return ["/".join(run.parts[-length:]) for run in runs]
+    """The folder of each run, or the last two where those are alike: a whole path leaves a figure no room."""
+    for length in (1, 2):
+        names = ["/".join(run.parts[-length:]) for run in runs]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError(f"{', '.join(map(str, runs))}: two runs of one name. Name each once, or rename a folder.")
 
 
 def _subject(run: Path, name: str, teacher: str | None) -> Subject:
