@@ -9,46 +9,30 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from itertools import pairwise
 
 import pytest
 
+from nemo_aopsd.cluster.worker_classes import WORKERS
 from tests import REPO
 
 FOLDER = REPO / "containers"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
-PARENTS = {
-    "vllm": "nemo_rl.models.generation.vllm.vllm_worker.VllmGenerationWorker",
-    "megatron": "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
-    "dtensor": "nemo_rl.models.policy.workers.dtensor_policy_worker.DTensorPolicyWorker",
-}
-STUBS = {
+PARENTS = {kind: parent for kind, (_, parent) in WORKERS.items()}
+STUBS = {  # of what our worker classes import; packages are made around them
     "ray.py": "def remote(*args, **options):\n    return args[0] if args else lambda cls: cls\n",
     "vllm/__init__.py": "",
-    "nemo_rl/__init__.py": "",
-    "nemo_rl/algorithms/__init__.py": "",
-    "nemo_rl/algorithms/loss/__init__.py": "",
     "nemo_rl/algorithms/loss/interfaces.py": "from enum import Enum\n"
     "class LossFunction: pass\n"
     "LossInputType = Enum('LossInputType', 'DISTILLATION')\n"
     "LossType = Enum('LossType', 'TOKEN_LEVEL SEQUENCE_LEVEL')\n",
     "nemo_rl/algorithms/loss/utils.py": "def prepare_loss_input(): pass\n",
-    "nemo_rl/distributed/__init__.py": "",
     "nemo_rl/distributed/batched_data_dict.py": "class BatchedDataDict(dict): pass\n",
-    "nemo_rl/distributed/model_utils.py": (
-        "class ChunkedDistributedGatherLogprob: pass\n"
-        "def distributed_vocab_topk(): pass\n"
-        "def group_all_reduce_sum_with_grad(): pass\n"
-    ),
-    "nemo_rl/models/__init__.py": "",
-    "nemo_rl/models/megatron/__init__.py": "",
+    "nemo_rl/distributed/model_utils.py": "class ChunkedDistributedGatherLogprob: pass\n"
+    "def distributed_vocab_topk(): pass\n"
+    "def group_all_reduce_sum_with_grad(): pass\n",
     "nemo_rl/models/megatron/train.py": "",
-    "nemo_rl/models/generation/__init__.py": "",
-    "nemo_rl/models/generation/vllm/__init__.py": "",
     "nemo_rl/models/generation/vllm/vllm_worker.py": "class VllmGenerationWorkerImpl: pass\n",
-    "nemo_rl/models/policy/__init__.py": "",
     "nemo_rl/models/policy/utils.py": "def get_runtime_env_for_policy_worker(name): return {}\n",
-    "nemo_rl/models/policy/workers/__init__.py": "",
     "nemo_rl/models/policy/workers/megatron_policy_worker.py": "class MegatronPolicyWorkerImpl: pass\n",
 }
 
@@ -68,6 +52,8 @@ def make_environment(folder):
     for name, text in STUBS.items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(text)
+        for folder in (site / name).relative_to(site).parents[:-1]:
+            (site / folder / "__init__.py").touch()
     return site
 
 
@@ -204,19 +190,6 @@ def test_versions_are_pinned_and_those_of_the_constraints():
     assert {name: pinned[name] for name in shared} == {name: constraints[name] for name in shared}
 
 
-def test_rules_of_hadolint_that_matter_here():
-    """By hand, for machines without it: pinned base, COPY not ADD, absolute WORKDIR, pipefail, no sudo, no apt."""
-    steps = instructions()
-    keywords = [keyword for keyword, _ in steps]
-    assert steps[0] == ("FROM", "nvcr.io/nvidia/nemo-rl:v0.7.0")
-    assert keywords.count("FROM") == 1 and not {"ADD", "MAINTAINER", "USER"} & set(keywords)
-    assert steps[-1] == ("RUN", "/opt/aopsd/containers/install.sh smoke")
-    assert all(rest.startswith("/") for keyword, rest in steps if keyword == "WORKDIR")
-    assert keywords.index("SHELL") < keywords.index("RUN") and 'pipefail", "-c"' in DOCKERFILE
-    assert not re.search(r"\b(sudo|apt|cd|latest)\b", "\n".join(rest for keyword, rest in steps if keyword == "RUN"))
-    assert all((one, other) != ("RUN", "RUN") for one, other in pairwise(keywords))  # DL3059
-
-
 @pytest.mark.parametrize(
     ("tool", "file"), [("hadolint", "Dockerfile"), ("shellcheck", "install.sh"), ("bash", "install.sh")]
 )
@@ -228,9 +201,10 @@ def test_linters_have_nothing_to_say(tool, file):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_build_context_leaves_out_all_but_what_is_copied():
+def test_the_base_is_pinned_the_smoke_test_comes_last_and_the_context_is_what_is_copied():
+    steps = instructions()
+    assert steps[0] == ("FROM", "nvcr.io/nvidia/nemo-rl:v0.7.0")
+    assert steps[-1] == ("RUN", "/opt/aopsd/containers/install.sh smoke")
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
-    taken = {
-        source.split("/")[0] for keyword, rest in instructions() if keyword == "COPY" for source in rest.split()[:-1]
-    }
+    taken = {source.split("/")[0] for keyword, rest in steps if keyword == "COPY" for source in rest.split()[:-1]}
     assert {line[1:] for line in ignored if line.startswith("!")} == taken and "*" in ignored

@@ -88,11 +88,9 @@ def test_account_partition_time_and_mounts_are_variables():
 
 
 def test_apptainer_takes_a_sif_image(tmp_path):
-    image = tmp_path / "nemo.sif"
-    image.touch()
-    plan = planned("aopsd_qwen3_4b", AOPSD_CONTAINER=str(image), AOPSD_DATA=DATA)
-    assert "apptainer exec --nv --bind" in plan
-    assert "--container-image" not in plan
+    (tmp_path / "nemo.sif").touch()
+    plan = planned("aopsd_qwen3_4b", AOPSD_CONTAINER=str(tmp_path / "nemo.sif"), AOPSD_DATA=DATA)
+    assert "apptainer exec --nv --bind" in plan and "--container-image" not in plan
 
 
 def test_an_existing_run_is_resumed(tmp_path):
