@@ -123,5 +123,5 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0].rstrip(".")

@@ -46,3 +46,14 @@ class HFTokenizer:
 
     def pieces(self, tokens: Tokens) -> list[str]:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]
+
+
+def generation_end_ids(model_name: str) -> list[int]:
+    """The end tokens that the model's `generation_config.json` names; none without that file."""
+    from transformers import GenerationConfig
+
+    try:
+        found = GenerationConfig.from_pretrained(model_name).eos_token_id
+    except OSError:
+        return []
+    return [] if found is None else found if isinstance(found, list) else [found]

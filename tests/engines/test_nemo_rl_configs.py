@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -72,6 +73,7 @@ RUNS = {
 }
 
 
+@cache
 def load(run):
     return load_config(CONFIGS / f"aopsd_{run.split()[0]}.yaml", RUNS[run])
 
@@ -95,9 +97,9 @@ def test_every_config_is_covered():
 
 
 def test_it_passes_the_start_up_checks(config):
+    assert config.aopsd.engine == "nemo_rl"
     settings = read_settings(config, ENVIRONMENT)
     assert settings.backend == "megatron"
-    assert config.aopsd.engine == "nemo_rl"
     batch = config.aopsd.num_prompts_per_step * config.aopsd.num_generations_per_prompt
     assert settings.train_global_batch_size == batch == 32
     assert batch % settings.data_parallel_size == 0

@@ -28,7 +28,6 @@ from nemo_rl.models.megatron import train
 from nemo_rl.models.megatron.data import get_microbatch_iterator, process_global_batch
 
 from nemo_aopsd.engines.nemo_rl.batches import scoring_batch, top_k_batch, training_batch
-from nemo_aopsd.engines.nemo_rl.stand_ins import in_place_of_nemo_rls
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
 from nemo_aopsd.engines.nemo_rl.topk_loss import prepare
 from tests.nemo_rl.parallel_cases import (
@@ -152,7 +151,7 @@ def _trained(loss: str, rows: Rows, config: dict[str, Any]) -> dict[str, Any]:
     found = process_global_batch(share, function, group, batch_idx=0, batch_size=share.size)
     counts = {name: found[name] for name in ("global_valid_seqs", "global_valid_toks")}
     processor = partial(train.LossPostProcessor, function, config)
-    with in_place_of_nemo_rls(train, prepare_loss_input=prepare):  # as in our worker
+    with patch.object(train, "prepare_loss_input", prepare):  # as in our worker
         metrics, number = _run(model, found["batch"], rows, config, processor, **counts)
     return {"metrics": metrics, "number": number, "gradient": model.module.logits.main_grad.clone()}
 
@@ -164,7 +163,7 @@ def _scored(rows: Rows, config: dict[str, Any]) -> dict[str, Any]:
     share = _shares(whole, rows)[parallel_state.get_data_parallel_rank()]
     batch = share.get_batch(0, share.size)
     results, _ = _run(Tables(teacher()), batch, rows, config, lambda number: train.LogprobsPostProcessor(config))
-    with in_place_of_nemo_rls(train, distributed_vocab_topk=top_k_and_norm):
+    with patch.object(train, "distributed_vocab_topk", top_k_and_norm):
         top_k = partial(train.TopkLogitsPostProcessor, config, K + 2)
         tops, _ = _run(Tables(teacher()), batch, rows, config, lambda number: top_k())
     if not results:

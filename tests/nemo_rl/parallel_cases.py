@@ -25,6 +25,7 @@ TEACHER_EXTRA = 3  # tokens by which the teacher's prompts are longer; no studen
 
 # Tensor, context, pipeline and data parallel sizes, by the number of processes.
 LAYOUTS = {
+    1: ((1, 1, 1, 1),),
     2: ((2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)),
     4: ((2, 2, 1, 1), (1, 2, 2, 1), (1, 2, 1, 2), (1, 4, 1, 1)),
 }

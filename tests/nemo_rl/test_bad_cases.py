@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,70 +58,10 @@ def test_prompts_without_room_are_refused_before_a_worker_starts(command_line, c
         f"data.train.data_path={config.data['train']['data_path']} aopsd.evaluation.data_path=null",
         *("policy.generation.max_new_tokens=8", "aopsd.judge.max_new_tokens=8"),
     ]
-    start = time.monotonic()
     code, _, err = command_line(" ".join(words))
-    assert time.monotonic() - start < 20
     assert code == 2 and err.startswith("error: data and lengths do not fit:\n- ")
     assert f"{LENGTH} is 40; expected at least " in err and "the teacher's prompt leaves no room for one token" in err
     assert turns == {} and checkpoints(config) == []
-
-
-def test_a_teacher_s_prompt_that_grows_too_long_ends_the_run_at_the_last_checkpoint(
-    config,
-    problems,
-    engine,
-    monkeypatch,
-):
-    """As where an attempt reaches more than those before it, which a warning at the start has told."""
-    config = changed(config, max_num_steps=3)
-    render, longer = engine.tokenizer.render, []
-
-    def grow(messages, thinking):
-        prompt = render(messages, thinking)
-        return prompt * 9 if longer and "graph:" in messages[0]["content"] else prompt
-
-    monkeypatch.setattr(engine.tokenizer, "render", grow)
-    save = engine.save
-    monkeypatch.setattr(engine, "save", lambda folder: (save(folder), longer.append(True)))
-    told = rf"problems\.jsonl:\d+: problem '.*': teacher prompt \d+ \+ response \d+ \+ probe 8 .* exceed {LENGTH}=384"
-    with pytest.raises(UserError, match=rf"{told}\. Raise it, or set aopsd\.context\.on_overlong=drop"):
-        train(config, problems, None, engine, run_folder(config), resume=False)
-    assert checkpoints(config) == ["step_000001"]
-
-
-def test_a_judge_that_answers_garbage_only_is_counted_and_teaches_nothing_of_the_attempt(
-    config,
-    problems,
-    engine,
-    monkeypatch,
-):
-    config = changed(config, max_num_steps=2)
-    answer, asked = fake_cluster.FakeLLM._answer, []
-    garbage = engine.tokenizer.encode("12 + [ 7")
-
-    def babble(llm, prompt, params):
-        output = answer(llm, prompt, params)
-        if params.max_tokens == config.aopsd.judge.max_new_tokens:  # neither a rollout's 16 nor a probe's 7 or 8
-            asked.append(params.temperature)
-            output.outputs[0].token_ids = garbage
-            output.outputs[0].logprobs = output.outputs[0].logprobs[: len(garbage)]
-        return output
-
-    monkeypatch.setattr(fake_cluster.FakeLLM, "_answer", babble)
-    train(config, problems, None, engine, run_folder(config), resume=False)
-    # 8 initial attempts and 2 steps of 4 rollouts, each asked greedily and once more by sampling
-    assert sorted(asked) == [0.0] * 16 + [1.0] * 16
-    lines = list(read_journal(run_folder(config) / "metrics.jsonl", "step"))
-    assert [line["judge/failed"] for line in lines] == [4.0, 4.0]
-    assert not any("dag/progress" in line for line in lines)
-    for line in read_journal(run_folder(config) / "initial_progress.jsonl", "problem_id", "progress"):
-        assert line["progress"] == []
-    for step in (1, 2):
-        for row in (run_folder(config) / f"rollouts/step_{step:06d}.jsonl").read_text().splitlines():
-            record = json.loads(row)
-            assert (record["judge_failed"], record["reached"], record["progress"]) == (True, [], None)
-            assert "reached" not in engine.tokenizer.decode(record["teacher_prompt"])
-    assert checkpoints(config) == ["step_000001", "step_000002"]
 
 
 def other_model(config, folder, scale):
@@ -158,16 +97,13 @@ def test_another_model_of_another_shape_is_refused_before_workers_start(config, 
     assert contents(run_folder(config)) == before
 
 
-@pytest.mark.parametrize("moment", ["train", "get_logprobs", "save_checkpoint"])
-def test_a_training_worker_that_dies_in_the_second_step_leaves_the_first_one_s_checkpoint(
-    config,
-    problems,
-    engine,
-    monkeypatch,
-    moment,
+@pytest.mark.parametrize("moment", ["run_all_workers_sharded_data", "get_logprobs", "train", "save_checkpoint"])
+def test_a_worker_that_dies_in_the_second_step_leaves_the_first_checkpoint(
+    config, problems, engine, monkeypatch, moment
 ):
     config = changed(config)
     policy = engine.cluster.policy
+    owner = engine.cluster.generation if moment.startswith("run") else policy
     save = policy.save_checkpoint
 
     def die(*args, **kwargs):
@@ -178,7 +114,7 @@ def test_a_training_worker_that_dies_in_the_second_step_leaves_the_first_one_s_c
 
     def save_once(*paths):
         save(*paths)
-        monkeypatch.setattr(policy, moment, die)
+        monkeypatch.setattr(owner, moment, die)
 
     monkeypatch.setattr(policy, "save_checkpoint", save_once)
     with pytest.raises(UserError, match=r"a worker died.*Nothing of the last checkpoint is lost.*--resume"):

@@ -22,8 +22,7 @@ def check(config: Config) -> None:
     """All that can be checked before a GPU is taken. Raises UserError; imports neither torch nor NeMo RL."""
     refuse_stock_recipe(Tree(config.raw))
     faults = []
-    missing = [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]:
         faults.append(
             f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. Run inside the NeMo RL "
             "container (README, `On a cluster`), or set aopsd.engine=local."

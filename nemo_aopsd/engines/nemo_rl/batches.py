@@ -75,21 +75,18 @@ def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows
     Raises ValueError, naming row and field, if a field has another length than the response or is not finite at a
     token that counts.
     """
-    prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
-    layout = {"pad_id": pad_id, "divisible_by": divisible_by, "rows_multiple": rows_multiple}
-    batch = scoring_batch(prompts, responses, **layout)
-    shape = batch["input_ids"].shape
-    sampled = [row.old_logprobs if row.sampler_logprobs is None else row.sampler_logprobs for row in rows]
+    batch, prompts = _with_masks(rows, pad_id, divisible_by, rows_multiple)
     columns = {
         "prev_logprobs": [row.old_logprobs for row in rows],
-        "generation_logprobs": sampled,
+        "generation_logprobs": [
+            row.old_logprobs if row.sampler_logprobs is None else row.sampler_logprobs for row in rows
+        ],
         "teacher_logprobs": [row.teacher_logprobs for row in rows],
         "probe_weights": [row.weights for row in rows],
     }
     for name, values in columns.items():
-        batch[name] = _response_columns(_counted(name, values, rows), prompts, shape)
-    batch["token_mask"] = _response_columns([row.mask.to("cpu", torch.int64) for row in rows], prompts, shape)
-    check_responses(batch, prompts, responses)
+        counted = [_counted(f"row {index}: {name}", *pair) for index, pair in enumerate(zip(values, rows, strict=True))]
+        batch[name] = _response_columns(counted, prompts, batch["input_ids"].shape)
     return batch
 
 
@@ -100,25 +97,34 @@ def top_k_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_mu
     softmax. NeMo RL's convention for these: column t predicts token t + 1. Raises ValueError, naming the row, if a
     field has another length than the response or a log-prob is not finite.
     """
-    prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
-    layout = {"pad_id": pad_id, "divisible_by": divisible_by, "rows_multiple": rows_multiple}
-    batch = scoring_batch(prompts, responses, **layout)
-    shape = batch["input_ids"].shape
+    batch, prompts = _with_masks(rows, pad_id, divisible_by, rows_multiple)
+    ids, logprobs = [], []
     for index, row in enumerate(rows):
-        if not len(row.top_k.ids) == len(row.top_k.logprobs) == len(row.mask) == len(row.response):
-            raise ValueError(
-                f"row {index}: found {len(row.top_k.ids)} top-k positions and {len(row.mask)} mask entries for a "
-                f"response of {len(row.response)} tokens"
-            )
-        _check_finite(row.top_k.logprobs.flatten(), f"row {index}: the teacher's top-k log-probs, flattened,")
+        top_k = row.top_k
+        assert top_k is not None, "the objective's signal asks for the teacher's top k"
+        _check_length(f"row {index}: the teacher's top k", len(top_k.logprobs), row)
+        ids.append(top_k.ids.cpu().long())
+        logprobs.append(top_k.logprobs.detach().to("cpu", torch.float32))
+        _check_finite(logprobs[-1].flatten(), f"row {index}: the teacher's top-k log-probs, flattened,")
     before = [prompt[:-1] for prompt in prompts]
-    k_shape = torch.Size([*shape, rows[0].top_k.ids.shape[-1]])
-    batch["teacher_topk_indices"] = _response_columns([row.top_k.ids.cpu().long() for row in rows], before, k_shape)
-    logprobs = [row.top_k.logprobs.detach().to("cpu", torch.float32) for row in rows]
-    batch["teacher_topk_logits"] = _response_columns(logprobs, before, k_shape)
-    batch["token_mask"] = _response_columns([row.mask.to("cpu", torch.int64) for row in rows], prompts, shape)
-    check_responses(batch, prompts, responses)
+    shape = torch.Size([*batch["input_ids"].shape, ids[0].shape[-1]])
+    batch["teacher_topk_indices"] = _response_columns(ids, before, shape)
+    batch["teacher_topk_logits"] = _response_columns(logprobs, before, shape)
     return batch
+
+
+def _with_masks(
+    rows: list[TrainRow], pad_id: int, divisible_by: int, rows_multiple: int
+) -> tuple[BatchedDataDict, list[Tokens]]:
+    """A checked `scoring_batch` of the rows with their own `token_mask`, and the prompts."""
+    prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
+    batch = scoring_batch(prompts, responses, pad_id=pad_id, divisible_by=divisible_by, rows_multiple=rows_multiple)
+    check_responses(batch, prompts, responses)
+    for index, row in enumerate(rows):
+        _check_length(f"row {index}: the mask", len(row.mask), row)
+    masks = [row.mask.to("cpu", torch.int64) for row in rows]
+    batch["token_mask"] = _response_columns(masks, prompts, batch["input_ids"].shape)
+    return batch, prompts
 
 
 def top_k_spans(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> list[TopK]:
@@ -152,19 +158,18 @@ def check_responses(batch: BatchedDataDict, prompts: list[Tokens], responses: li
             )
 
 
-def _counted(name: str, values: list[Tensor], rows: list[TrainRow]) -> list[Tensor]:
-    """`values` as float32 on the CPU, checked, with 0 at tokens that their row does not count."""
-    kept = []
-    for index, (value, row) in enumerate(zip(values, rows, strict=True)):
-        if not len(value) == len(row.mask) == len(row.response):
-            raise ValueError(
-                f"row {index}: found {len(value)} {name} and {len(row.mask)} mask entries for a response of "
-                f"{len(row.response)} tokens"
-            )
-        mask = row.mask.cpu()
-        kept.append(torch.where(mask, value.detach().to("cpu", torch.float32), 0.0))
-        _check_finite(kept[-1], f"row {index}: {name}")
+def _counted(what: str, values: Tensor | None, row: TrainRow) -> Tensor:
+    """`values` as float32 on the CPU, checked, with 0 at tokens that the row does not count."""
+    assert values is not None, f"{what} are missing: the policy gradient's signal asks for them"
+    _check_length(what, len(values), row)
+    kept = torch.where(row.mask.cpu(), values.detach().to("cpu", torch.float32), 0.0)
+    _check_finite(kept, what)
     return kept
+
+
+def _check_length(what: str, length: int, row: TrainRow) -> None:
+    if length != len(row.response):
+        raise ValueError(f"{what}: found {length} entries for a response of {len(row.response)} tokens")
 
 
 def _check_finite(values: Tensor, what: str) -> None:

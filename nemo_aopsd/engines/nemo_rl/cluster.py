@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import atexit
 import copy
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ray
 import torch
 from nemo_rl.algorithms.grpo import refit_policy_generation
-from nemo_rl.distributed.virtual_cluster import RayVirtualCluster, init_ray
+from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY, USE_SYSTEM_EXECUTABLE
+from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES, RayVirtualCluster, init_ray
 from nemo_rl.models.generation import configure_generation_config
-from nemo_rl.models.generation.vllm import VllmGeneration
+from nemo_rl.models.generation.vllm import VllmGeneration, vllm_generation
 from nemo_rl.models.policy.lm_policy import Policy
 
 from nemo_aopsd.cluster.worker_classes import WORKERS
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.engines.nemo_rl.compat import generation_worker, register_worker
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError
 
@@ -151,7 +153,7 @@ class Cluster:
 
     def _bring_teacher(self) -> None:
         """Once: through the ordinary refit, but from the trainer's reference weights, so after a resume too."""
-        self._refit(_TeacherSource(self.policy))
+        self._refit(_TeacherSource(self.policy, self))
         self.tell_sampler("bank_teacher")
         self._must(self.generation.finish_generation(), "put vLLM to sleep")
         self.policy.prepare_for_lp_inference()
@@ -160,7 +162,7 @@ class Cluster:
     def _refit(self, source: Any) -> None:
         buffer = self.policy.cfg.get("refit_buffer_size_gb")
         try:
-            refit_policy_generation(source, _WakingSampler(self), True, _refit_buffer_size_gb=buffer)
+            refit_policy_generation(source, _WakingSampler(self.generation, self), True, _refit_buffer_size_gb=buffer)
         except (RuntimeError, ray.exceptions.RayTaskError):
             self._ask_sampler("is_alive")  # to the trainer, a dead vLLM is a message that does not come
             raise
@@ -172,32 +174,30 @@ class Cluster:
             raise UserError(f"NeMo RL could not {what}; its own message is above. Go on with --resume once mended.")
 
 
-class _TeacherSource:
-    """A policy whose refit sends the reference weights."""
+class _Proxy:
+    """Behaves as `_inner` but for what a subclass does otherwise."""
 
-    def __init__(self, policy: Policy):
-        self._policy = policy
+    def __init__(self, inner: Any, cluster: Cluster):
+        self._inner, self._cluster = inner, cluster
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
+        return getattr(self._inner, name)
+
+
+class _TeacherSource(_Proxy):
+    """A policy whose refit sends the reference weights."""
 
     def stream_weights_via_ipc_zmq(self, buffer_size_bytes: int, kv_scales: None = None) -> list[ray.ObjectRef]:
-        return self._policy.worker_group.run_all_workers_single_data(
+        return self._inner.worker_group.run_all_workers_single_data(
             "stream_reference_weights_via_ipc_zmq", buffer_size_bytes=buffer_size_bytes, kv_scales=kv_scales
         )
 
 
-class _WakingSampler:
+class _WakingSampler(_Proxy):
     """The sampler for a refit, which NeMo RL would go on with even if vLLM did not wake."""
 
-    def __init__(self, cluster: Cluster):
-        self._cluster = cluster
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cluster.generation, name)
-
     def prepare_for_generation(self, **kwargs: Any) -> None:
-        self._cluster._must(self._cluster.generation.prepare_for_generation(**kwargs), "wake vLLM")
+        self._cluster._must(self._inner.prepare_for_generation(**kwargs), "wake vLLM")
 
 
 def _start_sampler(
@@ -208,7 +208,9 @@ def _start_sampler(
     generation["stop_token_ids"] = end_ids
     generation.setdefault("vllm_kwargs", {})["hf_overrides"] = policy.get("hf_config_overrides") or {}
     policy["generation"] = configure_generation_config(generation, tokenizer)
-    with generation_worker(register_worker(*WORKERS["vllm"])), cluster_errors():
+    ours = register_worker(*WORKERS["vllm"])
+    # `VllmGeneration.__init__` names its class itself and lets only ModelOpt's resolver change it.
+    with patch.object(vllm_generation, "resolve_generation_worker_cls", lambda *_: ours), cluster_errors():
         return VllmGeneration(cluster=nodes, config=policy["generation"])
 
 
@@ -238,6 +240,23 @@ def _start_trainer(
             init_reference_model=True,
             worker_extension_cls_fqn=register_worker(*WORKERS[settings.backend]),
         )
+
+
+def register_worker(ours: str, parent: str) -> str:
+    """Let Ray start the class named `ours` with the interpreter of `parent`; returns `ours`.
+
+    A name of its own would get a virtual environment of its own, several GB built at start. In the container the
+    parent's is there already, in NEMO_RL_VENV_DIR. NEMO_RL_PY_EXECUTABLES_SYSTEM=1 holds for DTensor's worker too,
+    which NeMo RL leaves out.
+    """
+    executable = ACTOR_ENVIRONMENT_REGISTRY[parent]
+    prebuilt = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"), parent, "bin", "python")
+    if USE_SYSTEM_EXECUTABLE:
+        executable = PY_EXECUTABLES.SYSTEM
+    elif executable.startswith("uv") and prebuilt.is_file():
+        executable = str(prebuilt)
+    ACTOR_ENVIRONMENT_REGISTRY[ours] = executable
+    return ours
 
 
 @contextmanager

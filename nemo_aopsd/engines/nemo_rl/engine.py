@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 from nemo_rl.algorithms.utils import get_tokenizer
 from nemo_rl.utils.logger import Logger
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Objective
@@ -25,7 +24,7 @@ from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer, generation_end_ids
 from nemo_aopsd.types import TrainRow
 
 _MEANS = ("lr", "wd", "global_valid_seqs", "global_valid_toks")  # the same in every micro-batch; the rest are shares
@@ -37,7 +36,7 @@ class NemoRLEngine:
     def __init__(self, config: Config, settings: Settings):
         self.config, self.settings = config, settings
         self.hf_tokenizer = get_tokenizer(config.policy["tokenizer"])
-        self.tokenizer = HFTokenizer(self.hf_tokenizer, _model_end_ids(config.policy["model_name"]))
+        self.tokenizer = HFTokenizer(self.hf_tokenizer, generation_end_ids(config.policy["model_name"]))
         self.checkpoint: Path | None = None
         self.last_step = 0  # of the metrics that stay
 
@@ -65,17 +64,13 @@ class NemoRLEngine:
         rows = [row for row in rows if row.mask.any()]
         if not rows:
             return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
-        make_batch = top_k_batch if objective.signal.top_k else training_batch
-        batch = make_batch(
-            rows,
-            pad_id=self.hf_tokenizer.pad_token_id,
-            divisible_by=self.settings.divisible_by,
-            rows_multiple=self.settings.train_global_batch_size,
-        )
+        layout = {"divisible_by": self.settings.divisible_by, "rows_multiple": self.settings.train_global_batch_size}
         if objective.signal.top_k:
-            loss = TopKLossFn(objective.config)
+            make_batch, loss = top_k_batch, TopKLossFn(objective.config)
         else:
+            make_batch = training_batch
             loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
+        batch = make_batch(rows, pad_id=self.hf_tokenizer.pad_token_id, **layout)
         self.cluster.let_train()
         with cluster_errors():
             results = self.cluster.policy.train(batch, loss, gbs=batch.size)
@@ -150,15 +145,6 @@ class NemoRLEngine:
     @property
     def _end_ids(self) -> list[int]:
         return sorted(self.tokenizer.end_ids)
-
-
-def _model_end_ids(model_name: str) -> Iterable[int]:
-    """The end tokens that the model's generation settings name; none if it has no such settings."""
-    try:
-        found = GenerationConfig.from_pretrained(model_name).eos_token_id
-    except OSError:
-        return []
-    return [] if found is None else found if isinstance(found, list) else [found]
 
 
 def _summed(metrics: dict[str, list[float]]) -> dict[str, float]:

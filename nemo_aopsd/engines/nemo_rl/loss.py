@@ -17,12 +17,12 @@ from nemo_rl.algorithms.utils import masked_mean
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives.pg import weighted_advantage
 
 # Added to the parent's metrics. NeMo RL sums every metric over micro-batches and ranks, and treats names that hold
 # `_min` or `_max` apart: each of these is a sum divided by the valid tokens of the whole batch.
 OWN_METRICS = ("frac_clipped", "frac_ratio_clipped", "mean_abs_advantage")
+_COLUMNS = ("teacher_logprobs", "probe_weights", "generation_logprobs", "prev_logprobs")
 
 
 class AOPSDLossFn(ClippedPGLossFn):
@@ -38,10 +38,6 @@ class AOPSDLossFn(ClippedPGLossFn):
         clips = {"ratio_clip_min": objective.ratio_clip_min, "ratio_clip_max": objective.ratio_clip_max}
         super().__init__(loss_config.model_copy(update=clips))
         self.advantage_clip = objective.advantage_clip
-        # After v0.7.0 a loss may name each metric's denominator here; ours have that of the mean token ratio.
-        known = getattr(self, "metric_normalizations", None)
-        if known is not None:
-            self.metric_normalizations = known | dict.fromkeys(OWN_METRICS, known["probs_ratio"])
 
     def __call__(
         self,
@@ -54,12 +50,11 @@ class AOPSDLossFn(ClippedPGLossFn):
 
         `data` needs `teacher_logprobs` and `probe_weights`, and what the parent always reads: `token_mask`,
         `sample_mask`, `generation_logprobs` (where the sampler's are not known, those of the trainer at collection:
-        `batches.training_batch` sees to it), `prev_logprobs` unless the ratio is forced to 1, and
-        `reference_policy_logprobs` if its KL penalty is on. It is not changed. Tokens that the masks leave out may
-        hold anything. Raises UserError if a column is missing.
+        `batches.training_batch` sees to it), and `prev_logprobs` unless the ratio is forced to 1. It is not changed.
+        Tokens that the masks leave out may hold anything.
         """
         mask = data["token_mask"] * data["sample_mask"].unsqueeze(-1)
-        data = {**data, **_neutral_where_not_counted(data, self._columns(), mask > 0)}
+        data = {**data, **_neutral_where_not_counted(data, mask > 0)}
         current = torch.where(mask[:, 1:] > 0, next_token_logprobs, 0.0)
         advantage = weighted_advantage(current, data["teacher_logprobs"][:, 1:], data["probe_weights"][:, 1:])
         clipped = advantage.clamp(-self.advantage_clip, self.advantage_clip)
@@ -73,15 +68,6 @@ class AOPSDLossFn(ClippedPGLossFn):
         }
         means = [masked_mean(own[name].float(), mask[:, 1:], None, global_valid_toks) for name in OWN_METRICS]
         return loss, metrics | dict(zip(OWN_METRICS, torch.stack(means).tolist(), strict=True))
-
-    def _columns(self) -> list[str]:
-        """The float columns that this loss and its parent read with the block's settings."""
-        names = ["teacher_logprobs", "probe_weights", "generation_logprobs"]
-        if not self.force_on_policy_ratio:
-            names.append("prev_logprobs")
-        if self.reference_policy_kl_penalty != 0:
-            names.append("reference_policy_logprobs")
-        return names
 
     def _ratio_clip_binds(self, current: Tensor, advantage: Tensor, data: Mapping[str, Any]) -> Tensor:
         """[B, S-1] bool: tokens whose loss is that of the clipped ratio. The parent keeps its ratios to itself."""
@@ -97,20 +83,10 @@ class AOPSDLossFn(ClippedPGLossFn):
         return clipped * advantage < ratio * advantage
 
 
-def _neutral_where_not_counted(data: Mapping[str, Any], names: list[str], counted: Tensor) -> dict[str, Tensor]:
-    """Those columns with 0 at the tokens that do not count.
+def _neutral_where_not_counted(data: Mapping[str, Any], counted: Tensor) -> dict[str, Tensor]:
+    """The float columns with 0 at the tokens that do not count.
 
     The parent multiplies by its mask after `exp`: an infinity or a NaN there would poison the sum. With 0 in every
     column (and for the current log-prob) all ratios there are 1 and all differences 0.
     """
-    missing = [name for name in names if name not in data]
-    if missing:
-        raise UserError(
-            f"the loss needs the columns {', '.join(names)}, and the training batch has no {', '.join(missing)}: add "
-            "them, or for reference_policy_logprobs set loss_fn.reference_policy_kl_penalty to 0"
-        )
-    columns = {name: torch.where(counted, data[name], 0.0) for name in names}
-    # NeMo RL adds it for the KL penalty when training filters with top-k or top-p; it has no column for token 0.
-    if "curr_logprobs_unfiltered" in data:
-        columns["curr_logprobs_unfiltered"] = torch.where(counted[:, 1:], data["curr_logprobs_unfiltered"], 0.0)
-    return columns
+    return {name: torch.where(counted, data[name], 0.0) for name in _COLUMNS if name in data}

@@ -1,9 +1,13 @@
-"""NeMo RL's Megatron training worker with our teacher (see `teacher_mixin`)."""
+"""NeMo RL's Megatron training worker with our teacher (see `teacher_mixin`).
+
+What is patched for a call NeMo RL looks up by name in its module, and has no argument for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import ray
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -12,7 +16,6 @@ from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from nemo_rl.models.policy.workers.megatron_policy_worker import MegatronPolicyWorkerImpl
 from torch import Tensor
 
-from nemo_aopsd.engines.nemo_rl.stand_ins import in_place_of_nemo_rls
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
 from nemo_aopsd.engines.nemo_rl.topk_loss import prepare
@@ -38,12 +41,12 @@ class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
         yield from self.megatron_bridge.export_hf_weights([self.model], show_progress=False)
 
     def train(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        with in_place_of_nemo_rls(train, prepare_loss_input=prepare):
+        with patch.object(train, "prepare_loss_input", prepare):
             return super().train(*args, **kwargs)
 
     def get_topk_logits(self, **kwargs: Any) -> BatchedDataDict:
         """NeMo RL's, of the teacher, with what `top_k_and_norm` puts into the last two of its k columns."""
-        with in_place_of_nemo_rls(train, distributed_vocab_topk=top_k_and_norm), self.use_reference_model():
+        with patch.object(train, "distributed_vocab_topk", top_k_and_norm), self.use_reference_model():
             return super().get_topk_logits(**kwargs)
 
 

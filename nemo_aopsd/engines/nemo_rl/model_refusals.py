@@ -12,32 +12,31 @@ from collections.abc import Callable, Iterator
 from nemo_aopsd.cluster.faults import Fault, must_be
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree, is_size
 from nemo_aopsd.models.config_json import ModelConfig
-from nemo_aopsd.models.limits import ROW
 
-ModelRule = Callable[[Tree, ModelConfig], Iterator[Fault]]
-FIRST, LAST = (f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last"))
+_ENDS = tuple(f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last"))
 _PIPELINE = f"{MEGATRON}.pipeline_model_parallel_size"
+_NOT_HANDED_ON = (
+    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+    *("pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size"),
+)
 
 
 def _stages(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
-    given = {key: tree[key] for key in (FIRST, LAST) if tree[key] is not None}
-    if not tree.uses_megatron or model.layers is None or not all(map(is_size, given.values())):
+    if not tree.uses_megatron:
         return
-    layers, stages = model.layers, tree.pipeline
-    if _divides(layers, stages, list(given.values())):
+    for key in (f"{MEGATRON}.{name}" for name in _NOT_HANDED_ON):
+        if tree[key]:
+            why = "NeMo RL v0.7.0 does not hand it to Megatron, which would cut the pipeline evenly all the same"
+            yield must_be(tree, key, None, why, " or ".join(_ENDS))
+    given = {key: tree[key] for key in _ENDS if tree[key] is not None}
+    if model.layers is None or not all(map(is_size, given.values())):
         return
-    if given:
-        listed = " and ".join(f"{key}={size}" for key, size in given.items())
-        expected = (
-            f"stages of equal size beside {listed}: {layers - sum(given.values())} of the {layers} layers of "
-            f"{model.where} are left for {stages - len(given)} other stages"
-        )
-    else:
-        expected = f"a divisor of the {layers} layers of {model.where}"
-    divisors = ", ".join(str(each) for each in range(1, layers + 1) if layers % each == 0)
-    remedy = f"Set it to one of {divisors}" + (" without these keys" if given else "")
-    first = _best_first_stage(layers, stages)
-    yield Fault(_PIPELINE, stages, expected, f"{remedy}, or {FIRST}={first}" if first else remedy)
+    if not _divides(model.layers, tree.pipeline, list(given.values())):
+        left, others = model.layers - sum(given.values()), tree.pipeline - len(given)
+        expected = f"stages of equal size: {left} of the {model.layers} layers of {model.where} are left for {others}"
+        if given:
+            expected += f" beside {' and '.join(f'{key}={size}' for key, size in given.items())}"
+        yield Fault(_PIPELINE, tree.pipeline, expected, f"Change it or {' and '.join(_ENDS)}")
 
 
 def _divides(layers: int, stages: int, given: list[int]) -> bool:
@@ -46,12 +45,6 @@ def _divides(layers: int, stages: int, given: list[int]) -> bool:
     if layers <= 0 or stages <= 0:
         return layers == stages == 0
     return layers % stages == 0
-
-
-def _best_first_stage(layers: int, stages: int) -> int | None:
-    """Layers of a first stage behind which the others are equal, so that the largest is smallest; None if none is."""
-    sizes = [first for first in range(1, layers) if _divides(layers, stages, [first])]
-    return min(sizes, key=lambda first: (max(first, (layers - first) // (stages - 1)), -first), default=None)
 
 
 def _tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
@@ -66,8 +59,8 @@ def _tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
 
 
 def _sampler_tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
-    key, parts = f"{VLLM}.tensor_parallel_size", {"attention heads": model.heads}
-    parts |= {"columns of the MLP": _dense_width(model)}
+    key = f"{VLLM}.tensor_parallel_size"
+    parts = {"attention heads": model.heads, "columns of the MLP": _dense_width(model)}
     yield from _indivisible(key, tree.size(key), parts, model, model.key_heads)
 
 
@@ -79,19 +72,13 @@ def _indivisible(
     key: str, size: int, parts: dict[str, int | None], model: ModelConfig, groups: int | None = None
 ) -> Iterator[Fault]:
     """GPUs take equal shares of `parts`, and each one whole key-value heads (`groups`) or a copy of one."""
-    known = {name: number for name, number in parts.items() if number}
-
-    def fits(size: int) -> bool:
-        shared = not groups or groups % size == 0 or size % groups == 0
-        return shared and not any(number % size for number in known.values())
-
-    if fits(size):
+    wrong = [f"{number} {name}" for name, number in parts.items() if number and number % size]
+    expected = f"a divisor of the {' and the '.join(wrong)}"
+    if not wrong and groups and groups % size and size % groups:
+        expected = f"a divisor or a multiple of the {groups} key-value heads"
+    elif not wrong:
         return
-    wrong = [f"{number} {name}" for name, number in known.items() if number % size]
-    expected = f"a divisor of the {' and the '.join(wrong)}" if wrong else ""
-    expected = expected or f"a divisor or a multiple of the {groups} key-value heads"
-    others = " or ".join(str(other) for other in (1, 2, 4, 8, 16) if fits(other))
-    yield Fault(key, size, f"{expected} of {model.where}", f"Set {key} to {others}")
+    yield Fault(key, size, f"{expected} of {model.where}", f"Lower {key}; 1 always divides")
 
 
 def _experts(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
@@ -107,10 +94,4 @@ def _experts(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
             yield Fault(key, size, expected, f"Set {key} to a power of two that divides them, or to 1")
 
 
-def _row(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
-    if model.longest_row is not None and tree.size(ROW) > model.longest_row:
-        expected = f"at most {model.longest_row}, the positions of {model.where}: vLLM refuses more"
-        yield Fault(ROW, tree[ROW], expected, f"Set {ROW}={model.longest_row}")
-
-
-MODEL_RULES: tuple[ModelRule, ...] = (*(_stages, _tensor, _sampler_tensor, _experts, _row),)
+MODEL_RULES: tuple[Callable[[Tree, ModelConfig], Iterator[Fault]], ...] = (_stages, _tensor, _sampler_tensor, _experts)

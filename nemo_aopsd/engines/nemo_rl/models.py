@@ -37,23 +37,20 @@ class ClusterModel:
         """Log-probs `[T]` float32 of each response token, by the trainer."""
         if not prompts:
             return []
-        batch = self._scoring_batch(prompts, responses)
-        self.cluster.let_score()
+        policy, batch = self.cluster.policy, self._scored(prompts, responses)
         with cluster_errors():
             if self.role is Role.STUDENT:
-                scores = self.cluster.policy.get_logprobs(batch)["logprobs"]
+                scores = policy.get_logprobs(batch)["logprobs"]
             else:
-                scores = self.cluster.policy.get_reference_policy_logprobs(batch)["reference_logprobs"]
+                scores = policy.get_reference_policy_logprobs(batch)["reference_logprobs"]
         return response_spans(scores, prompts, responses)
 
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
         """The `k` most likely tokens at the place of each response token, by the trainer; of the teacher only."""
-        if self.role is not Role.TEACHER:
-            raise NotImplementedError("the training workers give the top k of their reference weights only")
+        assert self.role is Role.TEACHER, "the training workers give the top k of their reference weights only"
         if not prompts:
             return []
-        batch = self._scoring_batch(prompts, responses)
-        self.cluster.let_score()
+        batch = self._scored(prompts, responses)
         with cluster_errors():
             found = self.cluster.policy.get_topk_logits(batch, k=k + 2)  # see top_k.top_k_and_norm
         return top_k_spans(found, prompts, responses)
@@ -71,14 +68,11 @@ class ClusterModel:
         """Log-probs of each branch's own tokens, by vLLM."""
         return self._on_branches("score_branches", {"salt": self.role.value}, prompts, responses, branches)
 
-    def _scoring_batch(self, prompts: list[Tokens], responses: list[Tokens]) -> BatchedDataDict:
-        return scoring_batch(
-            prompts,
-            responses,
-            pad_id=self.pad_id,
-            divisible_by=self.settings.divisible_by,
-            rows_multiple=self.settings.scoring_rows_multiple,
-        )
+    def _scored(self, prompts: list[Tokens], responses: list[Tokens]) -> BatchedDataDict:
+        """The batch for the trainer, whose turn it is then."""
+        self.cluster.let_score()
+        layout = {"divisible_by": self.settings.divisible_by, "rows_multiple": self.settings.scoring_rows_multiple}
+        return scoring_batch(prompts, responses, pad_id=self.pad_id, **layout)
 
     def _on_branches(
         self,

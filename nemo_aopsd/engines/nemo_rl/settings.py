@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from nemo_aopsd.cluster.rules import refuse
-from nemo_aopsd.cluster.tree import VLLM, Tree
+from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults
 from nemo_aopsd.models.config_json import find_model_config
-from nemo_aopsd.models.limits import check_words
+from nemo_aopsd.models.limits import check_row, check_words
 
 
 @dataclass(frozen=True)
@@ -20,26 +21,13 @@ class Settings:
     """Sizes are GPUs, rows or tokens, as their names say."""
 
     backend: Literal["megatron", "dtensor"]
-    model_name: str
-    tokenizer_name: str
     num_nodes: int
     gpus_per_node: int
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    context_parallel_size: int
-    sampler_parallel_size: int  # GPUs of one vLLM engine
+    data_parallel_size: int  # copies of the model that share a training batch
     train_global_batch_size: int
-    train_micro_batch_size: int
     logprob_batch_size: int
     packs_rows: bool  # rows are grouped by tokens, not by number
     divisible_by: int  # row lengths are padded to a multiple of it
-    max_total_sequence_length: int
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Copies of the model that share a training batch."""
-        model_size = self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
-        return self.num_nodes * self.gpus_per_node // model_size
 
     @property
     def scoring_rows_multiple(self) -> int:
@@ -53,20 +41,14 @@ def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -
     refuse(find_faults(tree, environment))
     if model := find_model_config(tree["policy.model_name"], tree["policy.hf_config_overrides"]):
         check_words(config, model.vocabulary, model.where)
+        check_row(config, model)
     return Settings(
         backend="megatron" if tree.uses_megatron else "dtensor",
-        model_name=tree["policy.model_name"],
-        tokenizer_name=tree["policy.tokenizer.name"] or tree["policy.model_name"],
         num_nodes=tree.size("cluster.num_nodes"),
         gpus_per_node=tree.size("cluster.gpus_per_node"),
-        tensor_parallel_size=tree.tensor,
-        pipeline_parallel_size=tree.pipeline,
-        context_parallel_size=tree.context,
-        sampler_parallel_size=tree.size(f"{VLLM}.tensor_parallel_size"),
+        data_parallel_size=tree.num_gpus // prod(tree.model_parallel_sizes.values()),
         train_global_batch_size=tree.size("policy.train_global_batch_size"),
-        train_micro_batch_size=tree.size("policy.train_micro_batch_size"),
         logprob_batch_size=tree.size("policy.logprob_batch_size"),
         packs_rows=bool(tree.token_budgets),
         divisible_by=tree.size("policy.make_sequence_length_divisible_by"),
-        max_total_sequence_length=tree.size("policy.max_total_sequence_length"),
     )

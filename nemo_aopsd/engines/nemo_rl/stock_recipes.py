@@ -8,18 +8,19 @@ from __future__ import annotations
 from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.errors import UserError
 
+_COMMANDS = {
+    "sft": "python examples/run_sft.py --config FILE (docs/nemo_rl.md)",
+    "env.aopsd_progress": "python -m nemo_aopsd.baselines.run_stock examples/run_grpo.py --config FILE "
+    "(docs/nemo_rl_environment.md)",
+}
+
 
 def refuse_stock_recipe(tree: Tree) -> None:
-    """Raises UserError that names the script."""
-    block = next((key for key in ("sft", "env.aopsd_progress") if tree[key]), None)
-    if block is None:
-        return
-    if block == "sft":
-        script, command, page = "run_sft.py", "python", "docs/nemo_rl.md"
-    else:
-        script, command, page = "run_grpo.py", f"python -m {__package__}.run_stock", "docs/nemo_rl_environment.md"
-    raise UserError(
-        f"config: with the block `{block}` this is a recipe for NeMo RL's own examples/{script}; expected a config of "
-        f"AOPSD, such as examples/configs/aopsd_qwen3_4b_megatron.yaml. From the NeMo RL folder run: {command} "
-        f"examples/{script} --config FILE ({page}). If it is meant for AOPSD, remove the block."
-    )
+    """Raises UserError with the command that the recipe is for."""
+    for block, command in _COMMANDS.items():
+        if tree[block]:
+            raise UserError(
+                f"config: with the block `{block}` this is a recipe for a script of NeMo RL's; expected a config of "
+                "AOPSD, such as examples/configs/aopsd_qwen3_4b_megatron.yaml. From the NeMo RL folder run: "
+                f"{command}. If it is meant for AOPSD, remove the block."
+            )

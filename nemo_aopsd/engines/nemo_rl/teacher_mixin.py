@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class TeacherMixin(OwnRefitSocket):
     @contextmanager
     def use_reference_model(self) -> Iterator[None]:
         """NeMo RL's, which puts the student back only if nothing fails in between; this one always does."""
-        swap = super().use_reference_model()
+        swap = cast(Any, super()).use_reference_model()
         swap.__enter__()
         try:
             yield
@@ -33,7 +33,7 @@ class TeacherMixin(OwnRefitSocket):
     def stream_reference_weights_via_ipc_zmq(self, **kwargs: Any) -> None:
         """Send the teacher's weights where `stream_weights_via_ipc_zmq` sends the student's."""
         with self.use_reference_model():
-            self.stream_weights_via_ipc_zmq(**kwargs)
+            cast(Any, self).stream_weights_via_ipc_zmq(**kwargs)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Whole Hugging Face tensors of the weights that the model has now, in the same order on every rank."""

@@ -10,7 +10,8 @@ the student's other tokens: for the objectives that read them `prepare` adds a c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from nemo_rl.algorithms.loss.interfaces import LossFunction, LossInputType, LossType
@@ -19,9 +20,9 @@ from nemo_rl.distributed import model_utils
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.engines.nemo_rl.stand_ins import in_place_of_nemo_rls
 from nemo_aopsd.engines.nemo_rl.top_k import GatherWithRest
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.objectives.distillation import Distillation
 from nemo_aopsd.method.objectives.divergences import forward_kl_on_top_k
 
 
@@ -33,7 +34,9 @@ class TopKLossFn(LossFunction):
     kl_type = "forward"  # else NeMo RL would form entropies, too
 
     def __init__(self, config: ObjectiveConfig):
-        self.objective = build_objective(config)
+        objective = build_objective(config)
+        assert isinstance(objective, Distillation), "the engine's refusals let no other objective on a top k pass"
+        self.objective: Distillation = objective
         self.reads_rest = self.objective.top_k_form == "tail"
         self.loss_type = LossType.TOKEN_LEVEL if config.aggregation == "token_mean" else LossType.SEQUENCE_LEVEL
 
@@ -61,8 +64,8 @@ class TopKLossFn(LossFunction):
             student[..., 0],
             divergence=divergence,
             mask=mask,
-            num_tokens=global_valid_toks,
-            num_rows=global_valid_seqs,
+            num_tokens=cast(float, global_valid_toks),  # tensors that divide just as well, without waiting for a GPU
+            num_rows=cast(float, global_valid_seqs),
         )
         names = [name.removeprefix("train/") for name in metrics]
         values = torch.stack([value.detach().float() for value in metrics.values()]).tolist()
@@ -80,5 +83,5 @@ def prepare(logits: Tensor, data: Mapping[str, Any], loss_fn: LossFunction, **kw
         logits = logits[:, : data["teacher_topk_indices"].shape[1]]
     if not getattr(loss_fn, "reads_rest", False):
         return prepare_loss_input(logits=logits, data=data, loss_fn=loss_fn, **kwargs)
-    with in_place_of_nemo_rls(model_utils, ChunkedDistributedGatherLogprob=GatherWithRest):
+    with patch.object(model_utils, "ChunkedDistributedGatherLogprob", GatherWithRest):
         return prepare_loss_input(logits=logits, data=data, loss_fn=loss_fn, **kwargs)

@@ -1,19 +1,16 @@
-"""Changes to vLLM 0.20, so that a short suffix behind a long cached prefix can be scored, and at little cost.
+"""Changes to vLLM 0.20, so that a short suffix behind a long cached prefix can be scored.
 
 vLLM reads no cache for a request that wants prompt log-probs, since the cached positions have none. Told to read it all
 the same, it returns uninitialised memory for them, a Python object for each, and, where the cached prefix ends on
 the very position whose prediction is wanted, that one too. So: a request names the first row that it wants
 (`FIRST_ROW` in its `extra_args`), the cache is read up to there and no further, and earlier rows are not returned.
 
-And vLLM hashes each prompt from its first block on, though the probes of a row differ in their last blocks only.
-
-`limit_prefix_hits` and `hash_prefixes_once` belong into the process of vLLM's scheduler, before it is made;
-`keep_prompt_tails` into each of its workers.
+`limit_prefix_hits` belongs into the process of vLLM's scheduler, before it is made; `keep_prompt_tails` into each of
+its workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 FIRST_ROW = "aopsd_first_row"  # row i predicts token i + 1 of the prompt
@@ -38,48 +35,6 @@ def limit_prefix_hits() -> None:
 
     get_computed_blocks.is_limited = True
     KVCacheManager.get_computed_blocks = get_computed_blocks
-
-
-def hash_prefixes_once() -> None:
-    """Take a prompt's block hashes from the request before it, as far as the two agree. Nothing the second time."""
-    from vllm.v1.engine import core
-
-    if not getattr(core.get_request_block_hasher, "remembers", False):
-        core.get_request_block_hasher = remembering(core.get_request_block_hasher)
-
-
-def remembering(make_hasher: Callable[..., Any]) -> Callable[..., Any]:
-    """vLLM's `get_request_block_hasher`, whose hashers remember the last prompt of plain text."""
-
-    def get_request_block_hasher(block_size: int, hash_function: Any) -> Callable[[Any], list[Any]]:
-        hash_blocks = make_hasher(block_size, hash_function)
-        last: tuple[str | None, list[int], list[Any]] = None, [], []  # salt, tokens and hashes
-
-        def request_block_hasher(request: Any) -> list[Any]:
-            nonlocal last
-            is_text = not request.mm_features and request.lora_request is None and request.prompt_embeds is None
-            if request.block_hashes or not is_text:
-                return hash_blocks(request)
-            salt, tokens, hashes = last
-            own = list(request.all_token_ids)
-            num_equal = _num_equal_blocks(tokens, own, block_size, len(hashes)) if request.cache_salt == salt else 0
-            request.block_hashes.extend(hashes[:num_equal])  # where vLLM's hasher goes on from
-            found = request.block_hashes + hash_blocks(request)
-            request.block_hashes.clear()  # the caller adds what is returned
-            last = request.cache_salt, own, found
-            return found
-
-        return request_block_hasher
-
-    get_request_block_hasher.remembers = True
-    return get_request_block_hasher
-
-
-def _num_equal_blocks(first: list[int], second: list[int], size: int, most: int) -> int:
-    count = 0
-    while count < most and first[count * size : (count + 1) * size] == second[count * size : (count + 1) * size]:
-        count += 1
-    return count
 
 
 def keep_prompt_tails() -> None:

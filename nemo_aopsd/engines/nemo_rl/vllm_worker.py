@@ -23,7 +23,6 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
 
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
         vllm_patches.limit_prefix_hits()
-        vllm_patches.hash_prefixes_once()
         super()._create_engine(llm_kwargs | {"worker_extension_cls": EXTENSION})
         self.llm.collective_rpc("keep_prompt_tails")
 
@@ -106,8 +105,6 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         wholes = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
         lengths = [len(branch.tokens) for row in branches for branch in row]
         firsts = [len(whole) - length - 1 for whole, length in zip(wholes, lengths, strict=True)]
-        if min(firsts, default=0) < 0:
-            raise ValueError("a branch behind an empty prompt: its first token has no context")
         params = [
             self.SamplingParams(
                 temperature=0.0,

@@ -6,10 +6,13 @@ order give other last bits: the same seed gives the same ids only where vLLM is 
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.vllm_only.model import VLLMModel
@@ -21,9 +24,26 @@ def open_model(config: Config, memory_share: float) -> tuple[VLLMModel, HFTokeni
 
     Raises UserError without vLLM, a GPU or a usable model directory.
     """
-    from nemo_aopsd.engines.vllm_only.model import VLLMModel, check_installed, load_tokenizer, visible_gpus
+    if importlib.util.find_spec("vllm") is None:
+        raise UserError(
+            "--engine vllm: vLLM is not installed. Run: pip install 'vllm==0.20.0', or leave --engine out for the "
+            "local engine."
+        )
+    from nemo_aopsd.engines.vllm_only.model import VLLMModel, visible_gpus
 
-    check_installed()
     path = Path(config.policy["model_name"])
     tokenizer = load_tokenizer(path)
     return VLLMModel(path, visible_gpus(), config.max_row_tokens, sorted(tokenizer.end_ids), memory_share), tokenizer
+
+
+def load_tokenizer(path: Path) -> HFTokenizer:
+    """The tokenizer with the model's end tokens. Raises UserError if there is none."""
+    from transformers import AutoTokenizer
+
+    from nemo_aopsd.models.tokenizer import HFTokenizer, generation_end_ids
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: no usable tokenizer: {first_line(error)}. Check the folder.") from error
+    return HFTokenizer(tokenizer, generation_end_ids(str(path)))

@@ -6,7 +6,6 @@ CUDA is never touched here: a process that has opened a GPU cannot hand it over.
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import itertools
 import multiprocessing
 import os
@@ -26,7 +25,6 @@ from queue import Empty, Queue
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.engines.vllm_only.worker import Failure, Gpu, Request, Response, Task, work
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 _STEP = 2048  # tokens by which the longest row of the processes grows, so that they seldom start anew
@@ -179,31 +177,18 @@ def start_worker(gpu: Gpu, target: Callable[..., None], arguments: tuple) -> Wor
 def _ending(code: int | None) -> str:
     if code is None:
         return "fell silent"
-    if code >= 0:
-        return f"ended with exit code {code}"
     hint = "; memory may have run out" if code == -signal.SIGKILL else ""
-    return f"was ended by signal {-code} ({signal.strsignal(-code)}{hint})"
-
-
-def check_installed() -> None:
-    """Raise UserError without vLLM."""
-    if importlib.util.find_spec("vllm") is None:
-        raise UserError(
-            "--engine vllm: vLLM is not installed. Run: pip install 'vllm==0.20.0', or leave --engine out for the "
-            "local engine."
-        )
+    return f"was ended by signal {-code}{hint}" if code < 0 else f"ended with exit code {code}"
 
 
 def visible_gpus() -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings, MIG names), else all that there is.
+    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings), else all that there are.
 
-    Of a GPU that is split, "all" means its parts. Raises UserError if there is none, or a name is not there.
+    Raises UserError if there is none, or a name is not there.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        present = _present()
-        split = {gpu.index for gpu in present if gpu.name.startswith("MIG-")}
-        gpus = [gpu for gpu in present if gpu.name.startswith("MIG-") or gpu.index not in split]
+        gpus = _present()
     else:
         names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in named.split(",")))  # as CUDA
         gpus = [Gpu(name, name) if name.isdecimal() else _find(name) for name in names if name]
@@ -227,26 +212,10 @@ def _find(name: str) -> Gpu:
 
 
 def _present() -> list[Gpu]:
-    """The driver's list: each GPU, followed by its parts if it is split."""
+    """The driver's list."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(f"--engine vllm: nvidia-smi found no GPU ({first_line(error)}). Check the driver.") from error
-    gpus: list[Gpu] = []
-    for number, name in re.findall(r"^(?:GPU (\d+):|\s+MIG ).*\(UUID: (\S+)\)", listed, re.MULTILINE):
-        gpus.append(Gpu(name, number or gpus[-1].index))
-    return gpus
-
-
-def load_tokenizer(path: Path) -> HFTokenizer:
-    """The tokenizer with the model's end tokens. Raises UserError if there is none."""
-    from transformers import AutoTokenizer, GenerationConfig
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no usable tokenizer: {first_line(error)}. Check the folder.") from error
-    ends = None
-    if (path / "generation_config.json").is_file():
-        ends = GenerationConfig.from_pretrained(str(path)).eos_token_id
-    return HFTokenizer(tokenizer, [] if ends is None else ends if isinstance(ends, list) else [ends])
+    gpus = re.findall(r"^GPU (\d+):.*\(UUID: (\S+)\)", listed, re.MULTILINE)
+    return [Gpu(name, number) for number, name in gpus]
