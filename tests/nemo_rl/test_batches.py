@@ -104,22 +104,6 @@ def test_a_row_without_sampler_log_probs_has_the_old_ones_there():
     assert torch.equal(batch["prev_logprobs"][1, 1:], unknown.old_logprobs)
 
 
-def test_teacher_log_probs_land_on_student_columns_though_the_teacher_prompt_is_1500_tokens_longer():
-    lengths, generator = [5, 900, 37, 12], torch.Generator().manual_seed(0)
-    draw = lambda n: torch.randint(1, 5000, (n,), generator=generator).tolist()  # noqa: E731
-    prompts, responses = [draw(n) for n in (9, 40, 3, 77)], [draw(n) for n in lengths]
-    longer = [draw(1500) + prompt for prompt in prompts]
-    scored = scoring_batch(longer, responses, pad_id=PAD, divisible_by=64, rows_multiple=8)
-    teacher = response_spans(-scored["input_ids"].float(), longer, responses)
-    rows = [
-        row(p, r, seed, teacher_logprobs=t)
-        for seed, (p, r, t) in enumerate(zip(prompts, responses, teacher, strict=True))
-    ]
-    batch = training_batch(rows, pad_id=PAD, divisible_by=16, rows_multiple=2)
-    assert torch.equal(batch["teacher_logprobs"], -(batch["input_ids"] * batch["token_mask"]).float())
-    assert batch["token_mask"].sum(1).tolist() == lengths
-
-
 @pytest.mark.parametrize(
     ("scores", "says"),
     [
@@ -131,11 +115,6 @@ def test_teacher_log_probs_land_on_student_columns_though_the_teacher_prompt_is_
 def test_spans_that_cannot_be_right_are_refused_by_row(scores, says):
     with pytest.raises(ValueError, match=says):
         response_spans(scores, [[1], [1]], [[2], [2, 3, 4]])
-
-
-def test_values_outside_the_responses_may_be_anything():
-    scores = torch.tensor([[math.nan, -1.0, math.inf], [math.nan, math.nan, math.nan]])
-    assert response_spans(scores, [[1]], [[2]])[0].tolist() == [-1.0]
 
 
 @pytest.mark.parametrize("pairs", [[], [([1], [2]), ([], [3])]])

@@ -158,16 +158,6 @@ def test_importance_sampling_correction_weighs_each_token_by_trainer_over_sample
     assert metrics["is_oob_ratio"] == pytest.approx(0.5)
 
 
-def test_a_sequence_level_loss_averages_within_each_sequence_first():
-    data, current = columns(rows=2, width=4)
-    data["token_mask"] = torch.tensor([[0, 1, 1, 1], [0, 0, 0, 1]])
-    data["prev_logprobs"][:, 1:] = current
-    _, _, gradient = call(loss_fn(token_level_loss=False), current, data)
-    advantage = (data["probe_weights"] * data["teacher_logprobs"])[:, 1:] - data["probe_weights"][:, 1:] * current
-    share = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0, 0, 1]], dtype=torch.float64) / 2
-    torch.testing.assert_close(gradient, -advantage.clamp(-1, 1) * share, rtol=1e-7, atol=0)
-
-
 def test_sequence_level_ratios_are_the_mean_over_the_counted_tokens_alone():
     data, logprobs = one_row([-1.0, -2.0, -4.0], prev=[-1.1, -2.3, -90.0], teacher=[-0.5, -1.0, -1.0])
     data["token_mask"] = torch.tensor([[0, 1, 1, 0]])

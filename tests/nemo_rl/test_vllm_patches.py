@@ -15,8 +15,6 @@ from tests.nemo_rl.toy_vllm import BLOCK, ROW, VOCAB, GPUModelRunner, KVCacheMan
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
-    from vllm.v1.engine.logprobs import LogprobsProcessor
     from vllm.v1.kv_cache_interface import MambaSpec
 
 PROMPT, RESPONSE = 37, 100  # 136 tokens are computed: the last one was sampled and never read. 8 blocks are full
@@ -286,37 +284,6 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("model")
 
 
-ENGINES = [(False, 4096), (True, 11), (True, 64)]
-
-
-def run_probes(llm, positions):
-    """Roll out, then score a branch at each of `positions` along the response and one that leaves it, all in a call."""
-    rollout = SamplingParams(temperature=1.0, max_tokens=RESPONSE, detokenize=False)
-    (output,) = llm.generate([{"prompt_token_ids": ROLLOUT[:PROMPT], "cache_salt": "s"}], [rollout], use_tqdm=False)
-    row = ROLLOUT[:PROMPT] + output.outputs[0].token_ids
-    leave = [(token + 1) % VOCAB for token in row]
-    wholes = [row[: PROMPT + t] + (row[PROMPT + t :] + leave)[:8] for t in positions]
-    wholes += [row[: PROMPT + t] + leave[PROMPT + t : PROMPT + t + 8] for t in positions if t < RESPONSE - 8]
-    firsts = [*(PROMPT + t - 1 for t in positions), *(PROMPT + t - 1 for t in positions if t < RESPONSE - 8)]
-    llm.num_tokens.clear()
-    requests = [{"prompt_token_ids": whole, "cache_salt": "s"} for whole in wholes]
-    outputs = llm.generate(requests, [scoring(first) for first in firsts], use_tqdm=False)
-    return wholes, firsts, outputs
-
-
-@pytest.mark.parametrize(("is_async", "budget"), ENGINES)
-def test_no_row_is_lost_in_the_scheduler(folder, is_async, budget):
-    llm = make_llm(folder, is_async=is_async, budget=budget)
-    wholes, firsts, outputs = run_probes(llm, range(RESPONSE))
-    for whole, first, output in zip(wholes, firsts, outputs, strict=True):
-        assert output.num_cached_tokens == first // BLOCK * BLOCK
-        assert output.prompt_logprobs.token_ids == whole[first + 1 :]
-        values = torch.tensor(output.prompt_logprobs.logprobs, dtype=torch.float64)
-        torch.testing.assert_close(values, expected_rows(whole, first), atol=1e-5, rtol=0)
-    assert sum(llm.num_tokens) == sum(len(w) - f // BLOCK * BLOCK for w, f in zip(wholes, firsts, strict=True))
-    assert llm.scheduler.kv_cache_manager.usage == 0
-
-
 def test_a_probe_that_starts_again_reads_no_further(folder):
     """Preempted in mid-prefill it finds its own blocks, those behind its first row among them."""
     llm = make_llm(folder, is_async=False, budget=40)
@@ -344,21 +311,3 @@ def test_a_probe_that_starts_again_reads_no_further(folder):
 def execute(llm, step):
     with torch.compiler.set_stance("force_eager"):
         return llm.runner.execute(step)
-
-
-@pytest.mark.parametrize("length", [0, 1, 8])
-def test_the_front_end_keeps_a_tail_as_it_is(length):
-    """Its first entry stands for a first token without a row, which adds no value here."""
-    tokens = draw(30, seed=10)
-    first = len(tokens) - 1 - length
-    runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
-    params = scoring(first)
-    runner.add("probe", tokens, params)
-    (rows,) = score_in_chunks(runner, "probe", tokens, [30])
-    request = EngineCoreRequest("probe", tokens, None, params, None, 0.0, None, None, None)
-    processor = LogprobsProcessor.from_new_request(None, request)
-    processor.update_from_output(EngineCoreOutput("probe", [5], new_prompt_logprobs_tensors=rows))
-    found = processor.prompt_logprobs
-    assert len(found) == 1 + length
-    assert found.token_ids == tokens[first + 1 :]
-    assert found.logprobs == pytest.approx(expected_rows(tokens, first).tolist(), abs=1e-5)
