@@ -175,7 +175,7 @@ def test_failures_are_printed_at_each_doubling(capsys):
     ("reply", "told", "tries"),
     [
         (Reply("[]", delay=30), r"0\.2 seconds.*\(try 1\)", 1),
-        (Reply(status=500, body=b"down"), r"HTTP 500: down.*temperature and top_p of policy.generation.*\(try 4\)", 4),
+        (Reply(status=500, body=b"down"), r"HTTP 500: down \(try 4\).*temperature and top_p of policy.generation", 4),
         (Reply(status=404, body=b"no model m"), r"HTTP 404: .*no model m.*model 'm'", 1),
     ],
 )

@@ -25,6 +25,7 @@ from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES, RayVirtualCluste
 from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm import VllmGeneration, vllm_generation
 from nemo_rl.models.policy.lm_policy import Policy
+from ray.exceptions import RayActorError, RayTaskError
 
 from nemo_aopsd.cluster.worker_classes import WORKERS
 from nemo_aopsd.config.schema import Config
@@ -163,7 +164,7 @@ class Cluster:
         buffer = self.policy.cfg.get("refit_buffer_size_gb")
         try:
             refit_policy_generation(source, _WakingSampler(self.generation, self), True, _refit_buffer_size_gb=buffer)
-        except (RuntimeError, ray.exceptions.RayTaskError):
+        except (RuntimeError, RayTaskError):
             self._ask_sampler("is_alive")  # to the trainer, a dead vLLM is a message that does not come
             raise
 
@@ -264,7 +265,7 @@ def cluster_errors() -> Iterator[None]:
     """Turn Ray's long report of a dead worker or of missing memory into a line or two; it stays as the cause."""
     try:
         yield
-    except ray.exceptions.RayTaskError as error:
+    except RayTaskError as error:
         if not isinstance(error.cause, torch.OutOfMemoryError):
             raise
         raise UserError(
@@ -272,7 +273,7 @@ def cluster_errors() -> Iterator[None]:
             "policy.generation.vllm_cfg.gpu_memory_utilization or the *_mb_tokens of policy.sequence_packing, or set "
             "aopsd.probes.keep_cache=false if it is true."
         ) from error
-    except ray.exceptions.RayActorError as error:
+    except RayActorError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what
         raise UserError(

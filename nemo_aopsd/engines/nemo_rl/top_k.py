@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from nemo_rl.distributed.model_utils import (
     ChunkedDistributedGatherLogprob,
@@ -77,9 +79,8 @@ class GatherWithRest:
             vocab_parallel_logits, ids, *bounds, chunk_size, tp_group, inference_only
         )
         chunks = zip(vocab_parallel_logits.split(chunk_size, dim=1), ids.split(chunk_size, dim=1), strict=True)
-        rest = [
-            checkpoint(_logprob_of_rest, *chunk, vocab_start_index, tp_group, use_reentrant=False) for chunk in chunks
-        ]
+        options = {"vocab_start_index": vocab_start_index, "group": tp_group, "use_reentrant": False}
+        rest = [cast(Tensor, checkpoint(_logprob_of_rest, *chunk, **options)) for chunk in chunks]
         return torch.cat([of_ids, torch.cat(rest, dim=1).unsqueeze(-1)], dim=-1)
 
 

@@ -51,9 +51,10 @@ def keep_prompt_tails() -> None:
         for request_id, rows in found.items():
             first = _first_row(self.requests[request_id].sampling_params)
             if first is not None and rows is not None:
-                columns = (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks)
                 # Cloned, since a view pickles the whole tensor on its way from a worker process.
-                found[request_id] = LogprobsTensors(*(column[first:].clone() for column in columns))
+                columns = (rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks)
+                ids, logprobs, ranks = (column[first:].clone() for column in columns)
+                found[request_id] = LogprobsTensors(ids, logprobs, ranks)
         return found
 
     _get_prompt_logprobs_dict.keeps_tails = True
