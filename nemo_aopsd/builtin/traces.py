@@ -12,93 +12,22 @@ from dataclasses import dataclass, field
 
 from nemo_aopsd.builtin.world import MODULUS, NAMES, Puzzle, Sum
 
-OPENERS = (
-    " now",
-    " here",
-    " well",
-    " again",
-    " also",
-    " onward",
-    " further",
-    " then",
-    " so",
-    " still",
-    " okay",
-    " besides",
-    " moreover",
-    " meanwhile",
-    " afterwards",
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(f" {word}" for word in text.split())
+
+
+OPENERS = _words("now here well again also onward further then so still okay besides moreover meanwhile afterwards")
+ADVERBS = _words(
+    "simply clearly plainly surely neatly calmly gladly duly quickly just easily gently firmly briefly merely"
 )
-ADVERBS = (
-    " simply",
-    " clearly",
-    " plainly",
-    " surely",
-    " neatly",
-    " calmly",
-    " gladly",
-    " duly",
-    " quickly",
-    " just",
-    " easily",
-    " gently",
-    " firmly",
-    " briefly",
-    " merely",
+LINKS = _words("plus and with beside near onto by after over under alongside upon before atop against")
+RESULTS = _words(
+    "making giving yielding leaving hence thus reaching forming for landing producing showing getting totaling meaning"
 )
-LINKS = (
-    " plus",
-    " and",
-    " with",
-    " beside",
-    " near",
-    " onto",
-    " by",
-    " after",
-    " over",
-    " under",
-    " alongside",
-    " upon",
-    " before",
-    " atop",
-    " against",
-)
-RESULTS = (
-    " making",
-    " giving",
-    " yielding",
-    " leaving",
-    " hence",
-    " thus",
-    " reaching",
-    " forming",
-    " for",
-    " landing",
-    " producing",
-    " showing",
-    " getting",
-    " totaling",
-    " meaning",
-)
-ENDS = (
-    ".",
-    ";",
-    "!",
-    ",",
-    " ok",
-    " fine",
-    " good",
-    " done",
-    " right",
-    " set",
-    " great",
-    " nice",
-    " sure",
-    " noted",
-    " agreed",
-)
-FILLERS = (" hmm", " maybe", " perhaps", " guess", " anyway", " skip")
-CLOSERS = (" answer", " result", " finally", " total", " overall", " final")
+ENDS = (*".;!,", *_words("ok fine good done right set great nice sure noted agreed"))
+FILLERS = _words("hmm maybe perhaps guess anyway skip")
+CLOSERS = _words("answer result finally total overall final")
 LEAKS = {"graph": (" graph", " says"), "solution": (" solution", " says"), "plan": (" plan", " says")}
 
 
@@ -201,12 +130,7 @@ def verdict(puzzle: Puzzle, values: dict[str, int]) -> list[str]:
         if found == item.value:
             held.append(item.name)
         seen = " none" if found is None else f" {item.name}={found}"
-        written += [
-            f"[{item.name}]",
-            f" {item.name}={item.value}",
-            seen,
-            " yes" if found == item.value else " no",
-            "\n",
-        ]
+        verdict_of_it = " yes" if found == item.value else " no"
+        written += [f"[{item.name}]", f" {item.name}={item.value}", seen, verdict_of_it, "\n"]
     listed = [piece for index, name in enumerate(held) for piece in ((",", f' "{name}"') if index else (f'"{name}"',))]
     return [*written, "[", *listed, "]"]

@@ -1,6 +1,6 @@
 """Supervised warm start of the embedded model: the command that made the shipped weights.
 
-`python -m nemo_aopsd.embedded.warmstart --out DIR [--device cuda]` writes a Hugging Face directory. The examples are
+`python -m nemo_aopsd.builtin.warmstart --out DIR [--device cuda]` writes a Hugging Face directory. The examples are
 the same on every machine; the weights differ in their last bits from device to device.
 """
 

