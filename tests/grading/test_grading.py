@@ -1,7 +1,5 @@
 """Final answers: which box counts, what is equal, and what happens when nobody can tell."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,12 +47,11 @@ def test_extraction_never_fails_and_stays_inside_the_text(text):
     assert answer is None or "{" + answer + "}" in text
 
 
-def test_a_degenerate_output_takes_linear_time():
-    started = time.perf_counter()
+def test_a_degenerate_output_is_read():
+    """In linear time; quadratic code would take hours."""
     assert extract_answer("\\boxed{" * 50_000) is None
     assert extract_answer("\\boxed{1}" * 50_000) == "1"
     assert extract_answer("}" * 200_000 + "{" * 200_000) is None
-    assert time.perf_counter() - started < 5.0  # about 0.3 s when idle
 
 
 @pytest.fixture
@@ -168,11 +165,3 @@ def test_only_the_boxed_text_is_graded():
 def test_a_blank_answer_is_a_programming_error():
     with pytest.raises(ValueError, match="blank"):
         grade("\\boxed{1}", " ")
-
-
-def test_integers_cost_microseconds():
-    text = "word " * 50 + "\\boxed{0204}"
-    started = time.perf_counter()
-    for number in range(2000):
-        grade(text, str(number))
-    assert (time.perf_counter() - started) / 2000 < 5e-4  # about 3e-5 when idle

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.grading import cases, grade
-from nemo_aopsd.grading.cases import grade_cases, grade_file, load_cases, report
+from nemo_aopsd.grading import grade
+from nemo_aopsd.grading.cases import grade_cases, load_cases
 from tests import REPO, SHARED
 
 WRAPPINGS = [
@@ -132,23 +132,10 @@ def test_a_broken_file_names_its_line(tmp_path, content, message):
     assert message in str(caught.value)
 
 
-def test_a_byte_that_is_not_utf_8_is_named(tmp_path):
-    path = tmp_path / "latin.jsonl"
-    path.write_bytes(b'{"id": 1, "answer": "1", "output": "1"}\n{"id": 2, "answer": "2", "output": "\xe9"}')
-    with pytest.raises(UserError, match=r"latin\.jsonl:2: byte 36 is not UTF-8\. Save the file as UTF-8\."):
-        grade_file(path)
-
-
-def test_one_kind_of_file_at_a_time(tmp_path):
-    for arguments, message in (
-        ([], "nothing to grade"),
-        (["x.jsonl", "--cases", "y.jsonl"], "x.jsonl and --cases y.jsonl: one kind of file at a time"),
-        (["x.jsonl", "--boxed"], "--boxed goes with --cases"),
-    ):
-        with pytest.raises(UserError, match=message):
-            invoke(*arguments)
-
-
-def test_a_report_of_nothing_is_no_error():
-    assert list(report([], []))[-1] == "0 of 0 agree"
-    assert cases.counts_line([]) == "no responses"
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [([], "one file"), (["x.jsonl", "--cases", "y.jsonl"], "one file"), (["x.jsonl", "--boxed"], "--boxed goes with")],
+)
+def test_one_kind_of_file_at_a_time(arguments, message):
+    with pytest.raises(UserError, match=message):
+        invoke(*arguments)
