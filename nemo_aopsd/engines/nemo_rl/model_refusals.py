@@ -48,24 +48,23 @@ def _divides(layers: int, stages: int, given: list[int]) -> bool:
 
 
 def _tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
-    parts = {"attention heads": model.heads}
     if not tree.uses_megatron:
-        yield from _indivisible(tree.tensor_key, tree.tensor, parts | {"key-value heads": model.key_heads}, model)
+        parts = {"attention heads": model.heads, "key-value heads": model.key_heads}
+        yield from _indivisible(tree.tensor_key, tree.tensor, parts, model)
         return
     # Megatron could pad the vocabulary, but NeMo RL does not tell it to.
-    parts |= {"words of the vocabulary": model.vocabulary, "columns of the MLP": _dense_width(model)}
+    parts = _shared(model) | {"words of the vocabulary": model.vocabulary}
     parts |= {f"{kind} of linear attention": number for kind, number in model.linear_heads.items()}
     yield from _indivisible(tree.tensor_key, tree.tensor, parts, model, model.key_heads)
 
 
 def _sampler_tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
     key = f"{VLLM}.tensor_parallel_size"
-    parts = {"attention heads": model.heads, "columns of the MLP": _dense_width(model)}
-    yield from _indivisible(key, tree.size(key), parts, model, model.key_heads)
+    yield from _indivisible(key, tree.size(key), _shared(model), model, model.key_heads)
 
 
-def _dense_width(model: ModelConfig) -> int | None:
-    return model.mlp_width if model.experts == 0 else None
+def _shared(model: ModelConfig) -> dict[str, int | None]:
+    return {"attention heads": model.heads, "columns of the MLP": model.mlp_width if model.experts == 0 else None}
 
 
 def _indivisible(
@@ -82,14 +81,12 @@ def _indivisible(
 
 
 def _experts(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
-    if model.experts is None:
-        return
-    keys = [f"{MEGATRON}.expert_model_parallel_size"] if tree.uses_megatron else []
-    for key in (*keys, f"{VLLM}.expert_parallel_size"):
+    trainer, sampler = f"{MEGATRON}.expert_model_parallel_size", f"{VLLM}.expert_parallel_size"
+    for key in (trainer, sampler) if tree.uses_megatron else (sampler,):
         size = tree.size(key)
         if size > 1 and model.experts == 0:
             yield must_be(tree, key, 1, f"the model has no experts, by {model.where}")
-        elif key in keys and model.experts % size:
+        elif key == trainer and model.experts and model.experts % size:
             expected = f"a divisor of the {model.experts} experts of {model.where}"
             yield Fault(key, size, expected, f"Set {key} to a power of two that divides them, or to 1")
 
