@@ -14,17 +14,17 @@ from nemo_aopsd.run.trainer import train
 def main(run: Path) -> None:
     small = ["aopsd.num_prompts_per_step=4", "aopsd.max_num_epochs=1", "aopsd.curriculum.num_initial_attempts=1"]
     config = nemo_aopsd.load_config(find_recipe(Path("demo")), [f"logger.log_dir={run}", *small])
-    problems = nemo_aopsd.load_problems(config.data["train"]["data_path"])[:8]
+    problems = nemo_aopsd.load_problems(config.data["train"]["data_path"])[:4]
 
     # One step by itself: the student answers 4 problems and learns from them.
     engine = local.build(config)
     objective = build_objective(config.aopsd.objective)
-    result = nemo_aopsd.train_step(problems[:4], engine, objective, config, donors={}, seed=0)
+    result = nemo_aopsd.train_step(problems, engine, objective, config, donors={}, seed=0)
     for row in result.scored:
         print(f"{row.draft.problem.id}: progress {row.draft.progress}, {len(row.probes)} probes")
     print(f"loss {result.train_metrics['train/loss']:.4f}")
 
-    # A run: an epoch of steps in the order of the curriculum, with everything kept in a folder.
+    # A run: an epoch, here of one step, in the order of the curriculum, with everything kept in a folder.
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     train(config, problems, None, local.build(config), run, resume=False)

@@ -7,18 +7,16 @@ Not compared at all are those that the base config brings (`NOT_OF_THE_METHOD`),
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_aopsd.config.checks import check_block, told
+from nemo_aopsd.config.checks import check_block
 from nemo_aopsd.config.keys import flatten, plain
-from nemo_aopsd.config.methods import Method, method_files, read_method
+from nemo_aopsd.config.methods import Method, list_methods
 from nemo_aopsd.config.schema import CHOICES, CONTINUED, READ_BY, AOPSDConfig
-from nemo_aopsd.errors import UserError
 
 # Where, how long and on what a run trains; a block stands for all in it. `label_run` tells `max_num_steps` 0 apart.
 NOT_OF_THE_METHOD = (
@@ -50,8 +48,8 @@ class Label:
         return None if self.differing else self.method.row_of(table)
 
 
-def label_run(aopsd: AOPSDConfig) -> Label | None:
-    """What to call a run with this `aopsd:` block. None where the examples, and so all methods, are not installed."""
+def label_run(aopsd: AOPSDConfig) -> Label:
+    """What to call a run with this `aopsd:` block."""
     run = _settings(aopsd)
     read = sorted(settings_read(aopsd))
     labels = [
@@ -59,14 +57,12 @@ def label_run(aopsd: AOPSDConfig) -> Label | None:
         for method, settings in _known_methods()
         if (settings["max_num_steps"] == 0) == (aopsd.max_num_steps == 0)
     ]
-    return min(labels, key=_distance, default=None)
+    return min(labels, key=_distance)
 
 
 def describe_run(aopsd: AOPSDConfig) -> str:
-    """The method's own words where the run is one; else its label, or its four choices where there is no list."""
+    """The method's own words where the run is one, else its label."""
     label = label_run(aopsd)
-    if label is None:
-        return ", ".join((aopsd.objective.name, aopsd.shown_context, aopsd.weighting, aopsd.curriculum.name))
     return str(label) if label.differing else label.method.title
 
 
@@ -101,16 +97,8 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
 
 @cache
 def _known_methods() -> Sequence[tuple[Method, Settings]]:
-    """Each method with its whole `aopsd:` block, over the defaults alone; a broken file names no run.
-
-    What is wrong with it `aopsd methods` tells, and `--method` of whoever wants that one: no other run needs it.
-    """
-    found = []
-    for path in method_files():
-        with suppress(UserError):
-            method = read_method(path)
-            found.append((method, _over_defaults(method)))
-    return found
+    """Each method with its whole `aopsd:` block, over the defaults alone."""
+    return [(method, _over_defaults(method)) for method in list_methods()]
 
 
 def _over_defaults(method: Method) -> Settings:
@@ -118,8 +106,7 @@ def _over_defaults(method: Method) -> Settings:
     for key, value in method.settings.items():
         OmegaConf.update(tree, key, value)
     aopsd, faults = check_block({"aopsd": {}, **plain(tree)})
-    if aopsd is None:  # it takes values from the config that it goes over
-        raise UserError("\n".join(told(*fault) for fault in faults))
+    assert aopsd is not None, f"{method.name}: {faults}"  # the package's own file
     return _settings(aopsd)
 
 

@@ -38,10 +38,10 @@ from nemo_aopsd.files import decode_text
 
 _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.\-]*)\}")
-_MAX_DEPTH = 40
 _MISSING = object()
-# PyYAML lets these through for a number or tag that it cannot make a value of: 5,000 digits, 2020-13-01, !!bool x.
-_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, AttributeError)
+# PyYAML lets the last four through: a number or tag that it cannot make a value of (2020-13-01, !!bool x), and YAML
+# that is nested beyond reason or stands inside itself.
+_UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, AttributeError, RecursionError)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | None = None) -> Config:
@@ -130,28 +130,12 @@ def read_file(path: Path) -> Layer:
 
 
 def _parse(text: str, path: Path) -> Layer:
-    _check_depth(text, str(path))
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: expected `key: value` lines at the top, found a {root.id}.")
     tree = OmegaConf.load(io.StringIO(text)) if root else OmegaConf.create()
     assert isinstance(tree, DictConfig)  # as its root is a mapping
     return Layer(tree, dict(_origins(root, str(path), "")))
-
-
-def _check_depth(text: str, where: str, depth: int = 0) -> None:
-    """Refuse what would overflow the stack of who reads it: YAML nested beyond reason, or inside itself."""
-    anchors: list[str | None] = []  # of the collections that are open
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            anchors.append(event.anchor)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchors.pop()
-        elif isinstance(event, yaml.AliasEvent) and event.anchor in anchors:
-            raise UserError(f"{where}:{line}: `*{event.anchor}` stands inside itself. Remove it.")
-        if depth + len(anchors) > _MAX_DEPTH:
-            raise UserError(f"{where}:{line}: nested more than {_MAX_DEPTH} deep. Flatten it.")
 
 
 def _origins(node: yaml.Node | None, path: str, prefix: str) -> Iterator[tuple[str, str]]:
@@ -173,10 +157,7 @@ def _override_layer(text: str, tree: DictConfig) -> Layer:
         names = [*flatten(plain(tree)), *LOCAL_KEYS]
         raise UserError(f"override `{text}`: no key `{key}` in the config.{nearest(key, names)} To add it: `+{text}`.")
     try:
-        _check_depth(value, f"override `{key}=...`", key.count("."))
         layer = OmegaConf.from_dotlist([f"{key}={value}"])
-    except UserError:
-        raise
     except _UNREADABLE as error:
         raise UserError(f"override `{text}`: cannot read the value: {first_line(error)}. Quote it.") from error
     return Layer(layer, dict.fromkeys(_dotted(plain(layer), ""), f"override `{text}`"))

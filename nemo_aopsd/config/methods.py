@@ -17,8 +17,7 @@ from nemo_aopsd.errors import UserError, nearest
 
 FOLDER = Path(__file__).parent / "recipes"
 KINDS = ("methods", "ablations")
-_HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>.+)\n")
-_ROW = re.compile(r"\S.*?: \S.*")  # a label and what it has there
+_HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>\S.*?: \S.*)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +44,14 @@ class Method:
 
 def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
     """All configs of `folder`, by kind and name. Raises UserError where a file has no header or is no config."""
-    return map(read_method, method_files(folder))
+    return map(_read_method, _files(folder).values())
 
 
-def method_files(folder: Path = FOLDER) -> list[Path]:
-    """Where they are, by kind and name."""
-    return list(_files(folder).values())
-
-
-def read_method(path: Path) -> Method:
-    """One config. Raises UserError where it has no header or is no config."""
+def _read_method(path: Path) -> Method:
     settings = method_settings(path)
     header = _HEADER.match(path.read_text(encoding="utf-8"))
     if not header:
-        raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: its row`. Add them.")
-    if not all(_ROW.fullmatch(row) for row in header["row"].split("; ")):
-        raise UserError(
-            f"{path}:2: found `# Paper: {header['row']}`, expected `# Paper: LABEL: its row there`, several with `; ` "
-            "between them, or `# Paper: none: why it is there`. Mend the line."
-        )
+        raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: LABEL: its row there`. Add them.")
     return Method(path.stem, path.parent.name, header["title"], header["row"], settings)
 
 

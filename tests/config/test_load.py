@@ -109,12 +109,19 @@ def test_overrides_with_and_without_plus(base, plus):
     assert aopsd.probes.threshold == 0.5 and aopsd.context.kind == "plan"
 
 
+def test_of_two_overrides_of_a_key_the_last_one_wins(base):
+    aopsd = load_config(
+        base, ["aopsd.seed=1", "aopsd.probes.length=4", "aopsd.seed=2", "aopsd.probes={length: 5}"]
+    ).aopsd
+    assert (aopsd.seed, aopsd.probes.length) == (2, 5)
+    assert load_config(base, ["aopsd.probes={length: 5}", "aopsd.probes.length=4"]).aopsd.probes.length == 4
+
+
 def test_override_values_are_yaml(base):
     config = load_config(
         base,
         [
             "aopsd.max_num_steps=null",
-            "logger.log_dir=x",  # the last one wins
             "policy.optimizer.kwargs.lr=1e-5",
             "policy.optimizer.kwargs.betas=[0.9, 0.95]",
             "logger.log_dir='runs/with space'",

@@ -1,6 +1,5 @@
 """Which method a run is: every config by its own name over any base, and what may be left out of the comparison."""
 
-import shutil
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -9,9 +8,9 @@ import pytest
 import torch
 
 from nemo_aopsd.config.keys import flatten
-from nemo_aopsd.config.label import NOT_OF_THE_METHOD, _known_methods, describe_run, label_run, settings_read
+from nemo_aopsd.config.label import NOT_OF_THE_METHOD, describe_run, label_run, settings_read
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.methods import FOLDER, KINDS, find_method, list_methods, method_files
+from nemo_aopsd.config.methods import find_method, list_methods
 from nemo_aopsd.config.schema import (
     AOPSDConfig,
     ContextConfig,
@@ -20,7 +19,6 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
     TeacherConfig,
 )
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
 from tests import REPO
@@ -88,39 +86,6 @@ def test_only_the_very_method_has_the_paper_s_row():
 def test_a_run_in_words():
     assert describe_run(over("delta_1")) == METHODS["delta_1"].title
     assert describe_run(AOPSDConfig(mask_truncated=True)) == "aopsd + mask_truncated=true"
-
-
-def test_no_name_where_no_methods_are_installed(monkeypatch):
-    monkeypatch.setattr("nemo_aopsd.config.label._known_methods", lambda: [])
-    assert label_run(AOPSDConfig()) is None
-    assert describe_run(AOPSDConfig()) == "pg, dag_frontier, continuation, competence"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "aopsd: {weighting: uniform}\n",
-        "# Mine\n# Paper: none\naopsd: {weighting: uniform}\n",
-        "# Mine\n# Paper: none: mine\naopsd: {wieghting: uniform}\n",
-        "# Mine\n# Paper: none: mine\naopsd: {probes: {threshold: high}}\n",
-        b"# Mine \xff\n# Paper: none: mine\n",
-    ],
-)
-def test_a_broken_file_among_the_methods_names_no_run_and_stops_none(content, tmp_path, monkeypatch):
-    for kind in KINDS:
-        shutil.copytree(FOLDER / kind, tmp_path / kind)
-    file = tmp_path / "methods/mine.yaml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    monkeypatch.setattr("nemo_aopsd.config.label.method_files", lambda: method_files(tmp_path))
-    monkeypatch.setattr("nemo_aopsd.config.label._known_methods", _known_methods.__wrapped__)
-    assert str(label_run(AOPSDConfig())) == "aopsd"
-    assert len(_known_methods.__wrapped__()) == len(METHODS)
-    with pytest.raises(UserError, match=r"mine\.yaml"):
-        list(list_methods(tmp_path))
-    file.write_text(
-        "# Mine\n# Paper: none: mine\npolicy: {precision: float32}\naopsd: {seed: 1, mask_truncated: true}\n"
-    )
-    assert str(label_run(AOPSDConfig(mask_truncated=True))) == "mine"
 
 
 def test_every_choice_and_number_of_the_methods_is_compared():
