@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_aopsd.builtin.tokenizer import build_tokenizer
+from examples.builtin.tokenizer import build_tokenizer
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.data.problems import load_problems

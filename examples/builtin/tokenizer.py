@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.builtin import traces
-from nemo_aopsd.builtin.world import MODULUS, NAMES
+from examples.builtin import traces
+from examples.builtin.world import MODULUS, NAMES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from nemo_aopsd.builtin.world import MODULUS, NAMES, Puzzle, Sum
+from examples.builtin.world import MODULUS, NAMES, Puzzle, Sum
 
 
 def _words(text: str) -> tuple[str, ...]:

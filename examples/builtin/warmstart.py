@@ -1,6 +1,6 @@
 """Supervised warm start of the embedded model: the command that made the shipped weights.
 
-`python -m nemo_aopsd.builtin.warmstart --out DIR [--device cuda]` writes a Hugging Face directory. The examples are
+`python -m examples.builtin.warmstart --out DIR [--device cuda]` writes a Hugging Face directory. The examples are
 the same on every machine; the weights differ in their last bits from device to device.
 """
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.builtin.mixture import CHUNK, NUM_EXAMPLES, PLAIN_SHARE, Example, examples_of_chunk
-from nemo_aopsd.builtin.tokenizer import save_tokenizer, vocabulary
+from examples.builtin.mixture import CHUNK, NUM_EXAMPLES, PLAIN_SHARE, Example, examples_of_chunk
+from examples.builtin.tokenizer import save_tokenizer, vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor

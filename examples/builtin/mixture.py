@@ -10,9 +10,9 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from nemo_aopsd.builtin.tokenizer import split, vocabulary
-from nemo_aopsd.builtin.traces import Manner, Trace, attempt, verdict
-from nemo_aopsd.builtin.world import LEVELS, Puzzle, problem_record, question, sample_puzzle, splits
+from examples.builtin.tokenizer import split, vocabulary
+from examples.builtin.traces import Manner, Trace, attempt, verdict
+from examples.builtin.world import LEVELS, Puzzle, problem_record, question, sample_puzzle, splits
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, parse_problem
 from nemo_aopsd.engine import Message

@@ -4,12 +4,11 @@ import hashlib
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.builtin import mixture, traces, world
-from nemo_aopsd.builtin.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
+from examples.builtin import mixture, traces, world
+from examples.builtin.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.leaks import find_graph_faults
@@ -21,7 +20,7 @@ from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.types import Sampling
 from tests import REPO
 
-PACKAGE = Path(world.__file__).parent
+PACKAGE = REPO / "nemo_aopsd/builtin"
 SPLITS = {name: load_problems(PACKAGE / f"data/{name}.jsonl") for name in world.SPLITS}
 KINDS = ("none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem")
 

@@ -1,6 +1,6 @@
 """Problems of the embedded default: chains of sums modulo 10 with an exact reasoning DAG.
 
-`python -m nemo_aopsd.builtin.world --out DIR` writes `train.jsonl` and `heldout.jsonl`, byte for byte the same
+`python -m examples.builtin.world --out DIR` writes `train.jsonl` and `heldout.jsonl`, byte for byte the same
 each time. Every definition but the last is a checkpoint; the last one is the question, so no checkpoint states it.
 """
 
