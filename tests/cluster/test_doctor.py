@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.cluster.doctor import Surroundings, diagnose, look_around, machine, model_files, probe, versions
-from nemo_aopsd.cluster.doctor.result import Check, run, worst
+from nemo_aopsd.cluster.doctor.result import Check, run
 from nemo_aopsd.cluster.worker_classes import WORKERS
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
@@ -261,11 +261,6 @@ def test_dtensor_is_not_estimated_and_says_so(tiny_cluster):
     assert found["memory"].severity == "warn" and "worker dtensor" in found and "worker megatron" not in found
 
 
-def test_worst_is_the_highest():
-    assert worst([]) == "ok"
-    assert worst([Check("a", "warn", "", ""), Check("b", "error", "", ""), Check("c", "ok", "", "")]) == "error"
-
-
 def test_a_config_without_sizes_is_one_message(tiny_cluster):
     tiny_cluster.raw["cluster"]["gpus_per_node"] = None
     with pytest.raises(UserError, match=r"cluster\.gpus_per_node is null"):
@@ -291,38 +286,27 @@ def test_the_exit_code_is_the_severity_and_json_says_the_same(monkeypatch, words
         assert {"name", "place", "turns", "bytes", "formula"} == set(answer["memory"][0])
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("data.train.data_path={}/cycle.jsonl", "cycle.jsonl:1"),
-        ("aopsd.evaluation.data_path={}/nope.jsonl", "nope.jsonl: no such file"),
-    ],
-)
-def test_problems_that_training_would_refuse_are_an_error(command_line, tmp_path, override, words):
-    nodes = [{"id": name, "statement": f"step {name}"} for name in "ab"]
-    graph = {"nodes": nodes, "edges": [["a", "b"], ["b", "a"]]}
-    (tmp_path / "cycle.jsonl").write_text(json.dumps({"id": "p", "problem": "?", "answer": "1", "dag": graph}))
-    words_of_config = f"{CONFIGS}/aopsd_tiny_cpu.yaml {override.format(tmp_path)}"
-    code, _, refused = command_line(f"train --check {words_of_config} logger.log_dir={tmp_path}/run")
-    assert code == 2 and words in refused
-    code, out, _ = command_line(f"doctor {words_of_config} --json")
-    (check,) = [check for check in json.loads(out)["checks"] if check["name"] == "problems"]
-    assert code == 2 and check["severity"] == "error" and refused.strip() == f"error: {check['found']}"
+def test_problems_are_counted_and_those_that_training_would_refuse_are_an_error(tmp_path):
+    def problems(*words):
+        return by_name(diagnose(load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), around(gpus=())))["problems"]
 
-
-def test_problems_and_held_out_ones_are_counted():
-    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml")
-    check = by_name(diagnose(config, around(gpus=())))["problems"]
+    check = problems()
     assert check.severity == "ok" and check.found.startswith("384, ") and "400 held out, " in check.found
+    graph = {"nodes": [{"id": name, "statement": f"step {name}"} for name in "ab"], "edges": [["a", "b"], ["b", "a"]]}
+    (tmp_path / "cycle.jsonl").write_text(json.dumps({"id": "p", "problem": "?", "answer": "1", "dag": graph}))
+    for key, file, named in (
+        ("data.train.data_path", "cycle.jsonl", "cycle.jsonl:1"),
+        ("aopsd.evaluation.data_path", "nope.jsonl", "nope.jsonl: no such file"),
+    ):
+        check = problems(f"{key}={tmp_path}/{file}")
+        assert check.severity == "error" and named in check.found
 
 
-def test_a_method_goes_over_the_config_and_over_no_other():
-    def error_of(*words):
-        return str(CliRunner().invoke(app, ["doctor", *map(str, words)]).exception)
-
-    assert "methods/sft.yaml" in error_of(CONFIGS / "aopsd_qwen3_8b.yaml", "--method", "sft")  # refused on a cluster
-    assert "`opsd`" in error_of(CONFIGS / "aopsd_tiny_cpu.yaml", "--method", "ops")
-    assert "CONFIG" in error_of("--method", "opsd")
+def test_settings_are_the_engines_own_check():
+    words = [str(CONFIGS / "aopsd_qwen3_4b_megatron.yaml"), "cluster.gpus_per_node=3", "--json"]
+    settings = json.loads(CliRunner().invoke(app, ["doctor", *words]).stdout)["checks"][0]
+    assert settings["name"] == "settings" and settings["severity"] == "error"
+    assert "cluster.gpus_per_node is 3" in settings["found"]
 
 
 def test_the_table_shows_findings_each_remedy_once_and_sums(monkeypatch):

@@ -109,7 +109,7 @@ def _unmeasured(config: Config, size: ModelSize, layout: Layout) -> list[str]:
 def _notes(setup: Setup, work: Workload) -> list[str]:
     """What the numbers do not cover, for this config."""
     left_out = "Adam's step and its way from host memory, the exchange of gradients, checkpoints, evaluations"
-    notes = [f"not in the seconds: {left_out}"]
+    notes = [f"not in the seconds: {left_out}; the rollout's error is that of refit and rollout together"]
     if setup.size.total != rates.MEASURED_MODEL or setup.layout.gpus > rates.MEASURED_GPUS:
         notes.append(f"an extrapolation: steps were measured with {rates.MEASURED}")
     if work.missing:
