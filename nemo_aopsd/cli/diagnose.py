@@ -100,11 +100,11 @@ def teacher(
         int | None, typer.Option(min=1, metavar="N", help="Of one answer; default: aopsd.evaluation.max_new_tokens.")
     ] = None,
 ) -> None:
-    """Let the teacher answer alone and with its context, for `utility`. Needs the run's model; can be interrupted."""
+    """Does the context help the teacher (Figure 1a)? Needs the run's model; can be interrupted."""
     from dataclasses import replace
 
     from nemo_aopsd import engines
-    from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
+    from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
     from nemo_aopsd.run.reader import read_run
 
     config = read_run(run).config
@@ -113,26 +113,14 @@ def teacher(
         config = replace(config, aopsd=replace(config.aopsd, evaluation=evaluation))
     plan = plan_teacher(run, config, data, samples)
     engine = engines.pick(config).build(config)
-    for kind in dict.fromkeys(("none", config.aopsd.context.kind)):
-        summary = evaluate_teacher(plan, kind, config, engine)
+    kinds = dict.fromkeys(("none", config.aopsd.context.kind))
+    found = {kind: evaluate_teacher(plan, kind, config, engine) for kind in kinds}
+    for kind, summary in found.items():
         correct, total = sum(summary["correct_per_problem"].values()), summary["num_problems"] * plan.num_samples
         typer.echo(f"context {kind}: {correct} of {total} right, {summary['num_problems']} problems")
+    for line in utility(*found.values()) if len(found) > 1 else ():
+        typer.echo(line)
     typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
-
-
-@app.command(epilog="Example: aopsd diagnose utility runs/solution runs/plan runs/frontier --k 8")
-def utility(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, one a context.")],
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Of pass@k; default: the most that all allow.")] = None,
-    teacher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of diagnostics/teacher, if there are several.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: diagnostics of the first run.")] = None,
-) -> None:
-    """Conditional pass@k of the teacher against the transfer to its student, by run (Figure 1a)."""
-    from nemo_aopsd.analysis.diagnostics.utility import diagnose_utility
-
-    _write_into(out or runs[0] / "diagnostics", diagnose_utility(runs, k, teacher))
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:

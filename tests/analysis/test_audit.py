@@ -22,7 +22,7 @@ from tests.chat_server import ChatServer, Reply
 from tests.fake_run import write_run
 
 HAND = {"kind": "hand"}
-NOW = {"retry-after-ms": "1"}
+NOW = {"Retry-After": "0.001"}
 
 
 def invoke(*arguments, code=0):

@@ -109,7 +109,7 @@ def _markdown_table(rows: Sequence[Mapping[str, Cell]]) -> str:
 
 def _text(cell: Cell) -> str:
     if isinstance(cell, Estimate):
-        return _estimate_text(cell)
+        return estimate_text(cell)
     if cell is None:
         return "undefined"
     if isinstance(cell, float):
@@ -117,7 +117,8 @@ def _text(cell: Cell) -> str:
     return str(cell)
 
 
-def _estimate_text(cell: Estimate) -> str:
+def estimate_text(cell: Estimate) -> str:
+    """The value and its interval; shares in percent."""
     if cell.value is None:
         return "undefined"
     if cell.low is None or cell.high is None:

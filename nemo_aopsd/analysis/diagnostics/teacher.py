@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
+from nemo_aopsd.analysis.diagnostics.output import estimate_text
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
@@ -31,6 +33,7 @@ from nemo_aopsd.method.context import assign_donors, check_problems, student_mes
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.run import layout
+from nemo_aopsd.stats import pass_at_k
 from nemo_aopsd.types import Tokens
 
 BLOCK_SIZE = 256  # rows a call; a part of the meaning of a seed, so not a setting
@@ -85,6 +88,27 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     summary = about | summarize(lines, plan.num_samples)
     atomic_write(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
     return summary
+
+
+def utility(alone: dict[str, Any], informed: dict[str, Any]) -> list[str]:
+    """pass@1 and pass@k of all samples from two summaries, and the paired change, with intervals over problems."""
+    return [_utility_at(alone, informed, k) for k in sorted({1, alone["num_samples"]})]
+
+
+def _utility_at(alone: dict[str, Any], informed: dict[str, Any], k: int) -> str:
+    sums = {
+        problem: [
+            1.0,
+            *(pass_at_k(one["num_samples"], one["correct_per_problem"][problem], k) for one in (alone, informed)),
+        ]
+        for problem in alone["correct_per_problem"]
+    }
+    before, after = estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1]))
+    (change,) = estimate(sums, lambda totals: ratio(totals[:, 2:] - totals[:, 1:2], totals[:, :1]), is_share=False)
+    return (
+        f"pass@{k}: alone {estimate_text(before)}, with the context {estimate_text(after)}, "
+        f"paired change {estimate_text(change)}"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""Teacher answers on file, and Figure 1a from them: a scripted engine whose answers depend on what it reads."""
+"""Teacher answers on file and their utility: a scripted engine whose answers depend on what it reads."""
 
 import json
 import random
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -11,8 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd import engines
 from nemo_aopsd.analysis.diagnostics import teacher
-from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher
-from nemo_aopsd.analysis.diagnostics.utility import diagnose_utility
+from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
 from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
@@ -164,122 +164,35 @@ def test_a_teacher_without_room_for_its_answer_is_refused(tmp_path, kind):
 # Utility
 
 
-def summary(path, counts, num_samples):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"num_samples": num_samples, "correct_per_problem": counts}))
-
-
-def write_subject(folder, context="solution"):
-    """Teacher, 2 samples: a 0 -> 2, b 1 -> 1. Student, 4 samples: c 2 -> 1, d 4 -> 4."""
-    run = write_config(folder, context=context, curriculum="shuffle", weighting="uniform")
-    place = run / "diagnostics/teacher/held_x2"
-    summary(place / "none.json", {"a": 0, "b": 1}, 2)
-    summary(place / f"{context}.json", {"b": 1, "a": 2}, 2)
-    summary(run / "eval/epoch_000.json", {"c": 2, "d": 4}, 4)
-    summary(run / "eval/epoch_001.json", {"c": 0, "d": 0}, 4)
-    summary(run / "eval/epoch_002.json", {"c": 1, "d": 4}, 4)
-    return run
-
-
-def test_utility_against_transfer(tmp_path):
-    run = write_subject(tmp_path / "one")
-    (row,) = diagnose_utility([run], k=1).tables[0].rows
-    values = {key: cell.value for key, cell in row.items() if hasattr(cell, "value")}
-    assert values == pytest.approx(
-        {
-            "teacher alone": 0.25,
-            "teacher with context": 0.75,
-            "change, teacher": 0.5,
-            "student before": 0.75,
-            "student after": 0.625,
-            "change, student": -0.125,
-        }
-    )
-    # paired: per-problem changes 1 and 0 (teacher), -1/4 and 0 (student), each resampled by problem
-    assert (row["change, teacher"].low, row["change, teacher"].high) == (0.0, 1.0)
-    assert (row["change, student"].low, row["change, student"].high) == (-0.25, 0.0)
-    assert (row["context"], row["student's evaluations"]) == ("solution", "epoch_000 to epoch_002")
-
-
-def test_k_defaults_to_what_all_evaluations_allow(tmp_path):
-    """pass@2 of 2 of 4 samples is 5/6, of 1 of 4 it is 1/2."""
-    runs = [write_subject(tmp_path / "one"), write_subject(tmp_path / "two", context="plan")]
-    result = diagnose_utility(runs)
-    assert result.settings["k"] == 2 and [row["context"] for row in result.tables[0].rows] == ["solution", "plan"]
-    row = result.tables[0].rows[0]
-    assert row["teacher alone"].value == 0.5 and row["teacher with context"].value == 1.0
-    assert row["student before"].value == pytest.approx((5 / 6 + 1) / 2)
-    assert row["student after"].value == pytest.approx((1 / 2 + 1) / 2)
-    assert result.samples["runs"] == 2 and result.samples["teacher's problems, two"] == 2
-    with pytest.raises(UserError, match=r"--k 3: .* has 2 samples a problem"):
-        diagnose_utility(runs, k=3)
-
-
-def test_runs_of_one_name_are_told_apart(tmp_path):
-    runs = [write_subject(tmp_path / place / "demo") for place in ("x", "y")]
-    assert [row["run"] for row in diagnose_utility(runs).tables[0].rows] == ["x/demo", "y/demo"]
-    with pytest.raises(UserError, match="two runs of one name"):
-        diagnose_utility([runs[0], runs[0]])
-    with pytest.raises(UserError, match="no run given"):
-        diagnose_utility([])
-
-
-def test_what_utility_lacks_is_named(tmp_path):
-    run = write_subject(tmp_path / "one")
-    (run / "eval/epoch_000.json").rename(run / "kept.json")
-    with pytest.raises(UserError, match=r"needs the evaluation before training .* found epoch_001, epoch_002"):
-        diagnose_utility([run])
-    (run / "kept.json").rename(run / "eval/epoch_000.json")
-    summary(run / "eval/epoch_002.json", {"c": 1, "x": 4}, 4)
-    with pytest.raises(UserError, match="share no set of problems: 2 in one only"):
-        diagnose_utility([run])
-    summary(run / "eval/epoch_002.json", {"c": 1, "d": 5}, 4)
-    with pytest.raises(UserError, match=r"`correct_per_problem`.*`num_samples` 4"):
-        diagnose_utility([run])
-    (run / "eval/epoch_002.json").write_text('{"num_samples": 4}')
-    with pytest.raises(UserError, match=r"epoch_002\.json: `correct_per_problem`"):
-        diagnose_utility([run])
-    (run / "eval/epoch_002.json").write_text("{")
-    with pytest.raises(UserError, match=r"epoch_002\.json: .*JSON"):
-        diagnose_utility([run])
-    place = run / "diagnostics/teacher"
-    summary(place / "other_x2/none.json", {"a": 0}, 2)  # not finished, so no second choice
-    with pytest.raises(UserError, match=r"epoch_002\.json: .*JSON"):
-        diagnose_utility([run])
-    summary(place / "other_x2/solution.json", {"a": 0}, 2)
-    with pytest.raises(UserError, match="several teacher evaluations: held_x2, other_x2"):
-        diagnose_utility([run])
-    with pytest.raises(UserError, match=r"no finished teacher evaluation gone .* Run `aopsd diagnose teacher"):
-        diagnose_utility([run], teacher="gone")
-    with pytest.raises(UserError, match=r"aopsd\.context\.kind=none"):
-        diagnose_utility([write_config(tmp_path / "none", context="none", curriculum="shuffle")])
+def test_utility_is_paired_by_problem():
+    """2 samples: a 0 -> 2, b 1 -> 1; changes of pass@1 are 1 and 0, each resampled by problem."""
+    alone = {"num_samples": 2, "correct_per_problem": {"a": 0, "b": 1}}
+    informed = {"num_samples": 2, "correct_per_problem": {"b": 1, "a": 2}}
+    assert utility(alone, informed) == [
+        "pass@1: alone 25.00 % (0.00 to 50.00), with the context 75.00 % (50.00 to 100.00), "
+        "paired change 0.500 (0.000 to 1.000)",
+        "pass@2: alone 50.00 % (0.00 to 100.00), with the context 100.00 % (34.24 to 100.00), "
+        "paired change 0.500 (0.000 to 1.000)",
+    ]
 
 
 # Commands
 
 
-def test_teacher_and_utility_as_commands(tmp_path, monkeypatch):
+def test_the_command(tmp_path, monkeypatch):
     data = write_problems(tmp_path / "held.jsonl", 6, without_dag=1)
-    run = write_subject(tmp_path / "run", context="dag_frontier")
+    run = write_config(tmp_path / "run", context="dag_frontier", curriculum="shuffle", weighting="uniform")
     content = yaml.safe_load((run / "config.yaml").read_text())
     content["aopsd"]["evaluation"] = {"data_path": str(data), "num_samples": 3, "max_new_tokens": 2000}
     (run / "config.yaml").write_text(yaml.safe_dump(content))
     engine = ScriptedEngine(Scripted(attempt), Scripted(answer))
-
-    class Module:
-        build = staticmethod(lambda config: engine)
-
-    monkeypatch.setattr(engines, "pick", lambda config: Module)
-    runner = CliRunner()
-    said = runner.invoke(diagnose_app, ["teacher", str(run), "--max-new-tokens", "1000"], catch_exceptions=False).output
+    monkeypatch.setattr(engines, "pick", lambda config: SimpleNamespace(build=lambda config: engine))
+    words = ["teacher", str(run), "--max-new-tokens", "1000"]
+    said = CliRunner().invoke(diagnose_app, words, catch_exceptions=False).output
     assert "context dag_frontier: 15 of 15 right, 5 problems" in said and "1 problems lack" in said
-    name = next(path.name for path in (run / "diagnostics/teacher").glob("held_*_x3"))
-    settings = json.loads((run / "diagnostics/teacher" / name / "dag_frontier.settings.json").read_text())
-    assert settings["max_new_tokens"] == 1000
-    out = tmp_path / "out"
-    command = ["utility", str(run), "--teacher", name, "--k", "1", "--out", str(out)]
-    said = runner.invoke(diagnose_app, command, catch_exceptions=False).output
-    assert "| run | dag_frontier | uniform |" in said
-    row = json.loads((out / "utility.json").read_text())["tables"]["pass@1"][0]
-    assert row["teacher with context"]["value"] == 1.0 and row["change, student"]["value"] == -0.125
-    assert (out / "utility.svg").is_file() and (out / "utility.md").is_file()
+    assert "with the context 100.00 %" in said and "pass@3: " in said
+    (place,) = (run / "diagnostics/teacher").glob("held_*_x3")
+    assert json.loads((place / "dag_frontier.settings.json").read_text())["max_new_tokens"] == 1000
+    assert json.loads((place / "dag_frontier.json").read_text())["correct_per_problem"] == {
+        f"p{i}": 3 for i in range(2, 7)
+    }
