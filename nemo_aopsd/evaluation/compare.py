@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation import RESULTS
 from nemo_aopsd.evaluation.report import markdown_table
 from nemo_aopsd.stats import macro_bootstrap_interval, mcnemar_p_value, pass_at_k, sign_flip_p_value
 
@@ -36,7 +37,7 @@ def load_evaluation(path: Path) -> Evaluation:
 
     Raises UserError if it is none of them.
     """
-    file = path / "results.json" if path.is_dir() else path
+    file = path / RESULTS if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{file}: no such file. Give a folder that `aopsd evaluate` has finished, or an epoch's JSON.")
     try:

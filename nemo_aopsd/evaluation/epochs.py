@@ -19,6 +19,7 @@ from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation import EPOCH
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, summarize
 from nemo_aopsd.files import atomic_write, read_json
@@ -51,7 +52,7 @@ def evaluate(
     problems or weights.
     """
     started = time.monotonic()
-    stem = out / f"epoch_{epoch:03d}"
+    stem = out / EPOCH.format(epoch)
     summary_path = stem.with_suffix(".json")
     sampler = BlockSampler(model, sampling_of(config), seed, BLOCK_SIZE)
     made_with = {"seed": seed, "block_size": BLOCK_SIZE, "weights": weights}

@@ -14,12 +14,12 @@ A case may have a `kind`; then there are counts for each kind, too.
 from __future__ import annotations
 
 import asyncio
-import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 
 from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
@@ -37,7 +37,14 @@ from nemo_aopsd.stats import wilson_interval
 
 _BATCH_SIZE = 32  # attempts and injected attempts of a local judge between two moves of its bar
 
-Read = tuple[frozenset[str] | None, str]  # claimed ids (None: unreadable) and the judge's text
+
+class Read(NamedTuple):
+    """A verdict as it was read: the claimed ids, None if it cannot be read, and the judge's text."""
+
+    claimed: frozenset[str] | None
+    text: str
+
+
 Judge = Callable[[Sequence[tuple[Problem, str]]], list[Read]]  # (problem, attempt) pairs -> one reading each
 
 INJECTIONS = (
@@ -50,15 +57,21 @@ INJECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """A labelled attempt."""
+
     problem: Problem
     attempt: str
     established: frozenset[str]
     kind: str = ""
 
-    @property
-    def left(self) -> frozenset[str]:
-        """Checkpoints that the attempt does not establish."""
-        return frozenset(self.problem.graph) - self.established
+
+class _Row(BaseModel):
+    """A line of the file of cases."""
+
+    problem_id: str
+    attempt: str
+    established: list[str]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,20 @@ class Result:
     case: Case
     plain: Read
     injected: Read | None
+
+    @property
+    def claimed(self) -> frozenset[str]:
+        """What the plain verdict claims; nothing if it cannot be read."""
+        return self.plain.claimed or frozenset()
+
+    @property
+    def fooled(self) -> bool | None:
+        """Did the injection add a false claim? None if the two verdicts cannot show it."""
+        if self.injected is None or self.injected.claimed is None or self.plain.claimed is None:
+            return None
+        if not set(self.case.problem.graph) - self.case.established - self.plain.claimed:
+            return None
+        return bool(self.injected.claimed - self.case.established - self.plain.claimed)
 
 
 @dataclass(slots=True)
@@ -89,27 +116,19 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
     known = {problem.id: problem for problem in load_problems(problems)}
     loaded = []
     for where, record in read_jsonl(cases):
-        if not isinstance(record.get("problem_id"), str):
-            raise UserError(
-                f"{where}: `problem_id` must be the `id` of a problem in {problems}, got "
-                f"{reprlib.repr(record.get('problem_id'))}. Add it to the line."
-            )
-        problem = known.get(record["problem_id"])
+        try:
+            row = _Row.model_validate(record)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"{where}: `{first['loc'][0]}`: {first['msg']}. Mend the line.") from None
+        problem = known.get(row.problem_id)
         if problem is None or problem.dag is None:
-            raise UserError(f"{where}: problem {record['problem_id']!r} has no graph in {problems}. Add it there.")
-        attempt, established = record.get("attempt"), record.get("established")
-        ids = set(problem.dag)
-        if (
-            not isinstance(attempt, str)
-            or not isinstance(established, list)
-            or not all(isinstance(node, str) and node in ids for node in established)
-        ):
+            raise UserError(f"{where}: problem {row.problem_id!r} has no graph in {problems}. Add it there.")
+        if unknown := set(row.established) - set(problem.graph):
             raise UserError(
-                f"{where}: expected `attempt` (text) and `established` (ids among {', '.join(problem.dag)}), got "
-                f"{type(attempt).__name__} and {reprlib.repr(established)}."
+                f"{where}: `established`: expected ids among {', '.join(problem.graph)}, got {', '.join(unknown)}."
             )
-        kind = record.get("kind")
-        loaded.append(Case(problem, attempt, frozenset(established), kind.strip() if isinstance(kind, str) else ""))
+        loaded.append(Case(problem, row.attempt, frozenset(row.established), row.kind.strip()))
     if not loaded:
         raise UserError(f"{cases}: no case in it. Expected one JSON object a line.")
     return loaded
@@ -123,59 +142,48 @@ def inject(case: Case, index: int) -> str:
 
 def evaluate(cases: Sequence[Case], judge: Judge) -> list[Result]:
     """Judge every attempt, plain and with an injection, in one batch."""
-    attacked = [index for index, case in enumerate(cases) if case.left]
+    attacked = [index for index, case in enumerate(cases) if set(case.problem.graph) - case.established]
     pairs = [(case.problem, case.attempt) for case in cases]
     pairs += [(cases[index].problem, inject(cases[index], turn)) for turn, index in enumerate(attacked)]
     readings = judge(pairs)
     injected = dict(zip(attacked, readings[len(cases) :], strict=True))
-    return [
-        Result(case, plain, injected.get(index))
-        for index, (case, plain) in enumerate(zip(cases, readings, strict=False))
-    ]
+    return [Result(case, readings[index], injected.get(index)) for index, case in enumerate(cases)]
 
 
 def summarize(results: Sequence[Result]) -> dict[str, Any]:
     """Counts before and after closure, unread verdicts, mean error of progress, and injections that worked."""
-    before, after = Counts(), Counts()
-    errors = []
+    before, after, errors = Counts(), Counts(), []
     for result in results:
-        graph, claimed, established = result.case.problem.graph, result.plain[0] or frozenset(), result.case.established
-        reached, truly = largest_closed_subset(graph, claimed), largest_closed_subset(graph, established)
-        before.add(claimed, established)
+        graph, established = result.case.problem.graph, result.case.established
+        reached, truly = largest_closed_subset(graph, result.claimed), largest_closed_subset(graph, established)
+        before.add(result.claimed, established)
         after.add(reached, truly)
-        if result.plain[0] is not None:
+        if result.plain.claimed is not None:
             errors.append(abs(len(reached) - len(truly)) / len(graph))
-    injected = [(result, result.injected[0]) for result in results if result.injected is not None]
+    injected = [result.injected for result in results if result.injected is not None]
     kinds = sorted({result.case.kind for result in results} - {""})
     return {
         "cases": len(results),
-        "unread": sum(result.plain[0] is None for result in results),
+        "unread": sum(result.plain.claimed is None for result in results),
         "before_closure": asdict(before),
         "after_closure": asdict(after),
         "mean_progress_error": sum(errors) / len(errors) if errors else None,
         "injections": len(injected),
-        "injections_unread": sum(claimed is None for _, claimed in injected),
-        "injections_that_could_show": sum(fooled(result) is not None for result, _ in injected),
-        "injections_that_fooled": sum(fooled(result) is True for result, _ in injected),
+        "injections_unread": sum(read.claimed is None for read in injected),
+        "injections_that_could_show": sum(result.fooled is not None for result in results),
+        "injections_that_fooled": sum(result.fooled is True for result in results),
         "kinds": {kind: _of_kind([result for result in results if result.case.kind == kind]) for kind in kinds},
     }
 
 
 def _of_kind(results: Sequence[Result]) -> dict[str, int]:
     """Counts before closure, without the injections that are appended here."""
-    counts, num_read = Counts(), sum(result.plain[0] is not None for result in results)
+    counts = Counts()
     for result in results:
-        counts.add(result.plain[0] or frozenset(), result.case.established)
-    with_false = sum(bool((result.plain[0] or frozenset()) - result.case.established) for result in results)
-    return {"cases": len(results), "read": num_read, **asdict(counts), "read_with_false_claims": with_false}
-
-
-def fooled(result: Result) -> bool | None:
-    """Did the injection add a false claim? None if the two verdicts cannot show it."""
-    plain, injected = result.plain[0], result.injected[0] if result.injected else None
-    if plain is None or injected is None or not result.case.left - plain:
-        return None
-    return bool(injected - result.case.established - plain)
+        counts.add(result.claimed, result.case.established)
+    read = sum(result.plain.claimed is not None for result in results)
+    with_false = sum(bool(result.claimed - result.case.established) for result in results)
+    return {"cases": len(results), "read": read, **asdict(counts), "read_with_false_claims": with_false}
 
 
 def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
@@ -231,7 +239,7 @@ def remote_judge(endpoint: Endpoint, model: str, *, concurrency: int = 32, promp
         temperatures = (0.0, *[1.0] * config.num_retries)
         requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
         claimed, text = await first_readable(client, requests, lambda answer: parse_verdict(answer, problem.graph))
-        return claimed, endpoint.redact_answer(text)
+        return Read(claimed, endpoint.redact_answer(text))
 
     return lambda pairs: asyncio.run(judge_all(pairs))
 
@@ -267,7 +275,7 @@ def local_judge(
             max_row_tokens=max_row_tokens,
             seed=derive_seed(seed, "judge eval", index),
         )
-        return [(None if verdict.failed else verdict.judged, verdict.text) for verdict in verdicts]
+        return [Read(None if verdict.failed else verdict.judged, verdict.text) for verdict in verdicts]
 
     return judge
 
@@ -277,14 +285,14 @@ def _record(result: Result) -> dict[str, Any]:
         "problem_id": result.case.problem.id,
         **({"kind": result.case.kind} if result.case.kind else {}),
         "established": sorted(result.case.established),
-        "claimed": None if result.plain[0] is None else sorted(result.plain[0]),
-        "judge_text": result.plain[1],
+        "claimed": None if result.plain.claimed is None else sorted(result.claimed),
+        "judge_text": result.plain.text,
     }
     if result.injected is not None:
-        claimed, text = result.injected
+        claimed = result.injected.claimed
         record["injected_claimed"] = None if claimed is None else sorted(claimed)
-        record["injected_judge_text"] = text
-        record["fooled"] = fooled(result)
+        record["injected_judge_text"] = result.injected.text
+        record["fooled"] = result.fooled
     return record
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +42,7 @@ class Sampler(Protocol):
     def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
         """`prompts` of all rows; `missing` are the indices of those that have no line yet."""
         ...
+        ...
 
 
 class SeededModel(Protocol):
@@ -51,6 +50,7 @@ class SeededModel(Protocol):
 
     def stream(self, prompts: list[Tokens], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Generation]]:
         """(index in `prompts`, response), in any order."""
+        ...
         ...
 
 
@@ -169,7 +169,7 @@ def _read(path: Path, row_of: dict[tuple[object, object], int]) -> dict[int, Lin
     os.truncate(path, complete)
     found: dict[int, Line] = {}
     for where, line in read_jsonl(path):
-        row = row_of.get((line.get("problem_id"), line.get("sample")))
+        row = row_of.get((str(line.get("problem_id")), line.get("sample", -1)))
         if row is None or row in found:
             kind = "belongs to no row" if row is None else "repeats a row"
             raise UserError(f"{where}: {kind} of this evaluation. Delete the line, or the file to start over.")
@@ -187,20 +187,13 @@ def _append(file: Any, lines: Sequence[Line]) -> None:
 @contextmanager
 def progress(title: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
     """A bar with its rate on a terminal, nothing elsewhere; yields a function that takes a number of new rows."""
-    if not sys.stdout.isatty():
-        yield lambda count: None
-        return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    started, new = time.monotonic(), 0
-    with Progress(*columns) as bar:
+    from nemo_aopsd.console import RateColumn
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=total, completed=done)
-
-        def advance(count: int) -> None:
-            nonlocal new
-            new += count
-            rate = new / (time.monotonic() - started)
-            bar.update(task, advance=count, description=f"{title} {rate:.1f} samples/s")
-
-        yield advance
+        yield lambda count: bar.advance(task, count)

@@ -17,6 +17,7 @@ from typing import Any
 from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
+from nemo_aopsd.evaluation import RESULTS
 from nemo_aopsd.evaluation.epochs import prepare
 from nemo_aopsd.evaluation.report import markdown
 from nemo_aopsd.evaluation.samples import Sampler, collect
@@ -43,6 +44,8 @@ class Session:
 
         Raises UserError, before anything is sampled, if `out` holds samples made with other settings.
         """
+        from nemo_aopsd.evaluation.figure import pass_at_k_figure
+
         started, out = time.monotonic(), out.absolute()
         out.mkdir(parents=True, exist_ok=True)
         patterns = leak_patterns(self.prompts)
@@ -58,7 +61,9 @@ class Session:
             new, seconds = len(lines) - before[name], time.monotonic() - started
             append_jsonl(out / "calls.jsonl", {"benchmark": name, "new_samples": new, "seconds_so_far": seconds})
         results = self._results(summaries)
-        write_results(results, out)
+        atomic_write(out / RESULTS, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+        atomic_write(out / "results.svg", pass_at_k_figure(results))
+        atomic_write(out / "results.md", markdown(results))
         return results
 
     def _prepare(self, stem: Path, name: str, problems: Sequence[Problem]) -> list[list[int]]:
@@ -83,15 +88,6 @@ def files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
     """Every file that a session writes."""
     own = [f"{name}{suffix}" for name in benchmarks for suffix in (".jsonl", ".settings.json")]
     return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl")]
-
-
-def write_results(results: Summary, out: Path) -> None:
-    """`results.json`, the same as Markdown, and the figure."""
-    from nemo_aopsd.evaluation.figure import pass_at_k_figure
-
-    atomic_write(out / "results.json", json.dumps(results, ensure_ascii=False, indent=1) + "\n")
-    atomic_write(out / "results.svg", pass_at_k_figure(results))
-    atomic_write(out / "results.md", markdown(results))
 
 
 def _num_lines(path: Path) -> int:

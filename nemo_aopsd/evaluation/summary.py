@@ -7,7 +7,7 @@ and Wilson intervals are given for the one plain rate, problems solved by any of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_aopsd.evaluation.majority import Vote, vote
@@ -30,6 +30,7 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
         raise ValueError(f"expected {num_samples} lines for each of some problems, got {sorted(wrong_size)}")
     correct = {problem: sum(line["correct"] for line in group) for problem, group in by_problem.items()}
     solved = sum(count > 0 for count in correct.values())
+    leaks, truncated = sum(line["leak"] for line in lines), sum(not line["finished"] for line in lines)
     ks = range(1, num_samples + 1)
     return {
         "num_problems": len(correct),
@@ -44,8 +45,10 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
         "solved_wilson_interval": _ends(wilson_interval(solved, len(correct))),
         "majority": _majority([vote(group) for group in by_problem.values()]),
         "correct_per_problem": correct,
-        **_rate("leak", by_problem, lambda line: line["leak"]),
-        **_rate("truncation", by_problem, lambda line: not line["finished"]),
+        "leak_rate": leaks / len(lines),
+        "leak_count": leaks,
+        "truncation_rate": truncated / len(lines),
+        "truncation_count": truncated,
         "mean_tokens": _mean([line["num_tokens"] for line in lines]),
         "no_answer": sum(line["reason"] == "no_answer" for line in lines),
         "ungradable": sum(line["reason"] == "ungradable" for line in lines),
@@ -68,7 +71,10 @@ def macro_average(summaries: Sequence[Summary]) -> Summary:
         **{key: sum(summary[key] for summary in summaries) for key in _COUNTS},
         "pass_at_k": {str(k): _mean([summary["pass_at_k"][str(k)] for summary in summaries]) for k in ks},
         "pass_at_k_interval": {str(k): _ends(macro_bootstrap_interval(per_problem(summaries, k))) for k in ks},
-        "majority": _macro_majority([summary["majority"] for summary in summaries]),
+        "majority": {
+            **_credits([summary["majority"]["credit_per_problem"] for summary in summaries]),
+            "ties": sum(summary["majority"]["ties"] for summary in summaries),
+        },
         **{key: _mean([summary[key] for summary in summaries]) for key in (*RATES, "mean_tokens")},
     }
 
@@ -86,36 +92,15 @@ def per_problem(summaries: Sequence[Summary], k: int) -> list[list[float]]:
 
 def _majority(votes: Sequence[Vote]) -> Summary:
     credits = [found.credit for found in votes]
+    return {**_credits([credits]), "ties": sum(found.tied for found in votes), "credit_per_problem": credits}
+
+
+def _credits(groups: Sequence[Sequence[float]]) -> Summary:
+    """Credits of the problems of each benchmark: their mean over benchmarks, and their sum."""
     return {
-        "rate": _mean(credits),
-        "count": math.fsum(credits),
-        "interval": _interval(credits),
-        "ties": sum(found.tied for found in votes),
-        "without_answer": sum(found.voters == 0 for found in votes),
-        "credit_per_problem": credits,
-    }
-
-
-def _macro_majority(parts: Sequence[Summary]) -> Summary:
-    return {
-        "rate": _mean([part["rate"] for part in parts]),
-        "count": math.fsum(part["count"] for part in parts),
-        "interval": _ends(macro_bootstrap_interval([part["credit_per_problem"] for part in parts])),
-        "ties": sum(part["ties"] for part in parts),
-        "without_answer": sum(part["without_answer"] for part in parts),
-    }
-
-
-def _rate(
-    name: str, by_problem: Mapping[str, Sequence[Mapping[str, Any]]], event: Callable[[Mapping[str, Any]], bool]
-) -> Summary:
-    """A rate over responses, its count, and its interval over problems; all problems have as many responses."""
-    counts = [sum(map(event, group)) for group in by_problem.values()]
-    sizes = [len(group) for group in by_problem.values()]
-    return {
-        f"{name}_rate": sum(counts) / sum(sizes),
-        f"{name}_count": sum(counts),
-        f"{name}_interval": _interval([count / size for count, size in zip(counts, sizes, strict=True)]),
+        "rate": _mean([_mean(group) for group in groups]),
+        "count": math.fsum(math.fsum(group) for group in groups),
+        "interval": _ends(macro_bootstrap_interval(groups)),
     }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nemo_aopsd.evaluation import EPOCH
+from nemo_aopsd.evaluation import RESULTS as RESULTS
+
 CONFIG = "config.yaml"  # the resolved settings; its first line may be the command, as a comment
 METRICS = "metrics.jsonl"  # a line a step
 COMPETENCE = "competence.jsonl"  # a line before training, and one after each epoch
@@ -13,7 +16,6 @@ ROLLOUTS = "rollouts"  # folder: a file a step, a line a rollout
 EVALUATIONS = "eval"  # folder: `epoch_NNN.*` of training, and a folder for each later `aopsd evaluate`
 DIAGNOSTICS = "diagnostics"  # folder
 AUDIT = "audit"  # folder
-RESULTS = "results.json"  # in the folder of an `aopsd evaluate`
 
 
 def rollout_file(run: Path, step: int) -> Path:
@@ -28,7 +30,7 @@ def rollout_files(run: Path) -> dict[int, Path]:
 
 def evaluation_file(run: Path, epoch: int) -> Path:
     """The summary of the evaluation after so many epochs."""
-    return run / EVALUATIONS / f"epoch_{epoch:03d}.json"
+    return run / EVALUATIONS / f"{EPOCH.format(epoch)}.json"
 
 
 def evaluation_files(run: Path) -> dict[int, Path]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import epochs as module
-from nemo_aopsd.evaluation.epochs import evaluate, paired_interval, summarize
+from nemo_aopsd.evaluation.epochs import evaluate, paired_interval
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.types import Generation
 from tests import REPO
@@ -50,9 +51,10 @@ class Guesser:
         return [self._guess(prompt[-1], random.Random(f"{seed}/{row}")) for row, prompt in enumerate(prompts)]
 
     def _guess(self, question, rng):
-        number = int(re.search(r"What is (\d+)", question)[1]) + rng.randrange(2)
-        words = ["the answer"] * rng.randrange(1, 5)
-        return Generation([*words, f"\\boxed{{{number}}}"], rng.random() < 0.7)
+        number = int(re.findall(r"What is (\d+)", question)[0]) + rng.randrange(2)
+        words: list[Any] = ["the answer"] * rng.randrange(1, 5)
+        words.append(f"\\boxed{{{number}}}")
+        return Generation(words, rng.random() < 0.7)
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +62,11 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(module, "BLOCK_SIZE", 4)  # 15 rows: three blocks of four and one of three
 
 
-def run(out, model=None, config=CONFIG, problems=PROBLEMS, seed=3, thinking=None, **options):
+def run(out, model: Any = None, config=CONFIG, problems=PROBLEMS, seed=3, thinking=None, **options):
+    guesser, tokenizer = cast(Any, model or Guesser()), cast(Any, Words())
     return evaluate(
-        model or Guesser(),
-        Words(),
+        guesser,
+        tokenizer,
         problems,
         config,
         prompts="default",
@@ -112,37 +115,6 @@ def test_lines_and_summary_agree_with_what_was_sampled(tmp_path):
     assert json.loads((tmp_path / "epoch_002.json").read_text()) == summary
 
 
-def line(problem, correct, *, finished=True, leak=False, reason=None, tokens=4):
-    reason = reason or ("correct" if correct else "wrong")
-    return {
-        "problem_id": problem,
-        "response_text": "\\boxed{7}",
-        "correct": correct,
-        "reason": reason,
-        "finished": finished,
-        "leak": leak,
-        "num_tokens": tokens,
-    }
-
-
-def test_summary_by_hand():
-    lines = [
-        line("a", True, tokens=10),
-        line("a", True, leak=True),
-        line("b", False, finished=False, reason="no_answer", tokens=2),
-        line("b", True),
-        line("c", False, reason="ungradable"),
-        line("c", False),
-    ]
-    summary = summarize(lines, 2)
-    assert summary["correct_per_problem"] == {"a": 2, "b": 1, "c": 0}
-    assert summary["pass_at_k"] == {"1": 0.5, "2": pytest.approx(2 / 3)}
-    assert summary["pass_at_k_interval"]["1"] == {"low": 0.0, "high": 1.0}
-    assert summary["leak_rate"] == summary["truncation_rate"] == pytest.approx(1 / 6)
-    assert (summary["mean_tokens"], summary["ungradable"]) == (pytest.approx(28 / 6), 1)
-    assert (summary["num_problems"], summary["num_samples"]) == (3, 2)
-
-
 def test_a_leak_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(Words, "decode", lambda self, tokens: "According to the DAG, \\boxed{0}")
     assert run(tmp_path)["leak_rate"] == 1.0
@@ -183,16 +155,10 @@ def test_cut_at_any_byte_gives_the_same_bytes(tmp_path_factory, uninterrupted, c
     assert contents(out) == contents(uninterrupted)
 
 
-def test_killed_before_the_first_sample_gives_the_same_bytes(tmp_path, uninterrupted):
-    shutil.copy(uninterrupted / "epoch_002.settings.json", tmp_path)
-    run(tmp_path)
-    assert contents(tmp_path) == contents(uninterrupted)
-
-
 def test_a_finished_evaluation_is_not_repeated(tmp_path, uninterrupted):
     shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
-    again = Guesser()
-    assert run(tmp_path, again) == json.loads((uninterrupted / "epoch_002.json").read_text())
+    again, moved = Guesser(), replace(CONFIG, data_path="moved.jsonl", period=5)  # neither changes a sample
+    assert run(tmp_path, again, config=moved) == json.loads((uninterrupted / "epoch_002.json").read_text())
     assert again.calls == []
 
 
@@ -205,15 +171,13 @@ def test_a_finished_evaluation_is_not_repeated(tmp_path, uninterrupted):
         ({"config": replace(CONFIG, max_new_tokens=12)}, "max_new_tokens 11 -> 12"),
         ({"weights": "step_000009"}, "weights '' -> 'step_000009'"),
         ({"thinking": True}, "prompts_and_answers '"),
-        ({"problems": PROBLEMS[:-1]}, "prompts_and_answers '"),
         ({"problems": [replace(PROBLEMS[0], answer="1"), *PROBLEMS[1:]]}, "prompts_and_answers '"),
         ({"problems": [replace(PROBLEMS[0], problem="Other 0?"), *PROBLEMS[1:]]}, "prompts_and_answers '"),
     ],
 )
-@pytest.mark.parametrize("finished", [False, True])
-def test_samples_of_other_settings_are_refused_and_kept(tmp_path, uninterrupted, changed, named, finished):
+def test_samples_of_other_settings_are_refused_and_kept(tmp_path, uninterrupted, changed, named):
     shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
-    if not finished:
+    if "seed" in changed:  # an unfinished evaluation is refused, too
         (tmp_path / "epoch_002.json").unlink()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(UserError, match=re.escape(named)) as caught:
@@ -237,11 +201,6 @@ def test_samples_of_unknown_origin_are_refused(tmp_path, uninterrupted):
         run(tmp_path)
 
 
-def test_a_setting_that_changes_no_sample_may_change(tmp_path, uninterrupted):
-    shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
-    run(tmp_path, config=replace(CONFIG, data_path="moved.jsonl", period=5))
-
-
 def test_a_broken_line_is_named(tmp_path, uninterrupted):
     shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
     (tmp_path / "epoch_002.json").unlink()
@@ -251,15 +210,15 @@ def test_a_broken_line_is_named(tmp_path, uninterrupted):
         run(tmp_path)
 
 
-def test_on_a_terminal_there_is_a_bar_with_a_rate(tmp_path, monkeypatch, capsys):
+def test_there_is_a_bar_with_a_rate_on_a_terminal_only(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    run(tmp_path)
+    for name in ("shown", "silent"):
+        (tmp_path / name).mkdir()
+    run(tmp_path / "shown")
     shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().out)
-    assert re.search(r"evaluate [\d.]+ samples/s \W+ 15/15", shown)
-
-
-def test_off_a_terminal_nothing_is_printed(tmp_path, capsys):
-    run(tmp_path)
+    assert re.search(r"evaluate \W+ 15/15 [\d.]+/s", shown)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    run(tmp_path / "silent")
     assert capsys.readouterr() == ("", "")
 
 

@@ -76,7 +76,7 @@ def test_one_benchmark_by_hand():
     majority = found["majority"]
     assert majority["credit_per_problem"] == [0.0, 0.25, 1.0, 1.0]
     assert (majority["rate"], majority["count"]) == (0.5625, 2.25)
-    assert (majority["ties"], majority["without_answer"]) == (2, 0)
+    assert majority["ties"] == 2
     assert majority["interval"]["low"] < 0.5625 < majority["interval"]["high"]
 
 
@@ -89,10 +89,8 @@ def test_responses_by_hand():
     ]
     found = summarize(lines, 2)
     assert (found["truncation_rate"], found["truncation_count"]) == (0.5, 2)
-    assert found["truncation_interval"] == {"low": 0.5, "high": 0.5}  # one of two for either problem
-    assert (found["leak_rate"], found["leak_count"], found["leak_interval"]) == (0.25, 1, {"low": 0.0, "high": 0.5})
+    assert (found["leak_rate"], found["leak_count"]) == (0.25, 1)
     assert (found["mean_tokens"], found["no_answer"], found["ungradable"]) == (8, 1, 1)
-    assert found["majority"]["without_answer"] == 0
 
 
 @pytest.mark.parametrize("lines", [[], [RIGHT], [RIGHT] * 3])

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.judge_eval import (
     INJECTIONS,
     Case,
+    Read,
     evaluate,
     inject,
     load_cases,
@@ -44,7 +46,8 @@ def load_one(folder, record):
 def fixed(*claims):
     """A judge that says what it is told, None for an unreadable verdict."""
     return lambda pairs: [
-        (None if claim is None else frozenset(claim), f"said {claim}") for claim, _ in zip(claims, pairs, strict=True)
+        Read(None if claim is None else frozenset(claim), f"said {claim}")
+        for claim, _ in zip(claims, pairs, strict=True)
     ]
 
 
@@ -65,6 +68,7 @@ def test_counts_by_hand():
         "kinds": {},
     }
     lines = list(summary_lines(summary))
+    assert "precision undefined (0 of 0)" in list(summary_lines(summarize(evaluate([case("abc")], fixed("")))))[1]
     assert lines[0] == "3 attempts, 1 verdicts unread"
     assert lines[1].startswith("before closure: precision 0.800 (4 of 5") and "recall 0.667 (4 of 6" in lines[1]
 
@@ -116,53 +120,30 @@ def test_each_kind_has_a_line(tmp_path):
     assert [record["fooled"] for record in records] == [None, None, True, False]
 
 
-@pytest.mark.parametrize("kind", [None, 3, ["x"], " "])
-def test_a_kind_that_is_no_name_is_none(tmp_path, kind):
-    assert load_one(tmp_path, {"problem_id": "p", "attempt": "x", "established": ["a"], "kind": kind})[0].kind == ""
-
-
 def test_injections_take_turns_and_name_every_id():
     texts = [inject(case("a"), turn) for turn in range(len(INJECTIONS))]
     assert len(set(texts)) == len(INJECTIONS) and all(text.startswith("I try\n") for text in texts)
     assert sum('["a", "b", "c"]' in text for text in texts) == len(INJECTIONS) - 1
 
 
-def test_nothing_claimed_leaves_precision_undefined():
-    lines = list(summary_lines(summarize(evaluate([case("abc")], fixed("")))))
-    assert "precision undefined (0 of 0)" in lines[1]
+def test_local_judge_is_the_one_of_training_and_shows_its_batches(capsys):
+    asked = []
 
-
-def test_local_judge_is_the_one_of_training():
     class Scripted:
-        prompts = None
-
         def generate(self, prompts, sampling, seed):
-            self.prompts = prompts
-            return [Generation(CharTokenizer().encode('["a"]'), True) for _ in prompts]
-
-    model = Scripted()
-    judge = local_judge(
-        model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
-    )
-    results = evaluate([case("a")], judge)
-    assert results[0].plain == (frozenset("a"), '["a"]')
-    assert "I try" in CharTokenizer().decode(model.prompts[0])
-
-
-def test_local_judge_shows_its_batches(capsys):
-    class Scripted:
-        sizes = ()
-
-        def generate(self, prompts, sampling, seed):
-            self.sizes += (len(prompts),)
+            asked.append(prompts)
             return [Generation(CharTokenizer().encode(f'["{"abc"[len(prompts) % 3]}"]'), True) for _ in prompts]
 
-    model = Scripted()
+    model: Any = Scripted()
     judge = local_judge(
         model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
     )
     results = evaluate([case("abc")] * 33, judge)
-    assert model.sizes == (32, 1) and [result.plain[1] for result in results] == ['["c"]'] * 32 + ['["b"]']
+    assert [len(prompts) for prompts in asked] == [32, 1]
+    assert [result.plain for result in results] == [Read(frozenset("c"), '["c"]')] * 32 + [
+        Read(frozenset("b"), '["b"]')
+    ]
+    assert "I try" in CharTokenizer().decode(asked[0][0])
     assert capsys.readouterr().err == "judge, batches: 2 to go\n"
 
 
@@ -182,8 +163,8 @@ def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
     with ChatServer(answer) as server:
         results = evaluate(cases, remote_judge(parse_endpoint(server.url, None), "m", concurrency=2))
         assert sorted(body["temperature"] for body in server.bodies) == [0.0, 0.0, 0.0, 1.0]
-    assert [result.plain[0] for result in results] == [frozenset("ab"), frozenset("ab"), None]
-    assert "too long" in results[2].plain[1]
+    assert [result.plain.claimed for result in results] == [frozenset("ab"), frozenset("ab"), None]
+    assert "too long" in results[2].plain.text
     write(results, tmp_path / "v.jsonl")
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert records[0]["claimed"] == ["a", "b"] and records[2]["claimed"] is None
@@ -202,11 +183,12 @@ def test_server_that_is_down_is_a_user_error(monkeypatch):
     ("record", "message"),
     [
         ({"problem_id": "q", "attempt": "x", "established": []}, "c.jsonl:1: problem 'q' has no graph"),
-        ({"attempt": "x", "established": []}, "c.jsonl:1: `problem_id` must be the `id` of a problem in .*, got None"),
-        ({"problem_id": ["p"], "attempt": "x", "established": []}, r"`problem_id` must be .*, got \['p'\]\. Add it"),
-        ({"problem_id": "p", "attempt": "x", "established": ["z"]}, r"ids among a, b, c"),
-        ({"problem_id": "p", "established": ["a"]}, "`attempt`"),
-        ({"problem_id": "p", "attempt": "x", "established": json.loads("[" * 600 + "]" * 600)}, "and .*"),
+        ({"attempt": "x", "established": []}, "c.jsonl:1: `problem_id`"),
+        ({"problem_id": ["p"], "attempt": "x", "established": []}, "c.jsonl:1: `problem_id`"),
+        ({"problem_id": "p", "attempt": "x", "established": ["z"]}, "ids among a, b, c, got z"),
+        ({"problem_id": "p", "established": ["a"]}, "c.jsonl:1: `attempt`"),
+        ({"problem_id": "p", "attempt": "x", "established": "a"}, "c.jsonl:1: `established`"),
+        ({"problem_id": "p", "attempt": "x", "established": [], "kind": 3}, "c.jsonl:1: `kind`"),
     ],
 )
 def test_bad_cases_are_named(tmp_path, record, message):
@@ -221,7 +203,7 @@ def test_perfect_judge_of_the_labelled_attempts_is_perfect():
 
     def perfect(pairs):
         return [
-            (next((labels[known] for known in labels if known and attempt.startswith(known)), frozenset()), "")
+            Read(next((labels[known] for known in labels if known and attempt.startswith(known)), frozenset()), "")
             for _, attempt in pairs
         ]
 
