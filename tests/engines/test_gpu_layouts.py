@@ -42,16 +42,6 @@ def test_the_stock_commands_are_those_of_the_docs(tmp_path):
         assert any(word.startswith(f"logger.log_dir={tmp_path}/") for word in command)
 
 
-def test_the_other_reward_runs_by_the_same_command(tmp_path):
-    commands = {lane.name: lane.command for lane in layouts.lanes(tmp_path)}
-    changed = set(commands["grpo_correct"]) - set(commands["grpo"])
-    assert changed == {
-        str(REPO / "examples/configs/grpo_correct_nemo_rl.yaml"),
-        f"logger.log_dir={tmp_path}/grpo_correct",
-    }
-    assert len(commands["grpo_correct"]) == len(commands["grpo"])
-
-
 def test_a_lane_s_sampler_looks_for_a_port_of_its_own_and_so_does_what_it_starts():
     say = "import os, subprocess, sys; print(os.environ['VLLM_PORT'], flush=True); subprocess.run(sys.argv[1:])"
     command = [sys.executable, "-c", say, sys.executable, "-c", say, "true"]
@@ -60,11 +50,11 @@ def test_a_lane_s_sampler_looks_for_a_port_of_its_own_and_so_does_what_it_starts
     assert printed.split() == ["20801", "20801"]
 
 
-@pytest.mark.parametrize(("num_gpus", "share"), [(2, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(("num_gpus", "share"), [(2, 1), (2, 2)])
 def test_no_gpu_has_more_lanes_than_places_and_all_run(monkeypatch, tmp_path, num_gpus, share):
     monkeypatch.setattr(layouts, "REPO", tmp_path)
     note = (
-        "import os, time, json; start = time.time(); time.sleep(0.3); "
+        "import os, time, json; start = time.time(); time.sleep(0.2); "
         "print(json.dumps([os.environ['CUDA_VISIBLE_DEVICES'], start, time.time()]))"
     )
     sizes = ((1, False), (1, False), (2, False), (1, True), (2, False))
@@ -90,28 +80,11 @@ def test_no_gpu_has_more_lanes_than_places_and_all_run(monkeypatch, tmp_path, nu
     assert (tmp_path / "out/summary.txt").read_text().count("exit 0 after") == len(made)
 
 
-def test_lanes_run_in_the_order_given_and_missing_data_is_said(monkeypatch, tmp_path):
-    made = [layouts.Lane(name, 1, command=[sys.executable, "-c", "import time; print(time.time())"]) for name in "ab"]
-    made.append(layouts.Lane("c", 1, needs=("SMOLLM2", "NO_SUCH")))
-    monkeypatch.setattr(layouts, "lanes", lambda out: made)
-    monkeypatch.setattr(layouts, "APART", 0)
-    monkeypatch.setenv("SMOLLM2", "/models/smollm2")
-    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), "b", "c", "a", "--gpus", "1"])
-    layouts.main()
-    first, second = ((tmp_path / f"{name}.log").read_text() for name in "ba")
-    assert float(first) < float(second)
-    assert "== c: not run: NO_SUCH not set" in (tmp_path / "summary.txt").read_text()
-
-
-@pytest.mark.parametrize(("words", "unknown"), [(["bf61"], "bf61"), (["bf16", "tp2", "--gpus", "1"], "tp2")])
-def test_an_unknown_lane_is_refused(monkeypatch, tmp_path, capsys, words, unknown):
-    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), *words])
+def test_an_unknown_lane_or_a_missing_container_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "argv", ["layouts", str(tmp_path), "bf16", "tp2", "--gpus", "1"])
     with pytest.raises(SystemExit):
         layouts.main()
-    assert f"no lane {unknown} on" in capsys.readouterr().err
-
-
-def test_without_the_container_no_lane_starts(monkeypatch):
+    assert "no lane tp2 on" in capsys.readouterr().err
     monkeypatch.setattr(layouts.importlib.util, "find_spec", lambda name: None)
     assert "cannot import nemo_rl, ray, vllm" in layouts.what_is_missing()
     monkeypatch.setattr(layouts.importlib.util, "find_spec", lambda name: name)

@@ -101,17 +101,6 @@ def test_gradients_equal_a_plain_per_token_loss(kind, monkeypatch):
         torch.testing.assert_close(gradients[name], expected[name], atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("size", [2, 4, 64])
-def test_gradients_and_metrics_do_not_depend_on_the_micro_batch(size):
-    one, more = build(train_micro_batch_size=1), build(train_micro_batch_size=size)
-    rows = rows_for(one)
-    expected, expected_metrics = captured_gradients(one, rows)
-    gradients, metrics = captured_gradients(more, rows)
-    assert metrics == pytest.approx(expected_metrics, abs=1e-5)
-    for name in expected:
-        torch.testing.assert_close(gradients[name], expected[name], atol=1e-5, rtol=1e-3)
-
-
 def test_a_step_is_one_clipped_adamw_update():
     engine = build(
         max_grad_norm=0.01, optimizer=OptimizerSettings(lr=0.1, weight_decay=0.5, betas=(0.8, 0.9), eps=1e-3)
@@ -143,11 +132,9 @@ def test_the_update_follows_the_teacher():
     "rows",
     [
         [],
-        [row([4, 5], [])],
-        [row([4, 5], [6, 7], counted=False)],
         [row([4, 5], [6, 7], counted=False), row([4], [])],
     ],
-    ids=["no row", "empty response", "all masked", "both"],
+    ids=["no row", "masked and empty"],
 )
 def test_nothing_to_learn_skips_the_step_and_says_so(rows):
     engine = build()
@@ -178,44 +165,16 @@ def test_a_diverged_step_is_refused_before_it_reaches_the_weights():
     assert_same(weights(engine), before)
 
 
-def test_identity_teacher_equals_student_under_the_same_prompt():
-    engine = build()
-    prompts, responses = [[4, 5, 6], [7] * 30], [[8, 9, END], [10, 11] * 60]
-    student = engine.student.logprobs(prompts, responses)
-    teacher = engine.teacher.logprobs(prompts, responses)
-    assert max((t - s).abs().max() for s, t in zip(student, teacher, strict=True)) < 1e-4
-    rows = [
-        TrainRow(p, r, s, t, torch.ones(len(r)), torch.ones(len(r), dtype=torch.bool))
-        for p, r, s, t in zip(prompts, responses, student, teacher, strict=True)
-    ]
-    assert engine.train(rows, OBJECTIVE)["train/grad_norm"] < 1e-3
-
-
-def test_a_frozen_teacher_never_moves():
-    engine = build()
-    before, checksum = weights(engine, "teacher"), engine.teacher_checksum()
-    engine.train(rows_for(engine), OBJECTIVE)
-    assert_same(weights(engine, "teacher"), before)
-    assert engine.teacher_checksum() == checksum
-    assert not torch.equal(weights(engine)["model.embed_tokens.weight"], before["model.embed_tokens.weight"])
-
-
-def test_an_ema_teacher_follows_from_the_initial_weights():
-    engine = build(teacher=TeacherConfig(weights="ema", ema_decay=0.75))
-    expected = weights(engine)
+@pytest.mark.parametrize(("kind", "decay"), [("frozen", 1.0), ("ema", 0.75), ("live", 0.0)])
+def test_a_teacher_stays_or_follows_or_is_the_student(kind, decay):
+    engine = build(teacher=TeacherConfig(weights=kind, ema_decay=0.75))
+    expected, checksum = weights(engine), engine.teacher_checksum()
     for _ in range(3):
         engine.train(rows_for(engine), OBJECTIVE)
-        expected = {name: 0.75 * expected[name] + 0.25 * weight for name, weight in weights(engine).items()}
-    for name, weight in weights(engine, "teacher").items():
-        torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=1e-5)
-
-
-def test_a_live_teacher_is_the_student():
-    engine = build(teacher=TeacherConfig(weights="live"))
-    checksum = engine.teacher_checksum()
-    engine.train(rows_for(engine), OBJECTIVE)
-    assert_same(weights(engine, "teacher"), weights(engine))
-    assert engine.teacher_checksum() != checksum
+        expected = {key: decay * expected[key] + (1 - decay) * weight for key, weight in weights(engine).items()}
+    for key, weight in weights(engine, "teacher").items():
+        torch.testing.assert_close(weight, expected[key], atol=1e-6 * (kind == "ema"), rtol=1e-5 * (kind == "ema"))
+    assert (engine.teacher_checksum() == checksum) == (kind == "frozen")
 
 
 def test_the_checksum_sees_names_shapes_and_bytes():
@@ -270,10 +229,8 @@ def test_a_checkpoint_before_the_first_step_loads(tmp_path):
     assert other.train(rows, OBJECTIVE) == engine.train(rows, OBJECTIVE)
 
 
-def test_a_checkpoint_of_another_teacher_is_refused(tmp_path):
-    build(seed=0).save(tmp_path)
-    with pytest.raises(UserError, match=r"another initial model.*policy\.model_name"):
-        build(seed=1).load(tmp_path)
+def test_a_checkpoint_of_another_kind_of_teacher_is_refused(tmp_path):
+    build().save(tmp_path)
     with pytest.raises(UserError, match=r"saved with aopsd\.teacher\.weights=frozen, resumed with live"):
         build(teacher=TeacherConfig(weights="live")).load(tmp_path)
 
@@ -293,14 +250,6 @@ def test_small_updates_survive_bfloat16():
     for _ in range(99):
         engine.train(rows, OBJECTIVE)
     assert not torch.equal(weights(engine)["model.norm.weight"], before)
-
-
-def test_bfloat16_scores_stay_near_float32():
-    exact, rough = build(), build(dtype=torch.bfloat16)
-    prompts, responses = [[4, 5, 6]], [[8, 9, 10, 11]]
-    [expected], [found] = exact.student.logprobs(prompts, responses), rough.student.logprobs(prompts, responses)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, atol=0.2, rtol=0)
 
 
 def test_export_reads_back_as_a_hugging_face_directory(tmp_path):

@@ -64,27 +64,20 @@ def branches_of(responses: list[list[int]], seed: int = 3) -> list[list[Branch]]
     return rows
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_equal_a_plain_forward_of_each_row(family):
-    prompts, responses = random_rows(0, UNEVEN)
-    found = local(family).logprobs(prompts, responses)
-    for prompt, response, logprobs in zip(prompts, responses, found, strict=True):
-        assert logprobs.dtype == torch.float32 and logprobs.shape == (len(response),)
-        torch.testing.assert_close(logprobs, plain_logprobs(MODELS[family], prompt, response), atol=1e-4, rtol=0)
-
-
 @settings(max_examples=15, deadline=None)
 @given(
-    sizes=st.lists(st.tuples(st.sampled_from([1, 5, 12, 37]), st.sampled_from([0, 1, 5, 12, 37, 900])), max_size=5),
+    sizes=st.lists(st.tuples(st.sampled_from([1, 5, 12, 37]), st.sampled_from([0, 1, 5, 12, 37, 300])), max_size=5),
     batch_size=st.integers(1, 4),
     seed=st.integers(0, 100),
+    family=st.sampled_from(FAMILIES),
 )
-def test_logprob_i_belongs_to_token_i_for_any_lengths(sizes, batch_size, seed):
+def test_logprob_i_belongs_to_token_i_for_any_lengths(sizes, batch_size, seed, family):
     prompts, responses = random_rows(seed, sizes)
-    found = local(logprob_batch_size=batch_size).logprobs(prompts, responses)
-    assert [len(row) for row in found] == [len(response) for response in responses]
+    found = local(family, logprob_batch_size=batch_size).logprobs(prompts, responses)
+    assert [row.shape for row in found] == [(len(response),) for response in responses]
+    assert {row.dtype for row in found} <= {torch.float32}
     for prompt, response, logprobs in zip(prompts, responses, found, strict=True):
-        torch.testing.assert_close(logprobs, plain_logprobs(MODELS["qwen3"], prompt, response), atol=1e-4, rtol=0)
+        torch.testing.assert_close(logprobs, plain_logprobs(MODELS[family], prompt, response), atol=1e-4, rtol=0)
 
 
 def test_logprobs_do_not_depend_on_how_positions_are_chunked(monkeypatch):
@@ -93,13 +86,6 @@ def test_logprobs_do_not_depend_on_how_positions_are_chunked(monkeypatch):
     monkeypatch.setattr(network_module, "MAX_LOGITS", 3 * len(VOCABULARY))
     for expected, found in zip(whole, local().logprobs(prompts, responses), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-
-
-def test_rows_that_are_too_long_or_have_no_prompt_are_refused():
-    with pytest.raises(ValueError, match=r"row 1: prompt 8 \+ response 3 tokens exceed .*=10"):
-        local(max_total_sequence_length=10).logprobs([[4], [4] * 8], [[5], [5] * 3])
-    with pytest.raises(ValueError, match="row 0: empty prompt"):
-        local().logprobs([[]], [[5]])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -224,23 +210,6 @@ def test_a_prefix_is_freed_before_the_next_is_computed(monkeypatch):
     assert len(caches) == len(prompts)
 
 
-def test_new_logprobs_replace_the_prefixes():
-    model = local()
-    model.logprobs([[4, 5]], [[6] * 40])
-    first = model.prefixes.num_bytes
-    model.logprobs([[4, 5]], [[6]])
-    assert 0 < model.prefixes.num_bytes < first
-
-
-def test_equal_rows_share_a_prefix():
-    model = local()
-    prompts, responses = [[4, 5]] * 2, [[6, 7]] * 2
-    model.logprobs(prompts, responses)
-    found = model.branch_logprobs(prompts, responses, [[Branch(1, [9])], [Branch(1, [9]), Branch(2, [8])]])
-    torch.testing.assert_close(found[0][0], found[1][0])
-    assert [len(row) for row in found] == [1, 2]
-
-
 @pytest.mark.parametrize("position", [-1, 3])
 def test_a_branch_off_the_response_is_refused(position):
     with pytest.raises(ValueError, match=f"branch at {position} of a response of 2 tokens"):
@@ -282,14 +251,6 @@ def test_a_long_generation_outgrows_the_first_buffer():
     assert len(found.tokens) > 300
     [logprobs] = model.logprobs([prompt], [found.tokens])
     torch.testing.assert_close(logprobs, plain_logprobs(MODELS["qwen3"], prompt, found.tokens), atol=2e-4, rtol=0)
-
-
-def test_sampling_repeats_with_its_seed_and_differs_without():
-    prompts, _ = random_rows(11, UNEVEN)
-    sampling = Sampling(max_new_tokens=20)
-    first = local().generate(prompts, sampling, seed=1)
-    assert local().generate(prompts, sampling, seed=1) == first
-    assert local().generate(prompts, sampling, seed=2) != first
 
 
 def test_equal_prompts_are_read_once_and_get_different_samples(monkeypatch):

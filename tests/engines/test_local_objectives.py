@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ObjectiveConfig, TeacherConfig
+from nemo_aopsd.config.schema import CHOICES, ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.settings import read_settings
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TrainRow
 from tests.engines.test_local_engine import build, captured_gradients, weights
-from tests.fakes import make_config
 from tests.local_models import END, tiny_model
 
 NAMES = CHOICES["objective.name"]
@@ -133,19 +129,16 @@ def test_a_step_without_a_valid_token_is_skipped_with_the_metrics_of_any_other(n
     assert engine.train(rows, made).keys() == skipped.keys()
 
 
-@pytest.mark.parametrize("kind", ["frozen", "ema", "live"])
 @pytest.mark.parametrize("name", ["fkl", "minillm", "eopd"])
-def test_no_gradient_reaches_the_teacher(name, kind):
+def test_no_gradient_reaches_the_teacher(name):
     """A live teacher is the student's network: its side must be a constant, as in the naive loss."""
-    engine, made = make_engine(teacher=TeacherConfig(weights=kind)), objective(name)
+    engine, made = make_engine(teacher=TeacherConfig(weights="live")), objective(name)
     rows = make_rows(engine, made)
     model = engine.student.network.causal_lm
     expected = torch.autograd.grad(naive_loss(engine, rows, made), list(model.parameters()))
     gradients, _ = captured_gradients(engine, rows, made)
     for found, wanted in zip(gradients.values(), expected, strict=True):
         torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-3)
-    if kind == "frozen":
-        assert all(parameter.grad is None for parameter in engine.teacher.network.causal_lm.parameters())
 
 
 def test_top_logprobs_are_those_of_the_whole_softmax(monkeypatch):
@@ -175,37 +168,8 @@ def test_top_logprobs_of_an_empty_response_and_of_no_rows():
     assert engine.teacher.top_logprobs([], [], 3) == []
 
 
-def test_steps_on_a_divergence_bring_the_student_to_the_teacher():
-    engine, made = make_engine(), objective("fkl")
-    losses = [engine.train(make_rows(engine, made), made)["train/loss"] for _ in range(8)]
-    assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize(("name", "key"), [("topk_fkl", "top_k"), ("eopd", "top_k"), ("fkl", "support")])
-def test_more_tokens_than_the_vocabulary_has_are_refused_at_the_start(name, key, tmp_path):
-    model = tmp_path / "model"
-    model.mkdir()
-    for file, content in {"config.json": {"vocab_size": V}, "tokenizer.json": {}}.items():
-        (model / file).write_text(json.dumps(content))
-    (model / "model.safetensors").write_bytes(b"")
-    optimizer = {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-3}}
-
-    def settings_of(k: int):
-        aopsd = AOPSDConfig(objective=ObjectiveConfig(name=name, **{key: k}), weighting="uniform")
-        return read_settings(make_config(tmp_path, aopsd, model_name=str(model), optimizer=optimizer))
-
-    settings_of(V)
-    with pytest.raises(UserError, match=rf"aopsd\.objective\.{key} is {V + 1}, .* has {V} tokens.*at most {V}"):
-        settings_of(V + 1)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_key_of_the_top_k_is_of_the_number_that_the_objective_reads(name):
     config = ObjectiveConfig(name=name, top_k=3, support=4)
     number = getattr(config, config.top_k_key) if config.top_k_key else 0
     assert build_objective(config).signal.top_k == number
-
-
-def test_more_tokens_than_the_vocabulary_has_are_refused_by_the_model_too():
-    with pytest.raises(UserError, match=rf"top_k={V + 1}.*{V} tokens"):
-        make_engine().teacher.top_logprobs([[4]], [[5]], V + 1)

@@ -1,6 +1,5 @@
 """The benchmark of the NeMo RL engine, without NeMo RL: its numbers, its model and its loop over a fake engine."""
 
-import dataclasses
 import json
 import math
 import re
@@ -42,30 +41,6 @@ def test_ratio_is_of_pairs_with_its_spread():
     assert found["seconds"]["continuation"]["probes"] == {"median": 1.5, "least": 1.5, "greatest": 1.5}
 
 
-def test_table_has_shares_and_what_each_stage_adds():
-    """Medians: 15 s and 17 s; probes add 1.5 of 15, the update 0.5 of 15."""
-    lines = {line.split()[0]: line for line in bench.report(STEPS)}
-    assert "73.3%" in lines["rollout"] and "64.7%" in lines["rollout"]
-    assert lines["probes"].endswith("+0.100")
-    assert lines["update"].endswith("+0.033")
-    assert lines["total"].endswith("+0.133")
-    ratio = "PG + continuation over PG: 1.150 (median of 2 rounds, 1.100 to 1.200); limited by probes, then update"
-    assert lines["PG"] == ratio
-
-
-def test_each_arm_is_held_against_pg():
-    """The forward KL: 9 over 10 and 16 over 20."""
-    steps = [*STEPS[:2], step("topk16", 9.0, rollout=6.0, update=3.0)]
-    steps += [*STEPS[2:], step("topk16", 16.0, rollout=13.0, update=3.0)]
-    assert bench.summary(steps)["ratios"]["topk16"] == pytest.approx({"median": 0.85, "least": 0.8, "greatest": 0.9})
-    lines = bench.report(steps)
-    assert lines[0].split()[-4:] == ["top-16", "forward", "KL", "adds"]
-    assert (
-        "top-16 forward KL over PG: 0.850 (median of 2 rounds, 0.800 to 0.900); limited by student, then"
-        in "\n".join(lines)
-    )
-
-
 def test_the_threshold_leaves_the_wanted_share_at_or_above_it():
     gaps = torch.randperm(10_000, generator=torch.Generator().manual_seed(0)) / 1000  # 0 to 9.999, each once
     threshold = bench.threshold_of(gaps, 0.0115)
@@ -95,32 +70,6 @@ def test_the_model_has_no_end_token_and_the_wanted_shape(model):
     assert queries.float().std().item() == pytest.approx(0.02, rel=0.01)
     assert words.float().std().item() == pytest.approx(0.02, rel=0.01)
     assert (norms == 1).all()
-
-
-def test_the_model_is_written_once(model):
-    before = (model / "model.safetensors").stat()
-    assert bench.write_model(model.parent, layers=1, hidden=320) == model
-    assert (model / "model.safetensors").stat() == before
-    assert [path.name for path in model.parent.iterdir()] == ["qwen3_1x320"]
-    with pytest.raises(UserError, match="multiple of 320"):
-        bench.write_model(model.parent, layers=1, hidden=300)
-
-
-def test_the_defaults_are_those_of_qwen3_4b(monkeypatch, tmp_path):
-    shapes = []
-
-    def stop(shape, **_):
-        shapes.append(shape)
-        raise InterruptedError
-
-    monkeypatch.setattr(bench.AutoModelForCausalLM, "from_config", stop)
-    args = bench.parse_arguments(["--folder", str(tmp_path)])
-    with pytest.raises(InterruptedError):
-        bench.write_model(tmp_path, args.layers, args.hidden)
-    (shape,) = shapes
-    assert (shape.num_hidden_layers, shape.hidden_size, shape.intermediate_size) == (36, 2560, 9728)
-    assert (shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim) == (32, 8, 128)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_prompts_have_the_asked_lengths(model):
@@ -202,33 +151,6 @@ def test_steps_alternate_at_the_forced_rate_and_length(measured):
     assert said[1].startswith("warm-up, PG + continuation: ")
     assert 24 <= int(re.search(r"(\d+) probes", said[1])[1]) <= 26  # 2 % of 1,200, and ties: bigrams come again
     assert [line.split(":")[0] for line in said[2:4]] == ["round 1, PG", "round 1, PG + continuation"]
-
-
-def test_the_forward_kl_takes_its_turn_and_scores_no_sampled_token(measured):
-    steps, said, engine = measured(1, math.inf, arms=("uniform", "continuation", "topk4", "topk8"))
-    assert [s.arm for s in steps] == ["uniform", "continuation", "topk4", "topk8"]
-    assert [s.rate is None for s in steps] == [False, False, True, True]
-    assert [s.num_probes > 0 for s in steps] == [False, True, False, False]
-    assert len(engine.trained) == 8
-    assert said[-1].startswith("round 1, top-8 forward KL: ") and "at the threshold" not in said[-1]
-    widths = [{row.top_k.ids.shape[1] for row in rows if row.top_k} for rows in engine.trained]
-    assert widths[-2:] == [{4}, {8}]
-
-
-def test_results_can_be_reported_and_written(measured):
-    steps, _, _ = measured(1, math.inf)
-    assert "  within these: teacher continues" in "\n".join(bench.report(steps))
-    again = json.loads(json.dumps(bench.summary(steps) | {"steps": [dataclasses.asdict(s) for s in steps]}))
-    assert again["ratios"]["continuation"]["median"] == pytest.approx(
-        steps[1].seconds["total"] / steps[0].seconds["total"]
-    )
-    assert again["goal"] == 1.05
-
-
-def test_one_round_is_run_when_the_time_is_up(measured):
-    steps, said, _ = measured(3, deadline=0.0)
-    assert len(steps) == 2
-    assert said[-1] == "only 1 of 3 rounds: the time is up (--minutes)"
 
 
 def test_a_whole_run(monkeypatch, tmp_path, capsys):

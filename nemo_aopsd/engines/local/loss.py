@@ -5,6 +5,7 @@ for one chunk of positions at a time, and the backward forms each chunk's anew: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ def _score(
     teacher_side: list[Tensor] = []
     if signal.full:  # before the student's forward, whose activations stay
         with torch.no_grad():
-            teacher_side = [response_hidden(teacher, [row.teacher_prompt for row in rows], responses)[0]]
+            teacher_side = [response_hidden(teacher, [row.teacher_prompt or [] for row in rows], responses)[0]]
     hidden, targets, _ = response_hidden(student, [row.prompt for row in rows], responses)
     if signal.full:
         logprobs, divergence = compare(student, hidden, targets, teacher_side, _full(objective, teacher.head))
@@ -94,12 +95,12 @@ def _top_k(objective: Objective) -> Callable[..., Tensor]:
     return lambda logprobs, *top: objective.divergence(logprobs, TopK(*top))
 
 
-def _columns(rows: list[TrainRow], device: torch.device) -> dict[str, Tensor | None]:
+def _columns(rows: list[TrainRow], device: torch.device) -> dict[str, Any]:
     """The supervision of `rows`, padded to [B, S] with zeros that the mask leaves out; None for what is not there."""
     names = ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask")
     columns = {name: [getattr(row, name) for row in rows] for name in names}
     columns["entropy"] = [None if row.top_k is None else row.top_k.entropy for row in rows]
-    found: dict[str, Tensor | None] = {}
+    found: dict[str, Any] = {}
     for name, values in columns.items():
         if not rows:
             found[name] = torch.zeros(0, 0, dtype=torch.bool if name == "mask" else torch.float32, device=device)

@@ -55,10 +55,10 @@ class LocalModel:
         self.prefixes.clear()
         results: list[Tensor] = [torch.empty(0)] * len(rows)
         for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
-            batch_rows = [rows[index] for index in batch]
-            logprobs, kv = response_logprobs(self.network, *zip(*batch_rows, strict=True), not self.prefixes.is_full)
+            sides = [prompts[index] for index in batch], [responses[index] for index in batch]
+            logprobs, kv = response_logprobs(self.network, *sides, not self.prefixes.is_full)
             if kv is not None:
-                self.prefixes.put(Prefix(kv, batch_rows))
+                self.prefixes.put(Prefix(kv, [rows[index] for index in batch]))
             for index, row_logprobs in zip(batch, logprobs, strict=True):
                 results[index] = row_logprobs.cpu()
         return results
@@ -69,7 +69,8 @@ class LocalModel:
         rows = list(zip(prompts, responses, strict=True))
         results: dict[int, TopK] = {}
         for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
-            hidden, _, _ = response_hidden(self.network, *zip(*(rows[index] for index in batch), strict=True))
+            sides = [prompts[index] for index in batch], [responses[index] for index in batch]
+            hidden, _, _ = response_hidden(self.network, *sides)
             top = self.network.top(hidden, k)
             lengths = [len(rows[index][1]) for index in batch]
             columns = [column.cpu().split(lengths) for column in (top.ids, top.logprobs, top.entropy)]
@@ -135,6 +136,7 @@ class LocalModel:
     @torch.no_grad()
     def _read_prefix(self, rows: list[tuple[Tokens, Tokens]]) -> Prefix:
         _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
+        assert kv is not None, "asked for"
         return Prefix(kv, rows)
 
 

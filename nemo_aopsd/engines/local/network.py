@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Network:
         self.body = causal_lm.base_model
         # Later releases of transformers 5 renamed the argument.
         self.cache_name = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
-        self.head = causal_lm.get_output_embeddings()
+        self.head = cast(torch.nn.Linear, causal_lm.get_output_embeddings())
 
     @property
     def device(self) -> torch.device:
