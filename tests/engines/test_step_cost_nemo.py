@@ -1,23 +1,18 @@
 """The benchmark of the NeMo RL engine, without NeMo RL: its numbers, its model and its loop over a fake engine."""
 
 import json
-import math
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors import safe_open
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from benchmarks import step_cost_nemo as bench
-from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages, teacher_messages
 from nemo_aopsd.models.tokenizer import HFTokenizer
-from tests.fakes import FakeEngine, make_problem, random_table
-from tests.fakes import make_config as fake_config
+from tests.fakes import FakeEngine, random_table
 
 
 def step(weighting, total, **seconds):
@@ -51,25 +46,6 @@ def test_the_threshold_leaves_the_wanted_share_at_or_above_it():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return bench.write_model(tmp_path_factory.mktemp("model"), layers=1, hidden=320)
-
-
-def test_the_model_has_no_end_token_and_the_wanted_shape(model):
-    config = json.loads((model / "config.json").read_text())
-    wanted = {"model_type": "qwen3", "hidden_size": 320, "num_hidden_layers": 1, "num_attention_heads": 4}
-    wanted |= {"num_key_value_heads": 1, "intermediate_size": 1216, "head_dim": 128, "vocab_size": 151936}
-    wanted |= {"max_position_embeddings": 40960, "tie_word_embeddings": True}
-    assert {name: config[name] for name in wanted} == wanted
-    assert config.get("eos_token_id") is None
-    assert GenerationConfig.from_pretrained(model).eos_token_id is None
-    with safe_open(model / "model.safetensors", "pt") as weights:
-        assert "lm_head.weight" not in weights.keys()  # noqa: SIM118
-        queries = weights.get_tensor("model.layers.0.self_attn.q_proj.weight")
-        words = weights.get_tensor("model.embed_tokens.weight")
-        norms = weights.get_tensor("model.norm.weight")
-    assert queries.dtype == torch.bfloat16 and queries.shape == (4 * 128, 320)
-    assert queries.float().std().item() == pytest.approx(0.02, rel=0.01)
-    assert words.float().std().item() == pytest.approx(0.02, rel=0.01)
-    assert (norms == 1).all()
 
 
 def test_prompts_have_the_asked_lengths(model):
@@ -113,44 +89,6 @@ class Turns:
 
     def tell_sampler(self, method):
         pass
-
-
-@pytest.fixture
-def measured(tmp_path):
-    """A fake engine that never ends a text, with turns that it does not take."""
-
-    def run(num_rounds, deadline, arms=("uniform", "continuation")):
-        engine = FakeEngine(random_table(0, end_boost=-50.0), random_table(1, end_boost=-50.0), learning_rate=0.0)
-        engine.cluster = Turns()
-        engine.tokenizer.end_ids = frozenset()
-        aopsd = AOPSDConfig(
-            num_prompts_per_step=6, context=ContextConfig(kind="solution"), curriculum=CurriculumConfig(name="shuffle")
-        )
-        config = fake_config(tmp_path, aopsd, generation={"max_new_tokens": 200})
-        said = []
-        problems = [make_problem(index) for index in range(6)]
-        return bench.measure(engine, config, problems, arms, 0.02, num_rounds, deadline, said.append), said, engine
-
-    return run
-
-
-def test_steps_alternate_at_the_forced_rate_and_length(measured):
-    steps, said, engine = measured(2, math.inf)
-    assert [s.arm for s in steps] == ["uniform", "continuation"] * 2
-    assert all(s.lengths == [200] for s in steps)
-    assert len({s.threshold for s in steps}) == 1
-    # The threshold is that of another step, of 1,200 tokens: 24 probes, give or take.
-    assert all(0.01 < s.rate < 0.03 for s in steps)
-    assert [s.num_probes for s in steps] == [0, round(1200 * steps[1].rate), 0, round(1200 * steps[3].rate)]
-    assert steps[1].rate == steps[0].rate  # the same responses, where the sampler is exact
-    assert all({"teacher continues", "student scores"} <= s.seconds.keys() for s in steps if s.num_probes)
-    assert not any("teacher continues" in s.seconds for s in steps if not s.num_probes)
-    assert all(s.seconds["total"] >= sum(s.seconds[stage] for stage in bench.STAGES) for s in steps)
-    assert len(engine.trained) == 6  # the pair that warms up, and two
-    assert said[0].startswith("tokens of prompts: {'student_prompt': [") and "k = 8" in said[0]
-    assert said[1].startswith("warm-up, PG + continuation: ")
-    assert 24 <= int(re.search(r"(\d+) probes", said[1])[1]) <= 26  # 2 % of 1,200, and ties: bigrams come again
-    assert [line.split(":")[0] for line in said[2:4]] == ["round 1, PG", "round 1, PG + continuation"]
 
 
 def test_a_whole_run(monkeypatch, tmp_path, capsys):

@@ -234,13 +234,6 @@ def test_grpo_advantages_by_hand_within_the_group_of_a_prompt():
         objective("grpo").prepare(rows[:1])
 
 
-def test_minillm_returns_by_hand():
-    found = objective("minillm", advantage_clip=2.5).prepare([row([1], gap=[9.0, 1.0, 2.0, 6.0])])[0]
-    assert found.advantages.tolist() == pytest.approx([2.5, 2.5, 2.5, 0.0])  # (1+2+6)/3, (2+6)/2 and 6, clipped
-    mask = torch.tensor([True, False, True])
-    assert mean_of_the_rest(torch.tensor([1.0, torch.nan, 3.0]), mask).tolist() == [3, 3, 0]
-
-
 def test_the_mean_of_the_rest_of_a_long_response_in_float32_is_that_in_float64():
     values = draw(16384, seed=5) - 4
     mask = draw(16384, seed=6) > -1
