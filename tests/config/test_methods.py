@@ -174,7 +174,7 @@ SMALL = (
 
 
 def code_paths():
-    """Methods that bring an objective, context, weighting or curriculum that none before has; other contexts, teachers."""
+    """Methods that bring an objective, context, weighting or curriculum that none before has, and more."""
     seen = set()
     for name, point in POINTS.items():
         if set(enumerate(point)) - seen:

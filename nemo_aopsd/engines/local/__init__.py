@@ -5,7 +5,7 @@ Not covered: several devices, LoRA, sliding-window or linear attention, output h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.local.settings import read_settings
@@ -32,7 +32,8 @@ def build(config: Config) -> LocalEngine:
 
     tokenizer = load_tokenizer(settings)
     causal_lm = load_model(settings)
-    check_words(config, causal_lm.get_output_embeddings().weight.shape[0], str(settings.model))
+    head: Any = causal_lm.get_output_embeddings()
+    check_words(config, head.weight.shape[0], str(settings.model))
     check_row(config, parse(causal_lm.config.to_dict(), str(settings.model)))
     return LocalEngine(causal_lm, wrap_tokenizer(tokenizer, causal_lm), settings)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -65,7 +67,7 @@ class Decoder:
         sources = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
         self.last_hidden = hidden[sources, self.prompt_lengths - 1]
         self.num_columns = hidden.shape[1]
-        self.kv = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
+        self.kv: Any = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
         self.extend = self._fit_step()
 
     def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:

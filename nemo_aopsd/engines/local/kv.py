@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ class KVBuffer:
     def __init__(self, prefix: DynamicCache, rows: Tensor, columns: int, room: int):
         """Copies `rows` of `prefix`, first `columns` columns of it, and leaves `room` for more."""
         self.length = columns
+        layers: list[Any] = prefix.layers
         self._layers = [
             (_with_room(layer.keys, rows, columns, room), _with_room(layer.values, rows, columns, room))
-            for layer in prefix.layers
+            for layer in layers
         ]
 
     @property
@@ -44,7 +46,8 @@ class KVBuffer:
     def rebuild(self, rows: Tensor, room: int) -> None:
         """Keep only `rows`, in that order, with new room; one layer at a time, so that little is held twice."""
         for index, layer in enumerate(self._layers):
-            self._layers[index] = tuple(_with_room(tensor, rows, self.length, room) for tensor in layer)
+            keys, values = (_with_room(tensor, rows, self.length, room) for tensor in layer)
+            self._layers[index] = keys, values
 
 
 class FixedKVBuffer(KVBuffer):
@@ -83,7 +86,8 @@ class Prefix:
 
     @property
     def num_bytes(self) -> int:
-        return sum(2 * layer.keys.nbytes for layer in self.kv.layers)
+        layers: list[Any] = self.kv.layers
+        return sum(2 * layer.keys.nbytes for layer in layers)
 
 
 class PrefixCache:

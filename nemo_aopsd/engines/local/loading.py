@@ -31,7 +31,7 @@ def load_model(settings: Settings) -> PreTrainedModel:
     positional, named = _source(settings.model)
     disable_progress_bar()  # transformers would draw its own bars between ours
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             *positional, **named, dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
@@ -53,7 +53,8 @@ def end_ids(model: PreTrainedModel) -> list[int]:
 
 def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
     """The tokenizer with the model's end tokens. Raises UserError if it has more tokens than the model."""
-    rows = model.get_input_embeddings().num_embeddings
+    embeddings: Any = model.get_input_embeddings()
+    rows = embeddings.num_embeddings
     if len(tokenizer) > rows:
         raise UserError(
             f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but the model's vocabulary has {rows}. "
