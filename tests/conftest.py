@@ -8,9 +8,9 @@ import shlex
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("shared_machine", deadline=None)
+settings.register_profile("shared_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared_machine")
 os.fsync = lambda file: None
 
