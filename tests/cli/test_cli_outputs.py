@@ -33,8 +33,6 @@ CLASHES = [
     (f"{JUDGE} --config run.yaml --out m.gguf policy.model_name=m.gguf", "policy.model_name", "m.gguf"),
     ("grade answers.jsonl --out answers.jsonl", "FILE", "answers.jsonl"),
     ("grade --cases cases.jsonl --out cases.jsonl", "--cases", "cases.jsonl"),
-    ("plan --fit runs/a --out runs/a/metrics.jsonl", "--fit", "runs/a/metrics.jsonl"),
-    ("plan --fit runs/a --constants c.yaml --out c.yaml", "--constants", "c.yaml"),
     ("paired-test runs/a/one.json runs/a/two.json --out runs/a/two.json", "OTHER", "runs/a/two.json"),
     ("paired-test runs/a runs/b --out runs/a/results.json", "FIRST", "runs/a/results.json"),
     ("export .mine.partial --out mine", "TARGET", ".mine.partial"),
