@@ -156,7 +156,6 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
     [
         ("evaluate nowhere --data one.jsonl", r"nowhere: no run in it \(config\.yaml\), no checkpoint"),
         ("evaluate model --data nowhere.jsonl", r"nowhere\.jsonl: no such file"),
-        ("evaluate model --data one.jsonl --engine sglang", r"--engine sglang: expected local or vllm"),
         ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
         (
             "evaluate model --data one.jsonl --gpu-memory 0.3",
