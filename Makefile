@@ -44,6 +44,7 @@ cluster-test: $(READY)
 lint: $(READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/pyright --pythonpath .venv/bin/python
 
 grading: $(READY)
 	.venv/bin/python benchmarks/grading.py --fuzz 100000

@@ -31,5 +31,5 @@ def test_the_example_takes_a_step_and_reads_its_run(tmp_path, capsys):
     python_api.main(tmp_path / "run")
     said = capsys.readouterr().out.splitlines()
     assert sum(": progress " in line and " probes" in line for line in said) == 4
-    assert [line.split(":")[0] for line in said if line.startswith("step ")] == ["step 1"]
-    assert sum(": reached [" in line for line in said) == 4
+    assert sum(line.startswith("step 1: ") for line in said) == 1
+    assert sum(": reached " in line for line in said) == 4
