@@ -91,8 +91,11 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
         yield "probes.threshold"
     if aopsd.weighting in ("uniform", "zero_triggered"):
         yield from ("probes.beta_positive", "probes.beta_negative")
+        yield "probes.untriggered_weight"
     if aopsd.weighting not in CONTINUED:
-        yield from ("probes.length", "probes.max_per_rollout")
+        yield from ("probes.length", "probes.max_per_rollout", "probes.score_anchor")
+    if aopsd.weighting != "normalised":
+        yield "probes.max_weight"
 
 
 @cache

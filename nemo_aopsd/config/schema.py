@@ -15,10 +15,10 @@ from nemo_aopsd.types import Sampling
 
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
-Weighting = Literal["uniform", "continuation", "shuffled", "constant", "gap_only", "zero_triggered"]
+Weighting = Literal["uniform", "continuation", "normalised", "shuffled", "constant", "gap_only", "zero_triggered"]
 
 CONTEXTS: tuple[str, ...] = get_args(ContextKind)
-CONTINUED = ("continuation", "shuffled", "constant")  # weightings that ask the teacher for continuations
+CONTINUED = ("continuation", "normalised", "shuffled", "constant")  # weightings that ask the teacher for continuations
 WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_only", "zero_triggered")
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
 
@@ -169,9 +169,18 @@ class ProbeConfig(Strict):
     beta_negative: Positive = 2.5
     """Width where it finds the token less likely. Paper. Note that a negative-gap probe of 4 nats keeps a weight of
     0.88, although the paper labels most continuations of 4 nats and more as leakage (both signs pooled)."""
+    score_anchor: bool = False
+    """Count the anchor's own surprise in L, as one more token of the continuation. The paper leaves it out; a
+    correction of one token is then next to invisible, since what follows it is often sure."""
+    max_weight: Positive = 5.0
+    """The largest weight that `normalised` gives, so that few surprising tokens among many sure ones do not make the
+    step."""
+    untriggered_weight: Share = 1.0
+    """The weight of tokens without a probe. Paper: 1. Below 1 the update is more of what the probes select; not read
+    by `uniform` and `zero_triggered`."""
     max_per_rollout: Count | None = None
     """The paper probes every position over the threshold. With a limit the largest gaps are probed; the others keep
-    weight 1."""
+    `untriggered_weight`."""
     keep_cache: bool = False
     """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes need not be read again
     and two changes of turn fall away. Needs GPU memory for both: `aopsd doctor` says."""
@@ -253,8 +262,8 @@ class AOPSDConfig(Strict):
     """Leave truncated rollouts out of the update. By default they are judged and learned from as they stand: they have
     no end token, so none is rewarded. Counted in `rollout/truncated`."""
     weighting: Weighting = "continuation"
-    """What multiplies the gaps. Paper; `uniform` sets every weight to 1, the others are controls:
-    [methods.md](methods.md)."""
+    """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
+    are controls: [methods.md](methods.md)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)

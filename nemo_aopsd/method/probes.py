@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
-from nemo_aopsd.method.weighting import continuation_weight, control_weights
+from nemo_aopsd.method.weighting import continuation_weight, step_weights
 from nemo_aopsd.types import Branch, Tokens
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probed token. `nll` is L_t in nats a token, None if the suffix is empty (the anchor ended the text)."""
+    """One probed token. `nll` is L_t in nats a token, None if nothing is scored (the anchor ended the text)."""
 
     position: int
     gap: float
@@ -61,17 +61,18 @@ def run_probes(
     ]
 
 
-def reweigh(probes_B: list[list[Probe]], weighting: str, seed: int) -> list[list[Probe]]:
+def reweigh(probes_B: list[list[Probe]], weighting: str, seed: int, *, max_weight: float) -> list[list[Probe]]:
     """The probes of a step with the weights that `weighting` makes of theirs."""
-    weights = iter(control_weights([probe.weight for probes in probes_B for probe in probes], weighting, seed))
+    own = [probe.weight for probes in probes_B for probe in probes]
+    weights = iter(step_weights(own, weighting, seed, max_weight))
     return [[replace(probe, weight=next(weights)) for probe in probes] for probes in probes_B]
 
 
-def probe_weights(probes: Sequence[Probe], num_tokens: int) -> Tensor:
-    """w_t, [T]: the probes' weights, 1 elsewhere."""
+def probe_weights(probes: Sequence[Probe], num_tokens: int, *, elsewhere: float = 1.0) -> Tensor:
+    """w_t, [T]: the probes' weights, and `elsewhere` at every other token."""
     import torch
 
-    weights = torch.ones(num_tokens)
+    weights = torch.full((num_tokens,), elsewhere)
     for probe in probes:
         weights[probe.position] = probe.weight
     return weights
@@ -80,7 +81,8 @@ def probe_weights(probes: Sequence[Probe], num_tokens: int) -> Tensor:
 def _probe(branch: Branch, gap: Tensor, logprobs: Tensor, config: ProbeConfig) -> Probe:
     anchor, *suffix = branch.tokens
     # Rounding may leave a certain token at a log-prob of +1e-7; clamp keeps a NaN, which the weight then refuses.
-    nll = (-logprobs[1:].mean()).clamp(min=0).item() if suffix else None
+    scored = logprobs if config.score_anchor else logprobs[1:]
+    nll = (-scored.mean()).clamp(min=0).item() if len(scored) else None
     sampled_gap = gap[branch.position].item()
     weight = continuation_weight(sampled_gap, nll, config)
     return Probe(branch.position, sampled_gap, anchor, suffix, nll, weight)

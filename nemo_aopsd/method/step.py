@@ -111,9 +111,11 @@ def collect(
         gaps = [gap for row in scored if (gap := row.gap) is not None]
         if signal.sampled and aopsd.weighting in CONTINUED:
             probes = run_probes(engine.student, engine.teacher, prompts, teacher_prompts, responses, gaps, aopsd.probes)
-            probes = reweigh(probes, aopsd.weighting, derive_seed(seed, "weights"))
+            seed_of_weights = derive_seed(seed, "weights")
+            probes = reweigh(probes, aopsd.weighting, seed_of_weights, max_weight=aopsd.probes.max_weight)
+            elsewhere = aopsd.probes.untriggered_weight
             scored = [
-                replace(row, probes=own, weights=probe_weights(own, len(row.weights)))
+                replace(row, probes=own, weights=probe_weights(own, len(row.weights), elsewhere=elsewhere))
                 for row, own in zip(scored, probes, strict=True)
             ]
         elif signal.sampled:

@@ -34,24 +34,30 @@ def continuation_weight(gap: float, nll: float | None, config: ProbeConfig) -> f
     return band_pass(nll, config.beta_positive if gap > 0 else config.beta_negative)
 
 
-def control_weights(weights: Sequence[float], weighting: str, seed: int) -> list[float]:
-    """What a control makes of the continuation weights of a step's triggered tokens, given in any fixed order.
+def step_weights(weights: Sequence[float], weighting: str, seed: int, max_weight: float) -> list[float]:
+    """What `weighting` makes of the continuation weights of a step's triggered tokens, given in any fixed order.
 
     `shuffled` deals the same weights out anew, by a seeded permutation of all: on average one token a step keeps its
     own, so few tokens are shuffled less well, and a single one not at all. `constant` gives all of them the mean: the
-    same amount, without selection. `continuation` changes nothing.
+    same amount, without selection. `normalised` divides by the mean, so that selecting takes nothing away on average;
+    no weight exceeds `max_weight`, and weights that are all 0 stay so. `continuation` changes nothing.
     """
+    if not weights:
+        return []
+    if weighting == "normalised":
+        return [min(weight / (mean(weights) or 1.0), max_weight) for weight in weights]
     if weighting == "shuffled":
         return random.Random(f"{seed}/shuffled").sample(weights, len(weights))
     if weighting == "constant":
-        return [mean(weights)] * len(weights) if weights else []
+        return [mean(weights)] * len(weights)
     return list(weights)
 
 
 def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
     """Weights [T] that need no continuation, from the gap [T]: 1 below the threshold, at it and above by `weighting`.
 
-    `gap_only` is the band-pass of |gap| in the place of the surprise, `zero_triggered` is 0, `uniform` is 1.
+    `gap_only` is the band-pass of |gap| in the place of the surprise, with `untriggered_weight` below the threshold;
+    `zero_triggered` is 0, `uniform` is 1.
     """
     import torch
 
@@ -60,6 +66,7 @@ def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
     if weighting == "zero_triggered":
         weights[triggered] = 0.0
     if weighting == "gap_only":
+        weights[~triggered] = config.untriggered_weight
         for position in triggered.nonzero().flatten().tolist():
             value = gap[position].item()
             weights[position] = band_pass(abs(value), config.beta_positive if value > 0 else config.beta_negative)

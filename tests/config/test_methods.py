@@ -40,6 +40,7 @@ POINTS = {
     "frontier": ("pg", "dag_frontier", "uniform", "shuffle"),
     "shuffled": ("pg", "dag_frontier", "shuffled", "competence"),
     "constant": ("pg", "dag_frontier", "constant", "competence"),
+    "normalised": ("pg", "dag_frontier", "normalised", "competence"),
     "gap_only": ("pg", "dag_frontier", "gap_only", "competence"),
     "zero_triggered": ("pg", "dag_frontier", "zero_triggered", "competence"),
     "competence_reversed": ("pg", "dag_frontier", "continuation", "competence_reversed"),

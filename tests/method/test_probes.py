@@ -60,6 +60,9 @@ def test_nll_is_the_students_mean_over_the_suffix_without_the_anchor():
     assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)  # uniform behind it
     u = math.log(len(ALPHABET))
     assert probe.weight == pytest.approx(u * math.exp(1 - u), abs=1e-6)
+    (probe,) = probe_at(cycle_model("abcde"), "b", [2.5], student, length=5, score_anchor=True)
+    anchor = 50 + math.log(len(ALPHABET) - 1)  # -log of e^-50 among words at e^0
+    assert probe.nll == pytest.approx((anchor + 4 * u) / 5, abs=1e-4)
 
 
 def test_end_of_sequence_inside_the_suffix_is_scored_and_ends_it():

@@ -69,8 +69,8 @@ def test_teacher_equal_to_student_and_empty_context_is_the_identity():
     assert all(draft.verdict is None for draft in result.drafts)  # nobody asked for progress
 
 
-def weighed(weighting):
-    aopsd = AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0))
+def weighed(weighting, **probes):
+    aopsd = AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0, **probes))
     result, config = step(make_engine(), aopsd)
     weights = torch.cat([rollout.weights for rollout in result.scored])
     gaps = torch.cat([rollout.gap for rollout in result.scored])
@@ -88,6 +88,17 @@ def test_the_controls_change_the_weights_of_triggered_tokens_only():
     assert torch.equal(shuffled[triggered].sort().values, weights[triggered].sort().values)
     assert constant[triggered].tolist() == pytest.approx([weights[triggered].mean().item()] * int(triggered.sum()))
     assert weighed("shuffled")[2]["probe/weight_mean"] == pytest.approx(weights[triggered].mean().item())
+
+
+def test_normalised_weights_are_the_steps_own_over_their_mean():
+    weights, triggered, _ = weighed("continuation")
+    own = weights[triggered] / weights[triggered].mean()
+    found, _, metrics = weighed("normalised", max_weight=100.0, untriggered_weight=0.25)
+    assert found[triggered].tolist() == pytest.approx(own.tolist())
+    assert (found[~triggered] == 0.25).all()
+    assert metrics["probe/weight_mean"] == pytest.approx(1)
+    assert own.max() > 1.1  # so that the bound bites
+    assert weighed("normalised", max_weight=1.1)[0][triggered].tolist() == pytest.approx(own.clamp(max=1.1).tolist())
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "gap_only", "zero_triggered"])

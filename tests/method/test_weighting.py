@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd.config.schema import ProbeConfig
-from nemo_aopsd.method.weighting import band_pass, continuation_weight, control_weights, gap_weights
+from nemo_aopsd.method.weighting import band_pass, continuation_weight, gap_weights, step_weights
 
 # Computed with a pocket calculator from eq:continuation-weight.
 TABLE = {
@@ -44,16 +45,27 @@ def test_beta_goes_by_the_sign_of_the_gap_and_an_empty_suffix_keeps_1():
 
 def test_shuffled_is_any_permutation_so_one_token_keeps_its_weight_on_average():
     weights = [index / 5 for index in range(5)]
-    kept = [sum(map(float.__eq__, weights, control_weights(weights, "shuffled", seed))) for seed in range(2000)]
+    kept = [
+        sum(map(float.__eq__, weights, step_weights(weights, "shuffled", seed, max_weight=5))) for seed in range(2000)
+    ]
     assert sum(kept) / len(kept) == pytest.approx(1, abs=0.1)  # its standard deviation is 1 / sqrt(2000) = 0.022
-    assert control_weights([0.7], "shuffled", seed=0) == [0.7]
-    first, again, other = (control_weights(weights, "shuffled", seed) for seed in (3, 3, 4))
+    assert step_weights([0.7], "shuffled", seed=0, max_weight=5) == [0.7]
+    first, again, other = (step_weights(weights, "shuffled", seed, max_weight=5) for seed in (3, 3, 4))
     assert sorted(first) == weights and first == again != other
 
 
 def test_constant_gives_every_token_the_mean_and_nothing_to_nobody():
-    assert control_weights([0.0, 0.5, 1.0], "constant", seed=0) == [0.5, 0.5, 0.5]
-    assert control_weights([], "constant", seed=0) == control_weights([], "shuffled", seed=0) == []
+    assert step_weights([0.0, 0.5, 1.0], "constant", seed=0, max_weight=5) == [0.5, 0.5, 0.5]
+    assert (
+        step_weights([], "constant", seed=0, max_weight=5) == step_weights([], "shuffled", seed=0, max_weight=5) == []
+    )
+
+
+def test_normalised_has_mean_1_up_to_the_bound():
+    assert step_weights([0.2, 0.4, 0.6], "normalised", seed=0, max_weight=5) == pytest.approx([0.5, 1.0, 1.5])
+    assert step_weights([0.2, 0.4, 0.6], "normalised", seed=0, max_weight=1.2) == pytest.approx([0.5, 1.0, 1.2])
+    assert step_weights([0.0, 0.0], "normalised", seed=0, max_weight=5) == [0.0, 0.0]
+    assert step_weights([], "normalised", seed=0, max_weight=5) == []
 
 
 def test_gap_controls_by_hand():
@@ -63,3 +75,6 @@ def test_gap_controls_by_hand():
     assert gap_weights(gap, "zero_triggered", config).tolist() == [1.0, 0.0, 0.0, 0.0, 1.0]
     # 2 e^-1, 0.8 e^0.2 and 1.6 e^-0.6 (a pocket calculator)
     assert gap_weights(gap, "gap_only", config).tolist() == pytest.approx([1.0, 0.735759, 0.977122, 0.878099, 1.0])
+    half = replace(config, untriggered_weight=0.5)
+    assert gap_weights(gap, "gap_only", half).tolist() == pytest.approx([0.5, 0.735759, 0.977122, 0.878099, 0.5])
+    assert gap_weights(gap, "uniform", half).tolist() == [1.0] * 5
