@@ -27,6 +27,8 @@ CLASHES = [
     ("data prepare problems.jsonl --out held.jsonl --against held.jsonl", "--against", "held.jsonl"),
     ("data prepare z.ids.jsonl --out z.jsonl", "SOURCE", "z.ids.jsonl"),
     ("data prepare problems.jsonl --out z.jsonl --against z.report.json", "--against", "z.report.json"),
+    ("data gsm8k problems.jsonl --out problems.jsonl", "SOURCE", "problems.jsonl"),
+    ("data gsm8k z.dev.jsonl --out z.jsonl --held-out 1", "SOURCE", "z.dev.jsonl"),
     (f"{JUDGE} {SERVER} --out cases.jsonl", "--cases", "cases.jsonl"),
     (f"{JUDGE} {SERVER} --out problems.jsonl", "--problems", "problems.jsonl"),
     (f"{JUDGE} --config run.yaml --out run.yaml", "--config", "run.yaml"),
@@ -53,6 +55,7 @@ def aopsd(tmp_path, monkeypatch, command_line):
     write_rows("cases.jsonl", {"problem_id": "p0", "attempt": "x", "established": []})
     suite = "config: ../run.yaml\nreference: opsd\nmembers: {base: , opsd: }\n"
     others = ["z.rejects.jsonl", "z.journal.jsonl", "z.summary.json", "z.ids.jsonl", "z.report.json", "held.jsonl"]
+    others += ["z.dev.jsonl"]
     others += ["answers.jsonl", "m.gguf", "c.yaml", "runs/a/metrics.jsonl", "runs/a/results.json", "runs/a/one.json"]
     others += ["runs/a/two.json", "runs/b/results.json", ".mine.partial/checkpoints/step_1/model"]
     others += ["runs/a/rollouts/step_000001.jsonl"]
