@@ -182,13 +182,15 @@ def _ending(code: int | None) -> str:
 
 
 def visible_gpus() -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings), else all that there are.
+    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings, MIG names), else all that there are.
 
-    Raises UserError if there is none, or a name is not there.
+    Of a GPU that is split, "all" means its parts. Raises UserError if there is none, or a name is not there.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        gpus = _present()
+        present = _present()
+        split = {gpu.index for gpu in present if gpu.name.startswith("MIG-")}
+        gpus = [gpu for gpu in present if gpu.name.startswith("MIG-") or gpu.index not in split]
     else:
         names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in named.split(",")))  # as CUDA
         gpus = [Gpu(name, name) if name.isdecimal() else _find(name) for name in names if name]
@@ -212,10 +214,12 @@ def _find(name: str) -> Gpu:
 
 
 def _present() -> list[Gpu]:
-    """The driver's list."""
+    """The driver's list: each GPU, followed by its parts if it is split."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(f"--engine vllm: nvidia-smi found no GPU ({first_line(error)}). Check the driver.") from error
-    gpus = re.findall(r"^GPU (\d+):.*\(UUID: (\S+)\)", listed, re.MULTILINE)
-    return [Gpu(name, number) for number, name in gpus]
+    gpus: list[Gpu] = []
+    for number, name in re.findall(r"^(?:GPU (\d+):|\s+MIG ).*\(UUID: (\S+)\)", listed, re.MULTILINE):
+        gpus.append(Gpu(name, number or gpus[-1].index))
+    return gpus
