@@ -14,6 +14,7 @@ from pathlib import Path
 from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_journal
 from nemo_aopsd.run import layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
@@ -89,6 +90,23 @@ def check_resumable(run: Path, config: Config) -> None:
             f"{run / 'config.yaml'}: the run was started with other settings:\n{listed}\n"
             "Restore them (repeat the overrides of the first command), or start a new run in another logger.log_dir."
         )
+    _check_budget(run, config)
+
+
+def _check_budget(run: Path, config: Config) -> None:
+    """Raise UserError if the run has gone beyond what `config` allows: with it, the run would seem to be shorter."""
+    done = read_journal(run / layout.METRICS, "step", "epoch")
+    if not done:
+        return
+    aopsd, last = config.aopsd, done[-1]
+    limits = {"aopsd.max_num_steps": aopsd.max_num_steps, "aopsd.max_num_epochs": aopsd.max_num_epochs}
+    reached = {"aopsd.max_num_steps": last["step"], "aopsd.max_num_epochs": last["epoch"] + 1}
+    for key, limit in limits.items():
+        if limit is not None and limit < reached[key]:
+            raise UserError(
+                f"{run}: the run is at step {last['step']}, in epoch {last['epoch'] + 1}; {key}={limit} is less than "
+                f"it has done. Set {key}={reached[key]} or more to go on."
+            )
 
 
 def load_run_config(run: Path) -> Config:

@@ -1,5 +1,6 @@
 """The run folder: kept runs are never overwritten, and removal takes nothing but a run's own files."""
 
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +96,16 @@ def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
         run_folder.check_resumable(run, config_of(run, "checkpointing.checkpoint_dir=/elsewhere"))
     monkeypatch.chdir(tmp_path)
     run_folder.check_resumable(run, config_of(run, "logger.log_dir=run"))  # the same place by another name
+
+
+def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
+    lines = ({"step": step, "epoch": (step - 1) // 2} for step in range(1, 6))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for budget in ("aopsd.max_num_epochs=3", "aopsd.max_num_steps=5", "aopsd.max_num_steps=null"):
+        run_folder.check_resumable(run, config_of(run, budget))
+    for key, reached in (("max_num_epochs", 3), ("max_num_steps", 5)):
+        with pytest.raises(UserError, match=rf"step 5, in epoch 3.*Set aopsd\.{key}={reached} or more"):
+            run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={reached - 1}"))
 
 
 def test_removal_leaves_nothing_of_a_run_and_follows_no_link(run, tmp_path):
