@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nemo_aopsd
 from nemo_aopsd.config.load import to_yaml
-from nemo_aopsd.config.methods import find_recipe
+from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.engines import local
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.run.trainer import train

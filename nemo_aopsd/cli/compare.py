@@ -12,7 +12,7 @@ import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import AsJson, interruptible
-from nemo_aopsd.config.methods import FOLDER, KINDS, find_method, find_recipe, list_methods
+from nemo_aopsd.config.shipped import FOLDER, KINDS, find_method, find_recipe, list_methods
 
 app = typer.Typer()
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.methods import find_method, find_recipe
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.shipped import find_method, find_recipe
 from nemo_aopsd.errors import UserError
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, or `demo`, which is shipped.")]

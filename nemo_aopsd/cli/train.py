@@ -13,16 +13,14 @@ import typer
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, interruptible, load_chosen
 from nemo_aopsd.config.load import load_config, to_yaml
-from nemo_aopsd.config.methods import FOLDER
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder_kinds import keep_apart
 from nemo_aopsd.run.preflight import check_inputs, summarize
-
-DEMO_CONFIG = FOLDER / "demo.yaml"
 
 app = typer.Typer()
 
@@ -33,7 +31,8 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder; a run in it is replaced.")] = Path("runs/demo"),
 ) -> None:
     """The whole algorithm on a tiny built-in model and its problems, in minutes; exit code 1 if it shows no gain."""
-    config = load_config(DEMO_CONFIG, [run_folder.path_override("logger.log_dir", out), *(overrides or [])])
+    overrides = overrides or []
+    config = load_config(find_recipe(Path("demo")), [run_folder.path_override("logger.log_dir", out), *overrides])
     if config.aopsd.evaluation.data_path is None:
         raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
     run = _run(config)
@@ -43,8 +42,8 @@ def demo(
     with run_folder.lock(run):
         run_folder.remove_run(run)
         run_folder.check_free(run, _checkpoints(config))
-        typed = shlex.join(["aopsd", "demo", "--out", str(out), *(overrides or [])])
-        again = shlex.join(["aopsd", "train", "demo", *(overrides or [])])
+        typed = shlex.join(["aopsd", "demo", "--out", str(out), *overrides])
+        again = shlex.join(["aopsd", "train", "demo", *overrides])
         _train(config, *_check(config), resume=False, typed=typed, again=again)
     _say_what_it_showed(run)
 

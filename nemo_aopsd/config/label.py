@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from nemo_aopsd.config.checks import check_block
 from nemo_aopsd.config.keys import flatten, plain
-from nemo_aopsd.config.methods import Method, list_methods
 from nemo_aopsd.config.schema import CHOICES, CONTINUED, READ_BY, AOPSDConfig
+from nemo_aopsd.config.shipped import Method, list_methods
 
 # Where, how long and on what a run trains; a block stands for all in it. `label_run` tells `max_num_steps` 0 apart.
 NOT_OF_THE_METHOD = (

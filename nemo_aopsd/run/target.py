@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
+from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import read_model_config

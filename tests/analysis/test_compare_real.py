@@ -11,7 +11,7 @@ import pytest
 from nemo_aopsd.analysis.suite.folder import load_configs, write_configs
 from nemo_aopsd.analysis.suite.spec import check_alike, load_suite
 from nemo_aopsd.cli import app as cli
-from nemo_aopsd.config.methods import find_method
+from nemo_aopsd.config.shipped import find_method
 from tests import REPO
 
 SUITES = sorted((REPO / "examples/suites").glob("*.yaml"))

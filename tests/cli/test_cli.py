@@ -51,7 +51,7 @@ def aopsd(tmp_path, monkeypatch, command_line):
     write_rows("held_out.jsonl", *map(row, range(8, 12)))
     fake = SimpleNamespace(check=lambda config: None, build=lambda config: make_engine())
     monkeypatch.setattr(engines, "pick", lambda config: fake)
-    monkeypatch.setattr(train, "DEMO_CONFIG", tmp_path / "run.yaml")
+    monkeypatch.setattr(train, "find_recipe", lambda path: tmp_path / "run.yaml")
     return command_line
 
 

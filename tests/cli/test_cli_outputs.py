@@ -49,7 +49,7 @@ CLASHES = [
 def aopsd(tmp_path, monkeypatch, command_line):
     """Run a command line in a folder where every input is there; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "DEMO_CONFIG", tmp_path / "run.yaml")
+    monkeypatch.setattr(train, "find_recipe", lambda path: tmp_path / "run.yaml")
     (tmp_path / "run.yaml").write_text(CONFIG)
     write_rows("problems.jsonl", *map(row, range(8)))
     write_rows("cases.jsonl", {"problem_id": "p0", "attempt": "x", "established": []})

@@ -10,7 +10,6 @@ import torch
 from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.label import NOT_OF_THE_METHOD, describe_run, label_run, settings_read
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.methods import find_method, list_methods
 from nemo_aopsd.config.schema import (
     AOPSDConfig,
     ContextConfig,
@@ -19,6 +18,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
     TeacherConfig,
 )
+from nemo_aopsd.config.shipped import find_method, list_methods
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
 from tests import REPO

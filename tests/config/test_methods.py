@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.methods import FOLDER, find_method, list_methods
+from nemo_aopsd.config.shipped import FOLDER, find_method, list_methods
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.preflight import check_inputs
 from tests import REPO

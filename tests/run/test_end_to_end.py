@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from nemo_aopsd.cli import train as cli
 from tests import REPO
 from tests.run import outcome
 
@@ -37,7 +36,7 @@ def folder(tmp_path_factory):
 
 
 def start(folder, *more):
-    line = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", "train", str(cli.DEMO_CONFIG)]
+    line = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", "train", "demo"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     output = subprocess.PIPE
     return subprocess.Popen([*line, *SETTINGS, *more], cwd=folder, env=environment, stdout=output, stderr=output)

@@ -24,8 +24,8 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from nemo_aopsd.config.keys import Origins, flatten, locate
 from nemo_aopsd.config.load import read_file
-from nemo_aopsd.config.methods import find_recipe
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.errors import UserError
 
 # What must be equal for a comparison to be one. Prompts and lengths may be what an ablation is about.

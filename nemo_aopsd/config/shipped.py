@@ -1,4 +1,4 @@
-"""The configs that the package ships in `recipes/`, and finding one by its name.
+"""What the package ships in `recipes/`: methods, ablations, suites and the demo, and finding one by its name.
 
 `demo.yaml` is a whole run and `suites/` compare methods on it. A file of `methods/` or `ablations/` holds only what
 makes the method and goes over another config: its first line says what it is, its second one which row of the paper it
@@ -58,7 +58,7 @@ def _read_method(path: Path) -> Method:
 def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
     """`path` itself, or what is shipped under that name: `demo`, or `embedded` below `recipes/suites`."""
     shipped = folder / f"{path}.yaml"
-    return shipped if path.name == str(path) and not path.exists() and shipped.is_file() else path
+    return shipped if path.name == str(path) and not path.is_file() and shipped.is_file() else path
 
 
 def find_method(name: str, folder: Path = FOLDER) -> Path:
