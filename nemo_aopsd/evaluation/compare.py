@@ -16,7 +16,7 @@ from typing import Any
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import RESULTS
-from nemo_aopsd.evaluation.report import markdown_table
+from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.stats import macro_bootstrap_interval, mcnemar_p_value, pass_at_k, sign_flip_p_value
 
 Summary = dict[str, Any]

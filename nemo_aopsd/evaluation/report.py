@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from nemo_aopsd.evaluation.tables import markdown_table
 
 Summary = Mapping[str, Any]
 
@@ -99,11 +101,6 @@ def _every_k(results: Summary, n: int) -> list[list[str]]:
 
 def _settings_line(settings: Summary) -> str:
     return "Made with " + ", ".join(f"{key} `{value}`" for key, value in settings.items()) + "."
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _rate_and_interval(part: Summary, k: int) -> str:

@@ -18,8 +18,8 @@ from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.audit.labels import LABELS, read_labels
 from nemo_aopsd.analysis.audit.measure import agreement, by_bin
 from nemo_aopsd.analysis.audit.sampling import Sample, bin_name, load_events, load_keys, read_sample
-from nemo_aopsd.analysis.tables import markdown_table
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run import layout
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nemo_aopsd.analysis.audit.events import Event, Key, Place, find_events, read_events
-from nemo_aopsd.analysis.tables import markdown_table
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write, derive_seed, read_lines, write_jsonl
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import load_run_config

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import METHOD, Estimate
-from nemo_aopsd.analysis.tables import markdown_table
+from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write
 
 Cell = str | int | float | bool | None | Estimate

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nemo_aopsd.analysis.suite.processes import Failure
 from nemo_aopsd.analysis.suite.results import Difference, Row
-from nemo_aopsd.analysis.tables import markdown_table
+from nemo_aopsd.evaluation.tables import markdown_table
 
 _NONE = "-"
 _NOTES = """\
