@@ -18,6 +18,7 @@ ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "da
 Weighting = Literal["uniform", "continuation", "normalised", "shuffled", "constant", "gap_only", "zero_triggered"]
 
 CONTEXTS: tuple[str, ...] = get_args(ContextKind)
+ADAPTIVE = ("dag_frontier",)  # contexts that depend on how far the response has come, so that the judge is asked
 CONTINUED = ("continuation", "normalised", "shuffled", "constant")  # weightings that ask the teacher for continuations
 WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_only", "zero_triggered")
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
@@ -279,14 +280,19 @@ class AOPSDConfig(Strict):
         return self.probes.keep_cache and self.weighting in CONTINUED
 
     @property
-    def shown_context(self) -> str:
+    def shown_context(self) -> ContextKind:
         """`context.kind`, or none where no teacher would read it."""
         return self.context.kind if self.objective.reads_teacher else "none"
 
     @property
+    def shows_progress(self) -> bool:
+        """Whether the teacher's context depends on how far the response has come."""
+        return self.shown_context in ADAPTIVE
+
+    @property
     def needs_progress(self) -> bool:
-        """Whether the judge is asked: the frontier shows progress, and any order but `shuffle` learns from it."""
-        return self.shown_context == "dag_frontier" or self.curriculum.name != "shuffle"
+        """Whether the judge is asked: adaptive contexts show progress, and any order but `shuffle` learns from it."""
+        return self.shows_progress or self.curriculum.name != "shuffle"
 
 
 @dataclass(frozen=True)

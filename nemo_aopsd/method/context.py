@@ -10,13 +10,16 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+from nemo_aopsd.config.schema import ContextKind
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill
 
-_NEEDS = {
+# Each context and the field of a problem that it shows; of another problem for `other_problem`.
+FIELD: dict[ContextKind, str | None] = {
+    "none": None,
     "solution": "solution",
     "plan": "plan",
     "subproblems": "subproblems",
@@ -26,21 +29,31 @@ _NEEDS = {
 }
 
 
-def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> None:
+def check_problems(problems: Sequence[Problem], kind: ContextKind, curriculum: str) -> None:
     """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
     needed = {"dag": f"aopsd.curriculum.name={curriculum}"} if curriculum != "shuffle" else {}
-    if kind in _NEEDS:
-        needed[_NEEDS[kind]] = f"aopsd.context.kind={kind}"
+    if shown := FIELD[kind]:
+        needed[shown] = f"aopsd.context.kind={kind}"
     for problem in problems:
         for field, setting in needed.items():
-            value = getattr(problem, field)
-            if value is None or (isinstance(value, str) and not value.strip()) or value == ():
+            if not _has(problem, field):
                 raise UserError(
                     f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs. "
                     "Add it, drop the row, or choose another setting."
                 )
     if kind == "other_problem":
         _check_donors(problems)
+
+
+def has_context(problem: Problem, kind: ContextKind) -> bool:
+    """Whether the problem has what the context shows."""
+    field = FIELD[kind]
+    return field is None or _has(problem, field)
+
+
+def _has(problem: Problem, field: str) -> bool:
+    value = getattr(problem, field)
+    return not (value is None or (isinstance(value, str) and not value.strip()) or value == ())
 
 
 def _check_donors(problems: Sequence[Problem]) -> None:
@@ -86,7 +99,7 @@ def teacher_messages(
             return _user(fill(prompts, wording, problem=problem.problem, context=text))
         case "other_problem":
             if donor is None:
-                raise ValueError(f"{problem.where}: problem {problem.id!r} has no donor (assign_donors)")
+                raise ValueError(f"{problem.where}: problem {problem.id!r} has no donor (donors_for)")
             gaps = {"problem": problem.problem, "donor_problem": donor.problem, "context": _solution(donor)}
             return _user(fill(prompts, "teacher_other_problem", **gaps))
     raise ValueError(f"unknown context {kind!r}")
@@ -100,7 +113,7 @@ def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = Tr
 
 
 def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> float | None:
-    """Share of the graph that the teacher saw; None where the context is no graph."""
+    """Share of the graph that the teacher saw; None where the context shows no graph."""
     match kind:
         case "dag_full":
             return 1.0
@@ -109,11 +122,16 @@ def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> flo
     return None
 
 
+def donors_for(problems: Sequence[Problem], kind: str, seed: int) -> dict[str, Problem]:
+    """The donors of a context that shows another problem; empty for the others."""
+    return assign_donors(problems, seed) if kind == "other_problem" else {}
+
+
 def assign_donors(problems: Sequence[Problem], seed: int) -> dict[str, Problem]:
     """One other problem for each, fixed for the run, and each of them once (OP2SD, arXiv 2608.09228).
 
-    Seeded order, problems of one text next to each other, turned by the size of the largest such group: so nobody has
-    its own text for a donor, if no text fills more than half of them.
+    In a seeded order, problems of one text stand next to each other. The list is rotated by the size of the largest
+    group, so that no problem gets its own text. That works if no text fills more than half of the list.
     """
     order = random.Random(f"{seed}/donors").sample(problems, len(problems))
     groups: dict[str, list[Problem]] = {}

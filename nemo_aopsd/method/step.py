@@ -77,7 +77,7 @@ def collect(
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):
-        if aopsd.needs_progress and (aopsd.shown_context == "dag_frontier" or not from_data):
+        if aopsd.needs_progress and (aopsd.shows_progress or not from_data):
             verdicts = judge_rollouts(asked, [draft.output.tokens for draft in drafts], engine, config, seed)
             drafts = [draft.judged(verdict) for draft, verdict in zip(drafts, verdicts, strict=True)]
 

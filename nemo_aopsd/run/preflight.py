@@ -7,7 +7,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.context import check_problems, student_messages, teacher_messages
+from nemo_aopsd.method.context import FIELD, check_problems, student_messages, teacher_messages
 from nemo_aopsd.method.judge import judge_messages
 from nemo_aopsd.method.leaks import leak_patterns
 
@@ -17,7 +17,7 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     aopsd = config.aopsd
     problems = load_problems(config.data["train"]["data_path"])
     check_problems(problems, aopsd.shown_context, aopsd.curriculum.name)
-    if aopsd.shown_context in ("dag_full", "dag_frontier"):
+    if FIELD[aopsd.shown_context] == "dag":
         _check_answer_leaks(problems)
     if aopsd.objective.reads_solutions:
         _check_solutions(problems, aopsd.objective.name)

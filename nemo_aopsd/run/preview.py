@@ -15,7 +15,7 @@ from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
-from nemo_aopsd.method.context import assign_donors, disclosed_share
+from nemo_aopsd.method.context import disclosed_share, donors_for
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.rollout import Draft, Scored
 from nemo_aopsd.method.step import collect
@@ -32,7 +32,7 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
     changes = {"num_generations_per_prompt": 1, "objective": ObjectiveConfig()}
     config = replace(config, aopsd=replace(config.aopsd, **changes))
     aopsd = config.aopsd
-    donors = assign_donors(problems, aopsd.seed) if aopsd.context.kind == "other_problem" else {}
+    donors = donors_for(problems, aopsd.shown_context, aopsd.seed)
     objective = build_objective(aopsd.objective)
     with console.status(f"one rollout of {problem.id}, its verdict and its probes"):
         found = collect([problem], engine, objective, config, donors=donors, seed=aopsd.seed)

@@ -12,7 +12,7 @@ from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.context import assign_donors, student_messages, teacher_messages
+from nemo_aopsd.method.context import donors_for, student_messages, teacher_messages
 from nemo_aopsd.method.judge import CUT, judge_messages
 
 _KEY = "policy.max_total_sequence_length"
@@ -70,7 +70,7 @@ def _too_long(
 
 def _teacher_messages(problems: Sequence[Problem], aopsd: AOPSDConfig) -> Iterator[list[Message]]:
     """The longest prompt that each problem's teacher may get."""
-    donors = assign_donors(problems, aopsd.seed) if aopsd.shown_context == "other_problem" else {}
+    donors = donors_for(problems, aopsd.shown_context, aopsd.seed)
     for problem in problems:
         yield teacher_messages(
             problem,

@@ -20,7 +20,7 @@ from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import evaluate
 from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
-from nemo_aopsd.method.context import assign_donors, student_messages
+from nemo_aopsd.method.context import donors_for, student_messages
 from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
@@ -67,7 +67,7 @@ class Trainer:
         self.folder = run
         self.console = console
         self.objective = build_objective(self.aopsd.objective)
-        self.donors = assign_donors(problems, self.aopsd.seed) if self.aopsd.shown_context == "other_problem" else {}
+        self.donors = donors_for(problems, self.aopsd.shown_context, self.aopsd.seed)
         self.leak_patterns = leak_patterns(self.aopsd.prompts)
         self.curriculum = Curriculum(
             list(self.problems), self.aopsd.curriculum, self.aopsd.num_prompts_per_step, self.aopsd.seed

@@ -6,14 +6,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from nemo_aopsd.cluster.plan.workload import Assumed, _context_tokens
+from nemo_aopsd.config.schema import CONTEXTS
 from nemo_aopsd.data.dag import build_graph, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import (
+    FIELD,
     assign_donors,
     check_problems,
     disclose,
     disclosed_share,
+    has_context,
     student_messages,
     teacher_messages,
 )
@@ -88,6 +92,19 @@ def test_all_reached_equals_the_full_graph_up_to_marks():
     assert teacher_text("dag_frontier", reached=everything, mark_frontier=False) == full
     marked = disclose(PROBLEM, everything)
     assert marked.replace(" reached", "") == serialize(PROBLEM.dag) and marked.count(" reached") == 4
+
+
+@pytest.mark.parametrize("family", ["default", "tiny"])
+@pytest.mark.parametrize("kind", CONTEXTS)
+def test_every_context_stands_in_each_table_and_has_a_prompt_in_each_family(kind, family):
+    student = student_messages(PROBLEM, family)
+    for mark in (True, False):
+        [message] = teacher_messages(PROBLEM, kind, family, mark_frontier=mark, donor=DONOR)
+        assert (message in student) == (kind == "none")
+    assert has_context(PROBLEM, kind)
+    assert has_context(Problem("p3", "a question", "7", "problems.jsonl:4"), kind) == (FIELD[kind] is None)
+    assert (disclosed_share(PROBLEM, kind, frozenset()) is None) == (FIELD[kind] != "dag")
+    assert (_context_tokens(kind, Assumed()) > 0) == (kind != "none")
 
 
 def test_disclosed_share_by_hand():

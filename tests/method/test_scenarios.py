@@ -11,7 +11,7 @@ import torch
 
 from examples.builtin.tokenizer import build_tokenizer
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
+from nemo_aopsd.config.schema import CONTEXTS, AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -27,7 +27,7 @@ from tests.local_models import END, plain_logprobs, tiny_model, tiny_settings, t
 PROBLEMS = [make_problem(index) for index in range(4)]
 OTHER_END = 7
 PLAIN = AOPSDConfig(context=ContextConfig(kind="none"), curriculum=CurriculumConfig(name="shuffle"))
-CONTEXTS = ["solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
+SHOWING = [kind for kind in CONTEXTS if kind != "none"]
 TEMPLATES = {  # name: (template, end of a user's turn, generation marker)
     "chatml": (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -119,7 +119,7 @@ def test_response_ids_that_no_text_gives_back_are_scored_and_trained_on_verbatim
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("kind", CONTEXTS)
+@pytest.mark.parametrize("kind", SHOWING)
 def test_the_private_context_stands_in_the_users_turn_before_the_generation_marker(kind, template):
     text_of_template, turn_end, marker = TEMPLATES[template]
     tokenizer = build_tokenizer()
@@ -140,7 +140,7 @@ def test_the_private_context_stands_in_the_users_turn_before_the_generation_mark
 
 
 @pytest.mark.parametrize("prompts", ["default", "tiny"])
-@pytest.mark.parametrize("kind", CONTEXTS)
+@pytest.mark.parametrize("kind", SHOWING)
 def test_no_python_object_shows_in_a_prompt(kind, prompts):
     problem = PROBLEMS[0]
     for reached in (frozenset(), frozenset("ab"), frozenset("abcd")):

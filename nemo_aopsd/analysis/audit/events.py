@@ -14,7 +14,7 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_lines
-from nemo_aopsd.method.context import assign_donors, teacher_messages
+from nemo_aopsd.method.context import donors_for, teacher_messages
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import parse
 from nemo_aopsd.run.record_types import Rollout
@@ -139,7 +139,7 @@ def _teacher_reader(config: Config) -> Callable[[Rollout], tuple[Problem, str]]:
     aopsd, source = config.aopsd, config.data["train"]["data_path"]
     loaded = load_problems(source)
     problems = {problem.id: problem for problem in loaded}
-    donors = assign_donors(loaded, aopsd.seed) if aopsd.context.kind == "other_problem" else {}
+    donors = donors_for(loaded, aopsd.shown_context, aopsd.seed)
 
     def read(rollout: Rollout) -> tuple[Problem, str]:
         problem = problems.get(rollout.problem_id)
@@ -149,7 +149,7 @@ def _teacher_reader(config: Config) -> Callable[[Rollout], tuple[Problem, str]]:
             )
         messages = teacher_messages(
             problem,
-            aopsd.context.kind,
+            aopsd.shown_context,
             aopsd.prompts,
             reached=frozenset(rollout.reached or ()),
             mark_frontier=aopsd.context.mark_frontier,

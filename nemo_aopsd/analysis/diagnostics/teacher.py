@@ -5,8 +5,9 @@
     FOLDER/CONTEXT.json            the summary, last
 
 FOLDER is `RUN/diagnostics/teacher/DATA_FINGERPRINT_xN`; CONTEXT is a name of `aopsd.context.kind`. The weights are
-those of the run's first step. Under `dag_frontier` every sample has a context of its own, as in training: the student
-attempts the bare question, the judge says what that establishes, and the teacher sees this and the frontier.
+those of the run's first step. Under an adaptive context (`dag_frontier`) every sample has one of its own, as in
+training: the student attempts the bare question, the judge says what that establishes, and the teacher sees this and
+the frontier.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import estimate_text
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import ADAPTIVE, Config
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
@@ -29,7 +30,7 @@ from nemo_aopsd.evaluation.epochs import sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.files import atomic_write, derive_seed, read_json
-from nemo_aopsd.method.context import assign_donors, check_problems, student_messages, teacher_messages
+from nemo_aopsd.method.context import donors_for, has_context, student_messages, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.run import layout
@@ -60,7 +61,7 @@ def plan_teacher(run: Path, config: Config, data: Path | None, num_samples: int 
         raise UserError(f"{run}: the run has no aopsd.evaluation.data_path. Name problems: --data FILE.")
     problems = load_problems(file)
     kind = config.aopsd.context.kind
-    usable = [problem for problem in problems if _has_context(problem, kind)]
+    usable = [problem for problem in problems if has_context(problem, kind)]
     if not usable:
         raise UserError(f"{file}: none of {len(problems)} problems has what context {kind} shows. Name others: --data.")
     count = num_samples or config.aopsd.evaluation.num_samples
@@ -79,8 +80,8 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
         return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
     seed = derive_seed(aopsd.seed, "teacher", kind)
     sampler: Any = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
-    if kind == "dag_frontier":
-        sampler = _FrontierSampler(plan, config, engine, seed)
+    if kind in ADAPTIVE:
+        sampler = _AdaptiveSampler(plan, kind, config, engine, seed)
     patterns = leak_patterns(aopsd.prompts)
     samples, title = stem.with_suffix(".jsonl"), f"teacher, {kind}"
     lines = collect(samples, plan.problems, prompts, plan.num_samples, sampler, engine.tokenizer, patterns, title)
@@ -112,10 +113,11 @@ def _utility_at(alone: dict[str, Any], informed: dict[str, Any], k: int) -> str:
 
 
 @dataclass(frozen=True)
-class _FrontierSampler:
+class _AdaptiveSampler:
     """A fresh attempt, its verdict and the context P(y) for every row (eq:local-disclosure), in fixed blocks."""
 
     plan: Plan
+    kind: str
     config: Config
     engine: Engine
     seed: int
@@ -139,7 +141,7 @@ class _FrontierSampler:
         shown = [
             teacher_messages(
                 problem,
-                "dag_frontier",
+                self.kind,
                 aopsd.prompts,
                 reached=largest_closed_subset(problem.graph, verdict.judged),
                 mark_frontier=aopsd.context.mark_frontier,
@@ -154,10 +156,10 @@ class _FrontierSampler:
 def _fixed_prompts(problems: Sequence[Problem], kind: str, config: Config, engine: Engine) -> list[Tokens]:
     """One prompt a problem: the teacher's, or the bare question where nothing is shown or each sample has its own."""
     aopsd, render = config.aopsd, engine.tokenizer.render
-    if kind in ("none", "dag_frontier"):
+    if kind == "none" or kind in ADAPTIVE:
         prompts = [render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems]
     else:
-        donors = assign_donors(problems, aopsd.seed) if kind == "other_problem" else {}
+        donors = donors_for(problems, kind, aopsd.seed)
         shown = [teacher_messages(item, kind, aopsd.prompts, donor=donors.get(item.id)) for item in problems]
         prompts = [render(messages, aopsd.thinking.teacher) for messages in shown]
     _check_room(problems, prompts, config)
@@ -173,14 +175,6 @@ def _check_room(problems: Sequence[Problem], prompts: Sequence[Tokens], config: 
                 f"{problem.where}: problem {problem.id!r}: prompt {len(prompt)} + answer {answer} tokens exceed "
                 f"policy.max_total_sequence_length={limit}. Lower the answer: --max-new-tokens N."
             )
-
-
-def _has_context(problem: Problem, kind: str) -> bool:
-    try:
-        check_problems([problem], "solution" if kind == "other_problem" else kind, "shuffle")
-    except UserError:
-        return False
-    return True
 
 
 def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
-from nemo_aopsd.config.schema import CONTINUED, Config
+from nemo_aopsd.config.schema import CONTINUED, Config, ContextKind
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.method.objectives import build_objective
 
@@ -61,8 +62,8 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     signal, question, response = objective.signal, assumed.question, response or assumed.response_share * limit
     rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
     probed = signal.sampled and aopsd.weighting in CONTINUED
-    # The frontier needs every response judged, a curriculum only the student's own.
-    judge_rate = 1.0 if aopsd.shown_context == "dag_frontier" else objective.on_policy_rate
+    # An adaptive context needs every response judged, a curriculum only the student's own.
+    judge_rate = 1.0 if aopsd.shows_progress else objective.on_policy_rate
     return Workload(
         problems=problems,
         prompts=aopsd.num_prompts_per_step,
@@ -85,11 +86,19 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     )
 
 
-def _context_tokens(kind: str, assumed: Assumed) -> float:
+def _context_tokens(kind: ContextKind, assumed: Assumed) -> float:
     """What the teacher reads beside the question. Plans and subproblems are taken to be as long as a graph."""
-    shown = {
-        "solution": assumed.solution,
-        "other_problem": assumed.solution + assumed.question,
-        "dag_frontier": assumed.graph / 2,  # half of the way, on average
-    }
-    return 0.0 if kind == "none" else shown.get(kind, assumed.graph) + assumed.wording
+    match kind:
+        case "none":
+            return 0.0
+        case "solution":
+            shown = assumed.solution
+        case "plan" | "subproblems" | "dag_full":
+            shown = assumed.graph
+        case "dag_frontier":
+            shown = assumed.graph / 2  # half of the way, on average
+        case "other_problem":
+            shown = assumed.solution + assumed.question
+        case _:
+            assert_never(kind)
+    return shown + assumed.wording
