@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,33 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write
 
 _NAME = re.compile(r"step_(\d+)")
-_HASHED = 1 << 30  # bytes; of larger files, an optimizer's of a whole cluster say, only the size is kept
+_HASHED = 1 << 30  # bytes; of a larger file (the optimizer of a large model) only the size is kept
 
 
-def save(folder: Path, step: int, engine: Engine, state: dict[str, Any], keep: int) -> None:
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What a run knows besides its weights. `state.json` holds these keys, and `files`: checksums of the engine's."""
+
+    step: int  # steps done
+    next_batch: int  # of the running epoch
+    response_tokens: int  # of the steps done
+    train_seconds: float  # of the steps done
+    teacher_checksum: str
+    problems: str  # fingerprint
+    held_out: str  # fingerprint, of no problem if there is no evaluation
+    curriculum: dict[str, Any]  # Curriculum.state_dict
+
+
+def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> None:
     """Write `folder/step_000012` with a checksum of each file of the engine, and drop all but the newest `keep`."""
-    with atomic_directory(folder / f"step_{step:06d}") as partial:
+    with atomic_directory(folder / f"step_{state.step:06d}") as partial:
         engine.save(partial)
-        atomic_write(partial / "state.json", json.dumps({**state, "files": _checksums(partial)}, indent=1))
+        atomic_write(partial / "state.json", json.dumps(asdict(state) | {"files": _checksums(partial)}, indent=1))
     for old in _complete(folder)[:-keep]:
         shutil.rmtree(old)
 
 
-def load_latest(folder: Path, engine: Engine) -> dict[str, Any] | None:
+def load_latest(folder: Path, engine: Engine) -> CheckpointState | None:
     """Restore the engine from the newest checkpoint and return its state; None if there is none yet.
 
     Raises UserError if the checkpoint is damaged or was made with another teacher.
@@ -41,24 +56,25 @@ def newest(folder: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
-def load(path: Path, engine: Engine) -> dict[str, Any]:
+def load(path: Path, engine: Engine) -> CheckpointState:
     """Restore the engine from one checkpoint and return its state. Raises what `load_latest` raises."""
     state = _read_state(path)
     engine.load(path)
     checksum = engine.teacher_checksum()
-    if checksum != state["teacher_checksum"]:
+    if checksum != state.teacher_checksum:
         raise UserError(
             f"{path}: the teacher's weights differ from those that this run was taught by "
-            f"(SHA-256 {checksum[:12]}, expected {state['teacher_checksum'][:12]}). "
+            f"(SHA-256 {checksum[:12]}, expected {state.teacher_checksum[:12]}). "
             "Point policy.model_name at the model that the run started from."
         )
     return state
 
 
-def _read_state(checkpoint: Path) -> dict[str, Any]:
+def _read_state(checkpoint: Path) -> CheckpointState:
     try:
-        state = json.loads((checkpoint / "state.json").read_bytes())
-        expected = state["files"]
+        record = json.loads((checkpoint / "state.json").read_bytes())
+        state = CheckpointState(**{each.name: record[each.name] for each in fields(CheckpointState)})
+        expected = record["files"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(_damaged(checkpoint, "state.json")) from error
     found = _checksums(checkpoint)

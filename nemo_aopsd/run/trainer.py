@@ -27,6 +27,7 @@ from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.rollout import StepResult
 from nemo_aopsd.method.step import judge_rollouts, train_step
 from nemo_aopsd.run import checkpoint, layout
+from nemo_aopsd.run.checkpoint import CheckpointState
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
 
@@ -81,9 +82,9 @@ class Trainer:
         state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
         if state:
             self._check_problems(state)
-            self.step, self.next_batch = state["step"], state["next_batch"]
-            self.response_tokens, self.train_seconds = state["response_tokens"], state["train_seconds"]
-            self.curriculum.load_state_dict(state["curriculum"])
+            self.step, self.next_batch = state.step, state.next_batch
+            self.response_tokens, self.train_seconds = state.response_tokens, state.train_seconds
+            self.curriculum.load_state_dict(state.curriculum)
         self._forget_steps_after(self.step)
         self.engine.forget_metrics_after(self.step)
         if not self._finished():
@@ -130,7 +131,7 @@ class Trainer:
                 self.curriculum.observe(draft.problem.id, draft.progress)
 
     def _record(self, result: StepResult, epoch: int) -> None:
-        at = {"epoch": epoch, "step": self.step}
+        at: dict[str, Any] = {"epoch": epoch, "step": self.step}
         records = [
             at | rollout_record(*pair, self.engine.tokenizer, self.aopsd.shown_context) for pair in result.pairs()
         ]
@@ -211,26 +212,26 @@ class Trainer:
     def _save(self) -> None:
         settings = self.config.checkpointing
         if settings["enabled"]:
-            checkpoint.save(self.checkpoints, self.step, self.engine, self._state(), settings["keep_top_k"])
+            checkpoint.save(self.checkpoints, self.engine, self._state(), settings["keep_top_k"])
 
-    def _state(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "next_batch": self.next_batch,
-            "response_tokens": self.response_tokens,
-            "train_seconds": self.train_seconds,
-            "teacher_checksum": self.engine.teacher_checksum(),
-            "problems": fingerprint(self.problems.values()),
-            "held_out": fingerprint(self.held_out or []),
-            "curriculum": self.curriculum.state_dict(),
-        }
+    def _state(self) -> CheckpointState:
+        return CheckpointState(
+            step=self.step,
+            next_batch=self.next_batch,
+            response_tokens=self.response_tokens,
+            train_seconds=self.train_seconds,
+            teacher_checksum=self.engine.teacher_checksum(),
+            problems=fingerprint(self.problems.values()),
+            held_out=fingerprint(self.held_out or []),
+            curriculum=self.curriculum.state_dict(),
+        )
 
-    def _check_problems(self, state: dict[str, Any]) -> None:
-        for kind, problems, path in (
-            ("problems", self.problems.values(), self.config.data["train"]["data_path"]),
-            ("held_out", self.held_out or [], self.aopsd.evaluation.data_path),
+    def _check_problems(self, state: CheckpointState) -> None:
+        for before, problems, path in (
+            (state.problems, self.problems.values(), self.config.data["train"]["data_path"]),
+            (state.held_out, self.held_out or [], self.aopsd.evaluation.data_path),
         ):
-            if state[kind] != fingerprint(problems):
+            if before != fingerprint(problems):
                 raise UserError(
                     f"{path}: these are not the problems that the run in {self.folder} was started with. "
                     "Restore the file, or start a new run in another logger.log_dir."
