@@ -1,9 +1,9 @@
-# make demo      the whole algorithm on a tiny built-in model, then runs/demo/report.html
-# make test      the tests, with the coverage gate of the core
-# make cluster-test  slurm/ under a real Slurm, some minutes; needs root and `apt-get install slurm-wlm munge`
-# make setup     only the environment: .venv in this folder, with the `aopsd` command
+# make demo      run the whole algorithm on a tiny built-in model; the report is runs/demo/report.html
+# make test      run the tests, with a minimum coverage of the core
+# make cluster-test  test slurm/ under a real Slurm, some minutes; needs root and `apt-get install slurm-wlm munge`
+# make setup     make only the environment: .venv in this folder, with the `aopsd` command
 #
-# PYTHON=...       which Python to build on; otherwise the first of 3.11 to 3.13 on the PATH
+# PYTHON=...       Python for the environment; default: the first of 3.11 to 3.13 on the PATH
 # TORCH_INDEX=...  package index for torch, for example https://download.pytorch.org/whl/cpu (no CUDA libraries)
 
 SHELL := /bin/bash

@@ -1,10 +1,10 @@
 #!/bin/bash
-# A suite of methods as a job array: one element a member and seed, each on one node.
+# A suite of methods as a job array: one element per member and seed, each on one node.
 #
 #   AOPSD_CONTAINER=none AOPSD_SUITE=examples/suites/embedded.yaml AOPSD_MEMBERS="base opsd aopsd" AOPSD_SEEDS=3 \
 #       bash slurm/compare.sh [--dry-run]
 #
-# checks everything, then submits itself; complete runs are kept and begun ones go on. Afterwards, for the table:
+# checks everything, then submits itself; complete runs are kept and incomplete ones resume. Afterwards, for the table:
 #   aopsd compare SUITE --seeds N --out AOPSD_OUT
 # All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-compare
@@ -45,7 +45,7 @@ check_task() {
     AOPSD_RUN=$(realpath -m "${AOPSD_OUT:-runs/compare/${name%.yaml}}") # must be there in the container
 }
 
-# Elements share the folder; what counts is the element's own.
+# Elements share the folder; only the element's own run counts.
 progress() { [[ ! -d $AOPSD_RUN/$element ]] || (cd "$AOPSD_RUN/$element" && find . \( -path './checkpoints/step_*/state.json' \
     -o -path './eval/*.jsonl' -o -name 'initial_progress.jsonl' \) -size +0 -exec cksum {} + | sort); }
 

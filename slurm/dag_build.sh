@@ -4,7 +4,7 @@
 #   AOPSD_CONTAINER=IMAGE AOPSD_PROBLEMS=limo.jsonl AOPSD_DAGS=dags.jsonl AOPSD_MODEL=Qwen/Qwen3-32B \
 #       bash slurm/dag_build.sh [--dry-run] [options of `aopsd dag build`]
 #
-# checks everything, then submits itself. With AOPSD_BASE_URL it uses that server and no GPU. Answers that exist are
+# checks everything, then submits itself. With AOPSD_BASE_URL it uses that server and no GPU. Existing answers are
 # kept. All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-dag-build
 #SBATCH --nodes=1
@@ -16,12 +16,12 @@
 #SBATCH --output=%x-%j.log
 
 AOPSD_NODES=1
-AOPSD_BASE_URL=${AOPSD_BASE_URL:-}   # of a server that runs already; empty: start one
+AOPSD_BASE_URL=${AOPSD_BASE_URL:-}   # URL of a running server; empty: start one
 AOPSD_GPUS_PER_NODE=${AOPSD_GPUS_PER_NODE:-$([[ -n $AOPSD_BASE_URL ]] && echo 0 || echo 8)}
 AOPSD_MIN_GPUS=$([[ -n $AOPSD_BASE_URL ]] && echo 0 || echo 1)
 AOPSD_RAY=false
 AOPSD_PROBLEMS=${AOPSD_PROBLEMS:-}   # JSONL with verified solutions
-AOPSD_DAGS=${AOPSD_DAGS:-}           # where accepted rows go; journal and rejects beside it
+AOPSD_DAGS=${AOPSD_DAGS:-}           # file of accepted rows; journal and rejects go beside it
 AOPSD_MODEL=${AOPSD_MODEL:-}         # name of the model, or its directory
 AOPSD_SERVER=${AOPSD_SERVER:-}       # Python that imports vLLM; empty: that of NeMo RL's vLLM workers, else python
 AOPSD_PORT=${AOPSD_PORT:-8000}

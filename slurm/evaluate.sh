@@ -4,7 +4,7 @@
 #   AOPSD_CONTAINER=IMAGE AOPSD_TARGETS="runs/a models/b" AOPSD_DATA="aime25 mine.jsonl" bash slurm/evaluate.sh \
 #       [--dry-run] [options of `aopsd evaluate`, such as --engine vllm --samples 8]
 #
-# checks everything, then submits itself. Samples that exist are kept. All settings: slurm/lib.sh, docs/slurm.md.
+# checks everything, then submits itself. Existing samples are kept. All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-evaluate
 #SBATCH --nodes=1
 #SBATCH --exclusive
@@ -19,7 +19,7 @@ AOPSD_GPUS_PER_NODE=${AOPSD_GPUS_PER_NODE:-8}
 AOPSD_RAY=false
 AOPSD_TARGETS=${AOPSD_TARGETS:-}     # separated by spaces
 AOPSD_DATA=${AOPSD_DATA:-}           # JSONL files or names of benchmarks, separated by spaces
-AOPSD_RESULTS=${AOPSD_RESULTS:-}     # a folder a target; empty: runs/evaluations
+AOPSD_RESULTS=${AOPSD_RESULTS:-}     # one folder per target; empty: runs/evaluations
 
 if [[ ${0##*/} == slurm_script ]]; then here=$SLURM_SUBMIT_DIR; else here=$(dirname "$(dirname "$(readlink -f "$0")")"); fi
 AOPSD_HOME=${AOPSD_HOME:-$here}

@@ -1,5 +1,5 @@
 # What the scripts of this folder share: settings, checks, submission, Ray over the allocation, requeue and resume.
-# A script sets what is its own, defines `driver` (prints the commands to run), and ends with `main "$@"`.
+# A script sets its own values, defines `driver` (prints the commands to run), and ends with `main "$@"`.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -8,13 +8,13 @@ AOPSD_ACCOUNT=${AOPSD_ACCOUNT:-}                 # empty: your default account
 AOPSD_PARTITION=${AOPSD_PARTITION:-}             # empty: the default partition
 AOPSD_TIME=${AOPSD_TIME:-}                       # time limit; empty: the script's own
 AOPSD_CONTAINER=${AOPSD_CONTAINER:-}             # image (.sqsh, registry name: Pyxis; .sif: Apptainer), or none
-AOPSD_MOUNTS=${AOPSD_MOUNTS:-}                   # /here:/there,...; checkout, logs and run folder come by themselves
+AOPSD_MOUNTS=${AOPSD_MOUNTS:-}                   # /here:/there,...; checkout, logs and run folder are added automatically
 AOPSD_LOGS=${AOPSD_LOGS:-$AOPSD_HOME/runs/slurm} # a folder a job; must be on a file system that all nodes share
 AOPSD_ENGINE=${AOPSD_ENGINE:-nemo_rl}            # local: one process without Ray, on a CPU or one GPU
 AOPSD_PYTHON=${AOPSD_PYTHON:-}                   # empty: .venv of the checkout without a container, else python
 AOPSD_SBATCH=${AOPSD_SBATCH:-}                   # further options of sbatch, such as --array=0-4 or --qos=long
 AOPSD_RAY_PORT=${AOPSD_RAY_PORT:-9900}           # of Ray's head
-AOPSD_WAIT=${AOPSD_WAIT:-1800}                   # seconds until all GPUs must be there
+AOPSD_WAIT=${AOPSD_WAIT:-1800}                   # seconds to wait for all GPUs
 AOPSD_GRACE=${AOPSD_GRACE:-60}                   # seconds from SIGTERM to SIGKILL when a run is stopped
 AOPSD_MAX_RESTARTS=${AOPSD_MAX_RESTARTS:-50}     # requeues of one job after its time limit
 
@@ -41,7 +41,7 @@ main() {
     if $dry_run; then show_plan; elif in_job; then run_job; else submit; fi
 }
 
-# The head of the calling script, up to the first line that is no comment.
+# Prints the head of the calling script, up to the first line that is not a comment.
 usage() { sed -n '2,/^[^#]/{/^# /s/^# //p;/^#$/s/^#//p}' "$0"; }
 
 default_python() {
@@ -81,7 +81,7 @@ check_settings() {
 # NAME PATH REMEDY
 check_file() { [[ -r $2 ]] || die "$1: $2 is not there or cannot be read. $3"; }
 
-# What only a submit host with Slurm can say. Nothing has been submitted yet.
+# Checks that need a submit host with Slurm. Nothing has been submitted yet.
 check_cluster() {
     command -v sbatch >/dev/null || die "sbatch is not on the PATH: submit from a login node of the cluster (or look with --dry-run)."
     local listed
@@ -101,7 +101,7 @@ check_cluster() {
 
 gpus_of_gres() { grep -o 'gpu:[^,(]*' | sed 's/.*://'; }
 
-# Its whole output, never `| grep -q`: that leaves at the first hit, and with pipefail the command it leaves has failed.
+# Read the whole output, never `| grep -q`: grep exits at the first hit, and with pipefail the other command then fails.
 has_gres() { ((AOPSD_GPUS_PER_NODE > 0)) && [[ $(sinfo --noheader --format '%G' 2>/dev/null) == *gpu:* ]]; }
 
 sbatch_command() {
@@ -129,7 +129,7 @@ submit() {
     echo "job ${id%%;*}: logs in $AOPSD_LOGS"
 }
 
-# A last word of the program itself, where it can run without the container; scripts may replace it.
+# The program's own check, where it can run without the container; scripts may override it.
 check_program() { :; }
 check_task() { :; }
 
@@ -191,7 +191,7 @@ srun_command() {
     command+=(bash "$AOPSD_HOME/slurm/node.sh" "$role" "$logs")
 }
 
-# The batch script of a job: starts the nodes' tasks and waits for the head's, whose exit code is the driver's.
+# The batch script of a job: starts the tasks on the nodes and waits for the head, whose exit code is the driver's.
 run_job() {
     local restart=${SLURM_RESTART_COUNT:-0} id=$SLURM_JOB_ID
     [[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -230,7 +230,7 @@ run_job() {
     exit "$code"
 }
 
-# HEAD_PID WORKER_PID: exit code of the head's srun. `wait` returns early on a signal, hence the loop.
+# HEAD_PID WORKER_PID: returns the exit code of the head's srun. `wait` returns early on a signal, hence the loop.
 wait_for() {
     while kill -0 "$1" 2>/dev/null; do
         if [[ -n $2 && ! -e $logs/stop ]] && ! kill -0 "$2" 2>/dev/null; then
@@ -243,14 +243,14 @@ wait_for() {
     wait "$1"
 }
 
-# What a run has of lasting value: the next attempt starts from it.
+# What the next attempt can start from.
 progress() {
     [[ -n ${AOPSD_RUN:-} && -d $AOPSD_RUN ]] || return 0
     (cd "$AOPSD_RUN" && find . \( -path './checkpoints/step_*/state.json' -o -name '*.jsonl' -path './eval/*' \
         -o -name 'initial_progress.jsonl' -o -name 'samples*.jsonl' -o -name '*.journal*' \) -size +0 -exec cksum {} + | sort)
 }
 
-# RESTARTS PROGRESS_BEFORE: back into the queue, unless the attempt left nothing that the next could start from.
+# RESTARTS PROGRESS_BEFORE: requeue the job, unless the attempt left nothing that the next one could start from.
 go_on() {
     local by_hand="Go on with the same command."
     if [[ $(progress) == "$2" ]]; then

@@ -27,7 +27,7 @@ check_node() {
     fi
 }
 
-# Of this node, for the others: what its name resolves to, unless /etc/hosts says loopback, which Ray cannot serve on.
+# Address of this node for the others: what its name resolves to, unless that is loopback, which Ray cannot serve on.
 address() {
     local found
     found=$(getent ahostsv4 "$AOPSD_HEAD" | awk 'NR == 1 {print $1}')
@@ -46,7 +46,7 @@ run_driver() {
     wait "$driver_pid"
 }
 
-# Ray as a child that stays, and takes its processes along when it ends. `ray stop` would also end those of other jobs
+# Runs Ray as a blocking child whose processes end with it. `ray stop` would also end those of other jobs
 # on this machine.
 start_ray() { ray start --block "$@" "${ray_options[@]}" & ray_pid=$!; }
 

@@ -1,4 +1,4 @@
-# Serve a model with vLLM on this node, for as long as the shell that reads this file lives; returns once it answers.
+# Serve a model with vLLM on this node until the shell that sources this file ends; returns once the server answers.
 #
 #   source slurm/serve.sh MODEL PORT TENSOR_PARALLEL SECONDS LOG [PYTHON]
 # shellcheck shell=bash

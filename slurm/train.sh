@@ -32,7 +32,7 @@ set_overrides() {
     [[ $AOPSD_ENGINE == local ]] || OVERRIDES+=(cluster.num_nodes="$AOPSD_NODES" cluster.gpus_per_node="$AOPSD_GPUS_PER_NODE")
     [[ -z $AOPSD_DATA ]] || OVERRIDES+=(data.train.data_path="$AOPSD_DATA")
     [[ -z $AOPSD_EVAL_DATA ]] || OVERRIDES+=(aopsd.evaluation.data_path="$AOPSD_EVAL_DATA")
-    if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then # sbatch --array=0-4: a seed an element
+    if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then # sbatch --array=0-4: one seed per element
         AOPSD_RUN+=/seed_$SLURM_ARRAY_TASK_ID
         OVERRIDES+=(aopsd.seed="$SLURM_ARRAY_TASK_ID")
     fi
@@ -55,8 +55,8 @@ driver() {
 }
 
 check_program() {
-    [[ $AOPSD_ENGINE == local || -n ${AOPSD_CHECK:-} ]] || return 0 # NeMo RL is seldom there on a login node
-    [[ " $AOPSD_SBATCH" != *" --array"* ]] || return 0 # each element has a run of its own
+    [[ $AOPSD_ENGINE == local || -n ${AOPSD_CHECK:-} ]] || return 0 # login nodes seldom have NeMo RL
+    [[ " $AOPSD_SBATCH" != *" --array"* ]] || return 0 # each element has its own run
     local -a command
     train_command
     (cd "$AOPSD_HOME" && "${command[@]}" --check >/dev/null) || die "the settings above cannot be right; nothing was submitted."
