@@ -80,7 +80,7 @@ class ObjectiveConfig(Strict):
     """Compare so many of the teacher's likeliest words, and the rest as one; null compares the whole vocabulary, as
     published. On NeMo RL a number is needed: [methods.md](methods.md) says what that changes."""
     jsd_beta: Annotated[float, Interval(gt=0, lt=1), ReadBy(("jsd", "gkd"))] = 0.5
-    """The teacher's weight in the mixture; at its ends stand the divergences fkl and rkl. GKD's usual value."""
+    """The teacher's weight in the mixture. Its limits correspond to fkl and rkl. GKD's usual value."""
     top_k: Annotated[Count, ReadBy(("topk_fkl", "eopd"))] = 16
     """K, the teacher's likeliest words that are compared. The smaller K of the paper's time table."""
     top_k_form: Annotated[Literal["none", "renorm", "teacher_renorm", "tail"], ReadBy(("topk_fkl",))] = "none"
@@ -153,8 +153,8 @@ class JudgeConfig(Strict):
     """Further tries by sampling, where a verdict is unreadable. One that stays unreadable is counted, and left out of
     the competence: otherwise parse failures would look like weak problems."""
     max_attempt_tokens: Count = 16384
-    """Of a longer attempt the middle is left out. More than the training rollouts have, so that this is unusual, or due
-    to `policy.max_total_sequence_length`; counted in `judge/cut`."""
+    """Of a longer attempt the middle is left out. Longer than a training rollout, so cuts are rare unless
+    `policy.max_total_sequence_length` forces them; counted in `judge/cut`."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class CurriculumConfig(Strict):
     """K, attempts at each problem before the first epoch. The paper's own motivation study makes 8 on the same
     problems."""
     ema: Share = 0.5
-    """lambda, the weight of the old competence. Three epochs have two updates that matter, so half of the weight on the
-    new value leaves a quarter on the first."""
+    """lambda, the weight of the old competence. Only two updates matter in three epochs; at 0.5 the initial value keeps
+    a quarter of the weight."""
 
 
 @dataclass(frozen=True)

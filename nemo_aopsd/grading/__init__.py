@@ -44,9 +44,10 @@ def is_correct(text: str, answer: str) -> bool:
 
 
 def grade(text: str, answer: str) -> Grade:
-    """Compare the last box of a response with the verified answer. Blocks for at most about five seconds.
+    """Compare the last box of a response with the verified answer.
 
-    Raises ValueError if `answer` is blank.
+    Blocks for at most about five seconds, and for up to two minutes more if a grading process must first be started: it
+    loads sympy, which takes long on a busy machine. Raises ValueError if `answer` is blank.
 
     >>> grade(r"so \\boxed{0{,}204}, no: \\boxed{\\text{204}.}", "204").reason
     'correct'

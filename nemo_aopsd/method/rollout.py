@@ -49,7 +49,8 @@ class Draft:
 class Scored:
     """A draft that fits, with log-probs of its response under both prompts; None for what its objective does not read.
 
-    Raises ValueError unless each score has one value a token: broadcast or padded, a missing one would pass for a gap.
+    Raises ValueError unless each score has one value a token: otherwise broadcasting or padding could turn a missing
+    value into a false gap.
     """
 
     draft: Draft

@@ -1,4 +1,7 @@
-"""The run folder: is it free, may a config go on in it, who writes it, and how to remove a run and nothing else."""
+"""The run folder: checks that it is free, that a config may resume in it, and that no other process writes to it.
+
+It also removes a run, and nothing else that is in its folder.
+"""
 
 from __future__ import annotations
 

@@ -53,9 +53,18 @@ def check_lengths(
 
 
 def _too_long(
-    config: Config, problems: Sequence[Problem], tokens: list[int], what: str, otherwise: str, need: int | None = None
+    config: Config,
+    problems: Sequence[Problem],
+    tokens: list[int],
+    what: str,
+    otherwise: str,
+    need: int | None = None,
+    then: str = "",
 ) -> list[str]:
-    """A message if any problem's row takes more than its budget; `need` is the budget to set, of the longest row."""
+    """A message if any problem's row takes more than its budget; `need` is the budget to set, of the longest row.
+
+    `then` says what comes of it.
+    """
     budget = config.max_row_tokens
     number = sum(length > budget for length in tokens)
     if not number:
@@ -63,7 +72,7 @@ def _too_long(
     longest, problem = max(zip(tokens, problems, strict=True), key=lambda row: row[0])
     return [
         f"{_KEY} is {budget}; expected at least {need or longest}: {what} in {number} of {len(tokens)} problems "
-        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens). "
+        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens). {then}"
         f"Set {_KEY}={need or longest}, or {otherwise}."
     ]
 
@@ -101,7 +110,7 @@ def _teacher(
     rooms = [min(longest, max(config.max_row_tokens - question, 0)) for question in questions]  # of the student's row
     tokens = [prompt + room + probe for prompt, room in zip(prompts, rooms, strict=True)]
     behind = f"{longest} tokens of response" + (f" and {probe} of a probe" if probe else "")
-    never = f", that of {num_never} never does" if num_never else ""
-    outcome = "is left out of the update" if drops else "ends the run"
-    what = f"the teacher's row may not fit with {behind}{never}, and such a rollout {outcome},"
-    return [], _too_long(config, problems, tokens, what, otherwise, need)
+    always = f"In {num_never} of them it always is. " if num_never else ""
+    then = f"{always}Such a rollout {'is left out of the update' if drops else 'ends the run'}. "
+    what = f"with {behind} the teacher's row can be too long"
+    return [], _too_long(config, problems, tokens, what, otherwise, need, then)

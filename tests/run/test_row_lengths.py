@@ -99,8 +99,8 @@ def test_what_is_dropped_is_a_warning_unless_it_is_everything(prompts):
     drop = {"context": ContextConfig(kind="solution", on_overlong="drop")}
     problems = [problem(0, 5, solution=10), problem(1, 5, solution=20)]
     (warning,) = check(prompts, problems, 26, **drop)
-    assert f"{KEY} is 26; expected at least 38: the teacher's row may not fit with 12 tokens" in warning
-    assert "1 never does" in warning and "in 2 of 2 problems (longest: data.jsonl:1, problem 'p1', 38" in warning
+    assert f"{KEY} is 26; expected at least 38: with 12 tokens of response the teacher's row" in warning
+    assert "In 1 of them" in warning and "in 2 of 2 problems (longest: data.jsonl:1, problem 'p1', 38" in warning
     assert "left out of the update" in warning and warning.endswith(f"Set {KEY}=38, or drop these problems.")
     [line] = refused(prompts, problems, 16, **drop)
     assert "no room" in line and "in 2 of 2 problems" in line

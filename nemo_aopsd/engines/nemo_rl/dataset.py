@@ -1,4 +1,4 @@
-"""The place that configs of before named; the class lives in `baselines/dataset.py`."""
+"""Kept so that older configs still work; the code is in `baselines/dataset.py`."""
 
 from nemo_aopsd.baselines.dataset import AOPSDProblems
 

@@ -1,4 +1,4 @@
-"""The place that commands of before named; the code lives in `baselines/run_stock.py`."""
+"""Kept so that older commands still work; the code is in `baselines/run_stock.py`."""
 
 import runpy
 

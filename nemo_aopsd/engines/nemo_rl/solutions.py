@@ -1,4 +1,4 @@
-"""The place that configs of before named; the class lives in `baselines/solutions.py`."""
+"""Kept so that older configs still work; the code is in `baselines/solutions.py`."""
 
 from nemo_aopsd.baselines.solutions import AOPSDSolutions
 

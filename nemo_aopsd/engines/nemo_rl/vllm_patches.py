@@ -5,8 +5,8 @@ the same, it returns uninitialised memory for them, a Python object for each, an
 the very position whose prediction is wanted, that one too. So: a request names the first row that it wants
 (`FIRST_ROW` in its `extra_args`), the cache is read up to there and no further, and earlier rows are not returned.
 
-`limit_prefix_hits` belongs into the process of vLLM's scheduler, before it is made; `keep_prompt_tails` into each of
-its workers.
+Call `limit_prefix_hits` in the scheduler's process before the scheduler is created, and `keep_prompt_tails` in each of
+vLLM's workers before the first request. `vllm_worker.py` does both, the second one through `vllm_extension.py`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class BaseObjective:
         raise NotImplementedError(f"{type(self).__name__} compares no distributions")
 
     def reduce(self, values: Tensor, mask: Tensor, num_tokens: float, num_rows: float) -> Tensor:
-        """This micro-batch's share of the mean of `values` [B, S] that `aggregation` names (methods: section 1.2).
+        """This micro-batch's share of the mean of `values` [B, S] that `aggregation` names.
 
         token_mean: sum over b, t of m l / N.    seq_mean: 1/B sum over b of (sum over t of m l / sum over t of m).
         """
