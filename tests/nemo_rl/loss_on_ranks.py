@@ -29,7 +29,7 @@ from nemo_rl.models.megatron.data import get_microbatch_iterator, process_global
 
 from nemo_aopsd.engines.nemo_rl.batches import scoring_batch, top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
-from nemo_aopsd.engines.nemo_rl.topk_loss import prepare
+from nemo_aopsd.engines.nemo_rl.top_k_loss import prepare
 from tests.nemo_rl.parallel_cases import (
     ALL_ROWS,
     LAYOUTS,

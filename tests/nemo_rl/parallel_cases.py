@@ -16,7 +16,7 @@ from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
-from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
+from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.types import TopK, TrainRow
 
 PAD, VOCABULARY, K, PAD_TO = 0, 200, 5, 8

@@ -20,7 +20,7 @@ from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
 from nemo_aopsd.engines.nemo_rl.settings import Settings
-from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
+from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write

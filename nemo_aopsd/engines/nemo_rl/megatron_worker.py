@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
-from nemo_aopsd.engines.nemo_rl.topk_loss import prepare
+from nemo_aopsd.engines.nemo_rl.top_k_loss import prepare
 
 
 class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):

@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.batches import scoring_batch, top_k_batch, top_k_spans
 from nemo_aopsd.engines.nemo_rl.top_k import GatherWithRest, top_k_and_norm
-from nemo_aopsd.engines.nemo_rl.topk_loss import TopKLossFn
+from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
 from tests.nemo_rl.parallel_cases import PAD, TOP_K, VOCABULARY, K, logprobs, student, teacher, texts, train_rows
