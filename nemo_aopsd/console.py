@@ -1,4 +1,4 @@
-"""Lines and bars that a person watches while a run goes on."""
+"""Progress lines and bars on a terminal during a run."""
 
 from __future__ import annotations
 

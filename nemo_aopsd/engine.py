@@ -1,4 +1,4 @@
-"""What the method asks of an engine: two small protocols in token ids, and a tokenizer at the border to text.
+"""What the method asks of an engine: two small protocols in token ids, and a tokenizer for text.
 
 The step owns this seam and knows no text beyond `Tokenizer`; an engine knows no problem, graph or judge.
 Weight synchronisation, sleeping, offloading and padding are an engine's own business.

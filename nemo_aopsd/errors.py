@@ -1,4 +1,4 @@
-"""The one error that a user can mend: bad input, a bad setting, a broken file. The CLI prints it and exits with 2."""
+"""The one error that a user can fix: bad input, a bad setting, a broken file. The CLI prints it and exits with 2."""
 
 from __future__ import annotations
 

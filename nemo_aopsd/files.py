@@ -1,4 +1,4 @@
-"""Files that matter are written beside and renamed, so that a reader never meets half of one."""
+"""Atomic writes: a temporary file is renamed, so that a reader never sees half a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that cross module borders.
+"""The values that modules pass to each other.
 
 One convention for alignment: **log-prob i belongs to token i**. Lists are ragged, one entry a rollout;
 padding exists only inside an engine. Log-probs, gaps and NLLs are in nats.

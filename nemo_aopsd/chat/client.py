@@ -1,4 +1,4 @@
-"""The one border to the network: chat completions of an OpenAI-compatible server, retried and counted.
+"""The only network access: chat completions of an OpenAI-compatible server, with retries and counts.
 
 Written on aiohttp, which Ray brings along: the same client serves the offline tools and NeMo RL's environments.
 A time-out may have been paid for on the server's side; no client can know.

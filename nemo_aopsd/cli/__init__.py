@@ -1,4 +1,4 @@
-"""The `aopsd` command: a file a group of commands, composed in `app.py`."""
+"""The `aopsd` command: one file per group of commands, composed in `app.py`."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A setting with which the cluster engine could not work, and how it is told."""
+"""A setting with which the cluster engine could not work, and its message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sizes and the environment must be, for the engine's refusals, `aopsd doctor` and `aopsd plan` alike.
+"""Rules for sizes and the environment, shared by the engine's refusals, `aopsd doctor` and `aopsd plan`.
 
 Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`.
 """

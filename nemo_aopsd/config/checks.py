@@ -1,4 +1,4 @@
-"""A resolved config against its schema: every key that is unknown, of a wrong type, or out of range, in one go.
+"""A resolved config against its schema: reports every key that is unknown, of a wrong type, or out of range at once.
 
 pydantic checks JSON, where 1 and true and "1" are three things. What a value may be is told from the JSON schema that
 it makes of the same classes, so that messages, docs/config.md and an editor all say the same.

@@ -1,4 +1,4 @@
-"""Dotted keys, the places where they were written, and slips of the pen in NeMo RL's blocks.
+"""Dotted keys, the places where they were written, and typos in NeMo RL's blocks.
 
 Checked a layer at a time (one file, or one override), so that an error names the line that caused it. The `aopsd:`
 block is checked as a whole in `checks.py`.

@@ -1,4 +1,4 @@
-"""Which method a run is: the config of `aopsd methods` that its settings equal, or the nearest one and what differs.
+"""The method of a run: the config of `aopsd methods` with equal settings, or the nearest one and the differences.
 
 Two settings are compared only where the run reads them: a probe's threshold tells nothing of a run without probes.
 Not compared at all are those that the base config brings (`NOT_OF_THE_METHOD`), as model, data and optimizer are not.

@@ -1,4 +1,4 @@
-"""What we read of NeMo RL's blocks: their keys by type and range, and defaults where a short config says nothing.
+"""What we read of NeMo RL's blocks: their keys by type and range, and defaults for short configs.
 
 These blocks are open, for NeMo RL reads more of them than we do. What `generation` and `checkpointing` leave out is
 filled in for both engines; the other defaults are the local engine's, and mean nothing to NeMo RL.

@@ -1,4 +1,4 @@
-"""Settings that contradict each other although each is possible by itself: one rule a function, all in `RULES`."""
+"""Settings that are valid alone but contradict each other: one function per rule, all in `RULES`."""
 
 from __future__ import annotations
 

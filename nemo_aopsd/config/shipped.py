@@ -1,4 +1,4 @@
-"""What the package ships in `recipes/`: methods, ablations, suites and the demo, and finding one by its name.
+"""What the package ships in `recipes/`: methods, ablations, suites and the demo, found by name.
 
 `demo.yaml` is a whole run and `suites/` compare methods on it. A file of `methods/` or `ablations/` holds only what
 makes the method and goes over another config: its first line says what it is, its second one which row of the paper it

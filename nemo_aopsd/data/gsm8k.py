@@ -1,4 +1,4 @@
-"""GSM8K with reasoning graphs, made by program from its calculator annotations: no server is asked.
+"""GSM8K with reasoning graphs, made from its calculator annotations, without a server.
 
 A line of a solution that computes (`48/2 = <<48/2=24>>24`) is a checkpoint; an edge says that a line uses what an
 earlier one computed. The last such line is left out, since it gives the answer. Two limits: a line that computes

@@ -1,4 +1,4 @@
-"""Problems for training: complete, gold answers that parse, each once, and none of them in an evaluation set.
+"""Prepares training problems: complete, with parsable answers, without duplicates and without evaluation problems.
 
 Texts are compared after normalisation (case, spacing, punctuation, LaTeX layout), not by meaning: a reworded problem
 passes. The subset that comes out is the subset of these filters; it is nobody's published one.

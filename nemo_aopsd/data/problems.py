@@ -1,4 +1,4 @@
-"""Problems, one JSON object a line. Every error names file, line and remedy."""
+"""Problems, one JSON object per line. Every error names file, line and remedy."""
 
 from __future__ import annotations
 

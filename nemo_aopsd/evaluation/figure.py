@@ -1,4 +1,4 @@
-"""pass@k by k: one panel a benchmark and one for their mean, with the 95 % interval as a band."""
+"""pass@k by k: one panel per benchmark and one for their mean, with the 95 % interval as a band."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""majority@N: is the most frequent answer of a problem's N samples right?
+"""majority@N: is the most frequent answer of a problem's N samples correct?
 
 Samples vote with their final answers; one without an answer does not vote, and a problem where none votes is wrong.
 All correct answers are one class. Wrong ones are in one class if their texts are equal or the grader takes one for the

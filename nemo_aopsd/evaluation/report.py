@@ -1,4 +1,4 @@
-"""Results as Markdown: a row a benchmark and one for the mean over them, each percentage with its count."""
+"""Results as Markdown: one row per benchmark and one for their mean, each percentage with its count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the final answer right? The last box after the thoughts counts, and nothing else does.
+"""Is the final answer right? Only the last box after the thoughts counts.
 
 Integers, fractions, decimals and identical texts are decided here, in microseconds. All else goes to a process of its
 own (`process`), where shapes, units and `\\pm` are read and math-verify compares values (`algebra`). That process is

@@ -1,4 +1,4 @@
-"""The grading process: one JSON request a line on standard input, one JSON reply a line on standard output.
+"""The grading process: one JSON request per line on standard input, one JSON reply per line on standard output.
 
 It ends when its input ends, so it never outlives the process that asked. What a comparison prints goes to standard
 error, or it would be taken for a reply.

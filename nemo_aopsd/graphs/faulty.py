@@ -1,4 +1,4 @@
-"""A graph with faults as one that can be drawn: what is faulty must be looked at.
+"""Makes a graph with faults drawable, so that the faults can be seen.
 
 Everything that the file says is kept: an id that only edges name becomes a node marked `is_unknown`, a repeated id
 `id (2)` or the next number that no other node has, a loop or a cycle stays one. Only what has no checkpoints at all

@@ -1,4 +1,4 @@
-"""Which problems come when (eq:dynamic-competence): competence, its EMA, high-to-low order, 1:2:1 bridge batches.
+"""The order of the problems (eq:dynamic-competence): competence, its EMA, high-to-low order, 1:2:1 bridge batches.
 
 Beside the paper's order: `shuffle`, and two controls. `competence_reversed` goes from low to high; `global_terciles`
 reads "easy : moderate : hard = 1 : 2 : 1 within a batch" as of the whole set, which leaves no order between batches.

@@ -1,4 +1,4 @@
-"""Leak meter: does a response to the bare question talk of the private context that only the teacher saw?
+"""Leak meter: does a response to the bare question mention the private context that only the teacher saw?
 
 A rate of phrases, not of copied content: a student that copies results without naming their source goes unseen.
 """

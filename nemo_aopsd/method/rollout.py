@@ -1,4 +1,4 @@
-"""What one rollout is on its way through a step: a `Draft` in stages 1 to 3, `Scored` from stage 4 on."""
+"""One rollout on its way through a step: a `Draft` in stages 1 to 3, `Scored` from stage 4 on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How strongly the teacher is followed at a triggered token (sec:selective), and controls of what of it matters."""
+"""How strongly the teacher is followed at a triggered token (sec:selective), and controls that test what matters."""
 
 from __future__ import annotations
 

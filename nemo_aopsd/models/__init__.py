@@ -1,1 +1,1 @@
-"""What is known of a model before it is loaded, and its tokenizer."""
+"""What is known about a model before it is loaded, and its tokenizer."""

@@ -1,4 +1,4 @@
-"""The one reader of a model's `config.json`: what any part of this package needs of it, typed."""
+"""The one reader of a model's `config.json`: everything that this package needs from it, typed."""
 
 from __future__ import annotations
 

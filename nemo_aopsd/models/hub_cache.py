@@ -1,4 +1,4 @@
-"""Files of models in the local Hugging Face cache; nothing is fetched."""
+"""Files of models in the local Hugging Face cache; nothing is downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model has the words and the positions that a config asks for, before anything is sampled."""
+"""Whether a model's vocabulary and positions suffice for a config, checked before anything is sampled."""
 
 from __future__ import annotations
 

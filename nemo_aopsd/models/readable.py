@@ -1,4 +1,4 @@
-"""Whether the tokenizer has words for the questions: one that has not turns them into tokens without meaning."""
+"""Whether the tokenizer covers the questions: otherwise they become meaningless tokens."""
 
 from __future__ import annotations
 

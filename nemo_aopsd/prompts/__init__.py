@@ -1,4 +1,4 @@
-"""Prompt wording lives in the `.txt` files of this folder, one folder a family; code only fills the gaps."""
+"""Prompt wording lives in the `.txt` files of this folder, one folder per family; code only fills the placeholders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder a step, complete or absent. The engine's part is its own; ours is `state.json`."""
+"""Checkpoints: one folder per step, complete or absent. The engine writes its part; ours is `state.json`."""
 
 from __future__ import annotations
 

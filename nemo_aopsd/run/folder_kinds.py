@@ -1,4 +1,4 @@
-"""Which kind of results a folder holds, so that a command does not write its own among another's."""
+"""Which kind of results a folder holds, so that a command does not mix its files with others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the files in a run folder. Whatever writes, reads or removes one takes its name from here."""
+"""Names of the files in a run folder. All code that writes, reads or removes one takes its name from here."""
 
 from __future__ import annotations
 

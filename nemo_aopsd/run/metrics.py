@@ -1,4 +1,4 @@
-"""One line of numbers a step. A value that does not apply is absent, never 0."""
+"""One line of numbers per step. A value that does not apply is absent, never 0."""
 
 from __future__ import annotations
 

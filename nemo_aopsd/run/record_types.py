@@ -1,4 +1,4 @@
-"""The records of a run folder, as `reader.py` hands them out. `where` of a record is its `file:line`, or its file."""
+"""The records of a run folder, as `reader.py` returns them. `where` of a record is its `file:line`, or its file."""
 
 from __future__ import annotations
 

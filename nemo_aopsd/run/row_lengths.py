@@ -1,4 +1,4 @@
-"""Whether prompts leave room within the longest row, once there is a tokenizer and before anything is sampled.
+"""Whether prompts leave room for a response, checked once there is a tokenizer and before anything is sampled.
 
 A row counts as in step.py and judge.py. A context that depends on the attempt counts as the whole graph, so what is
 said of the teacher is what can happen, not what must.

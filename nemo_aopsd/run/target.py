@@ -1,4 +1,4 @@
-"""What is evaluated: a run (its newest checkpoint), one checkpoint, or a model as it comes."""
+"""What is evaluated: a run (its newest checkpoint), one checkpoint, or a plain model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels by a language model at an OpenAI-compatible server. It reads what a person would: nothing of the NLL."""
+"""Labels by a language model at an OpenAI-compatible server. Like a person, it does not see the NLL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels and where they are kept: one append-only file a labeller, a line on disk before the next event is shown."""
+"""Labels and their files: one append-only file per labeller; a line is on disk before the next event is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which events are labelled: a simple random sample, or as many of each NLL bin as there are.
+"""Which events are labelled: a simple random sample, or equally many per NLL bin as far as available.
 
 The paper names neither its bins nor its way of sampling (its appendix F.3 is not public). Only the bound of the last
 bin, 4 nats, and the number of events, 15,043, are its own.

@@ -1,4 +1,4 @@
-"""What a diagnostic leaves behind: NAME.svg, NAME.json and NAME.md in `RUN/diagnostics/`."""
+"""The files that a diagnostic writes: NAME.svg, NAME.json and NAME.md in `RUN/diagnostics/`."""
 
 from __future__ import annotations
 

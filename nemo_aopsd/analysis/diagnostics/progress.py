@@ -1,4 +1,4 @@
-"""Does progress r say something of the final answer? r against correctness of all judged rollouts."""
+"""Does progress r predict the final answer? r against correctness of all judged rollouts."""
 
 from __future__ import annotations
 

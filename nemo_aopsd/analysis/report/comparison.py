@@ -1,4 +1,4 @@
-"""Runs and evaluations side by side. Nothing of the rollouts is read, so many runs cost little."""
+"""Runs and evaluations side by side. Rollouts are not read, so many runs cost little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures: numbers in, inline SVG out. Which run has which figure, and its caption, is `panels.py`."""
+"""The figures: numbers in, inline SVG out. `panels.py` decides which run has which figure, and its caption."""
 
 from __future__ import annotations
 

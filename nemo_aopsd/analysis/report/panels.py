@@ -1,4 +1,4 @@
-"""Which figures a run has, and what each says. A run without the numbers of a figure has no such panel."""
+"""Which figures a run has, with captions. A run without a figure's numbers has no such panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of `aopsd compare`: check the suite, train what is missing, write the table."""
+"""One call of `aopsd compare`: check the suite, train the missing runs, write the table."""
 
 from __future__ import annotations
 

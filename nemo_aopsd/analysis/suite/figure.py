@@ -1,4 +1,4 @@
-"""pass@1 of every member, and what training with it has over the reference, with 95 % intervals and a dot a seed."""
+"""pass@1 of every member, and its difference to the reference, with 95 % intervals and one dot per seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OUT holds, and whether a suite may go on in it.
+"""What OUT holds, and whether a suite may resume in it.
 
 suite.json                     settings of each member and fingerprints of the problems, to notice a change
 NAME/config.yaml               the member's config: `aopsd train` takes it

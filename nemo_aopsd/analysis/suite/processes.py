@@ -1,4 +1,4 @@
-"""`aopsd train` in processes of their own, some at a time. One that fails does not disturb the others."""
+"""`aopsd train` in separate processes, a few at a time. A failed one does not affect the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks one Python what it has: run as a script by each worker's interpreter, so only the standard library at the top.
+"""Reports what one Python has: each worker's interpreter runs it as a script, so it imports only the standard library.
 
     python -P probe.py MODULE.CLASS PACKAGE...
 

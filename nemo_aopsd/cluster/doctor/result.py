@@ -1,4 +1,4 @@
-"""What every check returns, and how outside programs are asked."""
+"""What every check returns, and how external programs are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aopsd plan`: seconds and GPU-hours of a run before it runs, as far as steps like its own were measured.
+"""`aopsd plan`: predicted seconds and GPU-hours of a run, as far as similar steps were measured.
 
 docs/scaling.md has the formulas, and what was measured.
 """

@@ -1,4 +1,4 @@
-"""What the plan's seconds are worked out from: data sheets of the GPUs that were measured, rates, and their errors."""
+"""What the plan's seconds are computed from: data sheets of the GPUs that were measured, rates, and their errors."""
 
 from __future__ import annotations
 

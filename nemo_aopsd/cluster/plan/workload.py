@@ -1,4 +1,4 @@
-"""What one step has to do, in rows and tokens: from the config, and assumed where it does not say."""
+"""The work of one step in rows and tokens: from the config, with assumptions for what it leaves open."""
 
 from __future__ import annotations
 

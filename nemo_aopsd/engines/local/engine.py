@@ -1,4 +1,4 @@
-"""`Engine` on one machine: the student's optimizer step, the teacher that follows or does not, save and load."""
+"""`Engine` on one machine: the student's optimizer step, the frozen or updated teacher, save and load."""
 
 from __future__ import annotations
 

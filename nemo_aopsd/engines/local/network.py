@@ -1,4 +1,4 @@
-"""A causal language model taken apart: hidden states first, the output head only where it is asked for.
+"""A causal language model taken apart: hidden states first, the output head only where it is needed.
 
 Rows are right-padded, so plain causal attention is exact and needs no mask; only tokens that follow a prefix (decoding,
 branches) carry one.

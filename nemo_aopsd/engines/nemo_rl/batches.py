@@ -1,4 +1,4 @@
-"""Between ragged lists, one entry a rollout, and NeMo RL's padded batches. All on the CPU, no model involved.
+"""Converts between ragged lists, one entry per rollout, and NeMo RL's padded batches. All on the CPU, without a model.
 
 NeMo RL's convention (nemo_rl/models/policy/lm_policy.py, get_logprobs): every 2-D tensor of a batch has the width S
 of `input_ids`; column t of a log-prob tensor belongs to token t, and column 0 is 0 since nothing predicts the first

@@ -1,4 +1,4 @@
-"""Sizes that do not fit the model. Only where its config.json can be read here: else NeMo RL finds out.
+"""Sizes that do not fit the model, if its config.json can be read here; otherwise NeMo RL checks them.
 
 The rules are those of Megatron-core 0.19 (its core/transformer: transformer_config.py, transformer_block.py and
 moe/moe_layer.py; core/tensor_parallel/layers.py), of NeMo RL v0.7.0's DTensor plans (models/dtensor/parallelize.py) and

@@ -1,4 +1,4 @@
-"""Every setting with which this engine could not work or would learn wrongly, before a GPU is taken.
+"""Every setting with which this engine could not work or would train wrongly, checked before it uses a GPU.
 
 All that is wrong is listed at once: set-up takes minutes, and several of these faults would not stop a run but spoil
 it. What NeMo RL v0.7.0 itself refuses at its start with a clear message is left to it. File names are below its

@@ -1,4 +1,4 @@
-"""What this engine reads from NeMo RL's blocks, once refusals.py has nothing against them."""
+"""What this engine reads from NeMo RL's blocks, after the checks of refusals.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training worker of either backend gets from us: a teacher that always leaves, and can be streamed and hashed.
+"""Our addition to a training worker of either backend: a teacher that is always swapped out, streamed and hashed.
 
 A mixin in front of NeMo RL's worker classes, which load the initial weights as `reference` and can take them in.
 """

@@ -1,4 +1,4 @@
-"""The top k of logits that are split over tensor-parallel ranks, with what makes log-probs of them."""
+"""The top k of logits that are split over tensor-parallel ranks, with what turns them into log-probs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NeMo RL's own trackers (W&B, TensorBoard, MLflow, SwanLab), as the `logger` block turns them on."""
+"""NeMo RL's own trackers (W&B, TensorBoard, MLflow, SwanLab), enabled by the `logger` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs beside the model inside each of vLLM's own workers, called by `collective_rpc`."""
+"""Our code inside each vLLM worker, called by `collective_rpc`."""
 
 from __future__ import annotations
 

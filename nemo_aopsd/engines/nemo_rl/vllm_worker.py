@@ -1,4 +1,4 @@
-"""A NeMo RL vLLM worker that samples with settings of each call's own, continues branches and scores them.
+"""A NeMo RL vLLM worker that samples with settings per call, continues branches and scores them.
 
 Ray cannot derive from an actor class, so the logic is in `...Impl` and the actor is an empty shell (as in NeMo RL).
 """

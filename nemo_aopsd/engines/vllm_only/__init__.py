@@ -1,4 +1,4 @@
-"""vLLM without a trainer, to sample from a finished model: one process a GPU, each with a whole copy of it.
+"""vLLM without a trainer, to sample from a finished model: one process per GPU, each with a full copy.
 
 For models that fit one GPU. Each response has a seed of its own, but vLLM batches as it likes, and sums in another
 order give other last bits: the same seed gives the same ids only where vLLM is made batch-invariant.

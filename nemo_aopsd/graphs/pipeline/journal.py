@@ -1,4 +1,4 @@
-"""What was paid for: one line for each finished stage, on disk before the next stage begins.
+"""The journal of paid answers: one line per finished stage, on disk before the next stage begins.
 
 A line is found again by a digest of the whole request, so another model or another wording starts new lines in the
 same file and nothing is mixed. A kill can lose only answers that were still on their way.

@@ -1,4 +1,4 @@
-"""Asking, paid for once: every request goes through the journal and under the cap on tokens."""
+"""Requests that are paid for once: each goes through the journal and counts against the token cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""From a model's text to the JSON object that it was asked for.
+r"""From a model's text to the requested JSON object.
 
 Read past: thoughts, Markdown fences, prose around the object, and LaTeX with single backslashes, which JSON either
 refuses (`\sqrt`) or silently turns into control characters (`\frac` begins with a form feed). Not read past: an

@@ -1,4 +1,4 @@
-"""What a person sees while a build goes on: counts and cost, in one line that moves; nothing without a terminal."""
+"""Progress of a build on a terminal: one line with counts and cost; nothing without a terminal."""
 
 from __future__ import annotations
 

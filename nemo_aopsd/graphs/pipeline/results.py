@@ -1,4 +1,4 @@
-"""What a build leaves behind: accepted rows, rejects with their reasons, and counts."""
+"""The files that a build writes: accepted rows, rejects with their reasons, and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training objectives: pure functions on per-token log-probs, a file each. An engine calls them inside its forward."""
+"""Objectives: pure functions on per-token log-probs, one file each. An engine calls them inside its forward."""
 
 from __future__ import annotations
 

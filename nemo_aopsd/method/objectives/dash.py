@@ -1,4 +1,4 @@
-"""DASH: forward KL that counts more behind tokens of low divergence."""
+"""DASH: forward KL with more weight after tokens of low divergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the objectives that minimise a divergence at every token have in common."""
+"""What the objectives that minimise a divergence at every token share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MiniLLM: exact reverse KL of each token, and policy gradient on how the rest of the response fares."""
+"""MiniLLM: exact reverse KL of each token, and policy gradient on the gaps of the rest of the response."""
 
 from __future__ import annotations
 
