@@ -61,16 +61,16 @@ class ObjectiveConfig(Strict):
 
     name: ObjectiveName = "pg"
     """The loss. `pg` is the paper's "clipped policy-gradient objective", read as PPO's two-sided clip with the
-    advantage formed anew in every forward."""
+    advantage recomputed in every forward pass."""
     aggregation: Literal["token_mean", "seq_mean"] = "token_mean"
-    """The mean over tokens, or over responses of their token means. One mean for every method, so that methods are
-    compared and not means. `seq_mean` is OPSD's, GKD's, DASH's and GRPO's as written."""
+    """The mean over tokens, or over responses of their token means. Every method uses the same mean, so that a
+    comparison does not depend on it. `seq_mean` is the published choice of OPSD, GKD, DASH and GRPO."""
     advantage_clip: Annotated[Positive, _SURROGATE] = 10.0
     """C, the largest advantage, in nats. The bound that published on-policy distillation recipes use for the same
-    quantity; it bites only where weight times gap exceeds it. `train/frac_clipped` counts that."""
+    quantity; it acts only where weight times gap exceeds it. `train/frac_clipped` counts that."""
     ratio_clip_min: Annotated[Positive, _RATIO] = 0.2
-    """PPO's epsilon below 1, at its usual value. With one update a batch the ratio is 1 but for numerics, so it is a
-    guard."""
+    """PPO's epsilon below 1, at its usual value. With one update per batch the ratio is 1 up to numerics, so the clip
+    is only a safeguard."""
     ratio_clip_max: Annotated[Positive, _RATIO] = 0.2
     """PPO's epsilon above 1, as below 1."""
     token_clip: Annotated[Positive | None, _FULL] = None
@@ -78,7 +78,7 @@ class ObjectiveConfig(Strict):
     DASH set 0.05, as OPSD and DASH do."""
     support: Annotated[Count | None, _FULL] = None
     """Compare so many of the teacher's likeliest words, and the rest as one; null compares the whole vocabulary, as
-    published. On NeMo RL a number is needed: [methods.md](methods.md) says what that changes."""
+    published. NeMo RL needs a number: [methods.md](methods.md) describes the effect."""
     jsd_beta: Annotated[float, Interval(gt=0, lt=1), ReadBy(("jsd", "gkd"))] = 0.5
     """The teacher's weight in the mixture. Its limits correspond to fkl and rkl. GKD's usual value."""
     top_k: Annotated[Count, ReadBy(("topk_fkl", "eopd"))] = 16
@@ -90,8 +90,8 @@ class ObjectiveConfig(Strict):
     dash_kappa: Annotated[Positive, ReadBy(("dash",))] = 5.0
     """DASH's kappa, at its value."""
     entropy_threshold: Annotated[NonNegative, ReadBy(("eopd",))] = 0.8
-    """Nats of the teacher's entropy from which on its forward KL counts. EOPD's, for an external teacher. A teacher
-    with a solution before it is surer: `train/gate_rate` says how often the gate opens."""
+    """Nats of the teacher's entropy from which on its forward KL counts. EOPD's value, for an external teacher. A
+    teacher that sees a solution is more confident: `train/gate_rate` shows how often the gate opens."""
     entropy_weight: Annotated[NonNegative, ReadBy(("eopd",))] = 1.0
     """EOPD's alpha, the weight of that forward KL."""
     on_policy_rate: Annotated[Share, ReadBy(("gkd",))] = 0.5
@@ -99,7 +99,7 @@ class ObjectiveConfig(Strict):
     divergence: Annotated[Literal["fkl", "rkl", "jsd"], ReadBy(("gkd",))] = "jsd"
     """GKD's usual choice; with `fkl` and a rate of 1 it would be `fkl` again."""
     whiten: Annotated[bool, ReadBy(("minillm",))] = False
-    """Scale the advantages of a step to mean 0 and deviation 1. MiniLLM's code does, its text does not."""
+    """Scale the advantages of a step to mean 0 and deviation 1. MiniLLM's code does this, its paper does not."""
 
     @property
     def top_k_key(self) -> str | None:
@@ -135,8 +135,8 @@ class ThinkingConfig(Strict):
     """`enable_thinking` of the chat template, by role."""
 
     student: bool | None = None
-    """null is the chat template's own default. Student and teacher are set apart because a mismatch is a known cause of
-    failed runs."""
+    """null is the chat template's own default. Student and teacher are set separately because a mismatch is a known
+    cause of failed runs."""
     teacher: bool | None = None
     """As for the student."""
 
@@ -146,12 +146,12 @@ class JudgeConfig(Strict):
     """Who names the checkpoints that a response has reached: greedy, one call a rollout."""
 
     model: Literal["student", "teacher"] = "student"
-    """Whose weights judge. Paper: the student's. `teacher` keeps judging apart from learning."""
+    """Whose weights judge. Paper: the student's. `teacher` separates judging from learning."""
     max_new_tokens: Count = 512
     """Tokens of a verdict, which is a list of ids."""
     num_retries: CountOrZero = 1
-    """Further tries by sampling, where a verdict is unreadable. One that stays unreadable is counted, and left out of
-    the competence: otherwise parse failures would look like weak problems."""
+    """Further tries by sampling, where a verdict is unreadable. A verdict that stays unreadable is counted and left out
+    of the competence: otherwise parse failures would look like weak problems."""
     max_attempt_tokens: Count = 16384
     """Of a longer attempt the middle is left out. Longer than a training rollout, so cuts are rare unless
     `policy.max_total_sequence_length` forces them; counted in `judge/cut`."""
@@ -172,19 +172,19 @@ class ProbeConfig(Strict):
     0.88, although the paper labels most continuations of 4 nats and more as leakage (both signs pooled)."""
     score_anchor: bool = False
     """Count the anchor's own surprise in L, as one more token of the continuation. The paper leaves it out; a
-    correction of one token is then next to invisible, since what follows it is often sure."""
+    correction of one token then has almost no effect, since the tokens after it are often certain."""
     max_weight: Positive = 5.0
     """The largest weight that `normalised` gives, so that few surprising tokens among many sure ones do not make the
     step."""
     untriggered_weight: Share = 1.0
-    """The weight of tokens without a probe. Paper: 1. Below 1 the update is more of what the probes select; not read
+    """The weight of tokens without a probe. Paper: 1. Below 1, probed tokens get a larger share of the update; not read
     by `uniform` and `zero_triggered`."""
     max_per_rollout: Count | None = None
     """The paper probes every position over the threshold. With a limit the largest gaps are probed; the others keep
     `untriggered_weight`."""
     keep_cache: bool = False
-    """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes need not be read again
-    and two changes of turn fall away. Needs GPU memory for both: `aopsd doctor` says."""
+    """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes stay in its cache and
+    a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class EvaluationConfig(Strict):
     """pass@k on held-out problems: before training, after every `period` epochs, and where the run ends."""
 
     data_path: Name | None = None
-    """A file of problems. No evaluation unless it is named."""
+    """A file of problems. Without it there is no evaluation."""
     num_samples: Count = 8
     """Answers to each problem. Paper."""
     temperature: Annotated[float, Interval(ge=0, le=100)] = 0.6
@@ -230,7 +230,7 @@ class EvaluationConfig(Strict):
     """Paper. Refused if it leaves no room for a prompt in `policy.max_total_sequence_length`; a response that meets
     that limit first counts in `truncation_rate`."""
     period: Count = 1
-    """In epochs. After every one, as in the paper's curves; where a run ends within an epoch, this one counts too."""
+    """In epochs. Every epoch, as in the paper's curves; an incomplete last epoch counts too."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class AOPSDConfig(Strict):
     """Every random choice of a run is derived from it."""
     prompts: Name = "default"
     """A folder of nemo_aopsd/prompts, or a path. The paper's prompts are not published with it, so the wording is ours.
-    The teacher is not told to keep its context secret: that would change the leakage which the method is about."""
+    The teacher is not told to keep its context secret: that would change the leakage that the method is about."""
     num_prompts_per_step: Count = 32
     """Usual for on-policy self-distillation; about 23 steps an epoch on 725 problems, and divisible by 4 for 1:2:1
     batches."""
@@ -260,8 +260,8 @@ class AOPSDConfig(Strict):
     max_train_seconds: Positive | None = None
     """The same for the seconds of the steps, without start-up, first attempts and evaluation."""
     mask_truncated: bool = False
-    """Leave truncated rollouts out of the update. By default they are judged and learned from as they stand: they have
-    no end token, so none is rewarded. Counted in `rollout/truncated`."""
+    """Leave truncated rollouts out of the update. By default they are judged and trained on unchanged: they have no end
+    token, so none is rewarded. Counted in `rollout/truncated`."""
     weighting: Weighting = "continuation"
     """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
     are controls: [methods.md](methods.md)."""

@@ -11,7 +11,7 @@ from nemo_aopsd.types import Signal
 class PolicyGradient(BaseObjective):
     """L = -1/N sum_t min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t), N = valid tokens of the whole batch.
 
-    A_t = clip(sg[w_t (log q - log p_theta)], -C, C) is formed anew from the current student in every forward, and
+    A_t = clip(sg[w_t (log q - log p_theta)], -C, C) is recomputed from the current student in every forward, and
     rho_t = p_theta / p_old. With the student unchanged since collection the gradient is -A_t grad log p_theta / N:
     a token that the teacher prefers gains probability, one that it disfavours loses.
     """
