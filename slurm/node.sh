@@ -36,7 +36,7 @@ address() {
 }
 
 run_driver() {
-    setsid bash "$logs/driver.sh" >>"$logs/driver.log" 2>&1 & # a group of its own: a signal reaches all of it
+    setsid bash "$logs/driver.sh" >>"$logs/driver.log" 2>&1 & # in its own process group: a signal reaches all of it
     driver_pid=$!
     until [[ -e $logs/stop ]] || ! kill -0 "$driver_pid" 2>/dev/null; do
         if [[ -n $ray_pid ]] && ! kill -0 "$ray_pid" 2>/dev/null; then echo "Ray died on $(hostname)" >&2; break; fi

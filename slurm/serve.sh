@@ -4,7 +4,7 @@
 # shellcheck shell=bash
 
 server_python=${6:-}
-if [[ -z $server_python ]]; then # vLLM has an environment of its own in the NeMo RL container
+if [[ -z $server_python ]]; then # vLLM has its own environment in the NeMo RL container
     for server_python in /opt/ray_venvs/*VllmGenerationWorker/bin/python; do break; done
     [[ -x $server_python ]] || server_python=python
 fi
