@@ -43,10 +43,6 @@ class Label:
         settings = ", ".join(f"{key}={_typed(value)}" for key, value in self.differing.items())
         return f"{self.method.name} + {settings}" if settings else self.method.name
 
-    def row_of(self, table: str) -> str | None:
-        """The paper's name of the run's row in its table of that label; None unless the run is that very method."""
-        return None if self.differing else self.method.row_of(table)
-
 
 def label_run(aopsd: AOPSDConfig) -> Label:
     """What to call a run with this `aopsd:` block."""

@@ -30,17 +30,6 @@ class Method:
     row: str
     settings: dict[str, object]
 
-    def row_of(self, label: str) -> str | None:
-        """The name of its row in the paper's table or figure of that label; None if it has none there.
-
-        >>> Method("aopsd", "methods", "", "tab:main_results: AOPSD; fig:exp-dynamics: Full AOPSD", {}).row_of(
-        ...     "tab:main_results"
-        ... )
-        'AOPSD'
-        """
-        rows = dict(row.split(": ", 1) for row in self.row.split("; "))
-        return rows.get(label)
-
 
 def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
     """All configs of `folder`, by kind and name. Raises UserError where a file has no header or is no config."""

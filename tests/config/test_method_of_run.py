@@ -75,14 +75,6 @@ def test_names_by_hand(aopsd, name):
     assert str(label_run(aopsd)) == name
 
 
-def test_only_the_very_method_has_the_paper_s_row():
-    assert label_run(AOPSDConfig()).row_of("tab:main_results") == "AOPSD"
-    assert label_run(AOPSDConfig()).row_of("tab:gradient-time") is None
-    assert label_run(AOPSDConfig(mask_truncated=True)).row_of("tab:main_results") is None
-    assert label_run(over("delta_1")).row_of("tab:main_results") is None
-    assert label_run(over("continuation")).row_of("tab:gradient-time") == "PG + continuation"
-
-
 def test_a_run_in_words():
     assert describe_run(over("delta_1")) == METHODS["delta_1"].title
     assert describe_run(AOPSDConfig(mask_truncated=True)) == "aopsd + mask_truncated=true"
