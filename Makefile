@@ -36,7 +36,7 @@ demo: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/aopsd demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 95
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 97
 
 cluster-test: $(READY)
 	AOPSD_CLUSTER_TEST=1 .venv/bin/python -m pytest tests/slurm --durations 0
