@@ -9,6 +9,9 @@ import typer
 
 from nemo_aopsd.cli.options import say
 
+Split = Annotated[str, typer.Option(metavar="NAME", help="Split of a data set of the hub.")]
+Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")]
+
 app = typer.Typer(name="data", help="Make problems files.", no_args_is_help=True)
 
 
@@ -29,8 +32,8 @@ def prepare(
     against: Annotated[
         list[Path] | None, typer.Option(metavar="EVAL.jsonl", help="Drop problems that occur there; repeatable.")
     ] = None,
-    split: Annotated[str, typer.Option(metavar="NAME", help="Split of a data set of the hub.")] = "train",
-    revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")] = None,
+    split: Split = "train",
+    revision: Revision = None,
 ) -> None:
     """Problems with solutions and gold answers that parse, each once, none of them in an evaluation set."""
     from nemo_aopsd.data import prepare as preparing
@@ -55,8 +58,8 @@ def gsm8k(
     seed: Annotated[int, typer.Option(help="Which rows those are.")] = 0,
     min_checkpoints: Annotated[int, typer.Option(min=1, help="Leave out problems with fewer.")] = 2,
     bare: Annotated[bool, typer.Option("--bare", help="Keep every row and make no graphs: for a test set.")] = False,
-    split: Annotated[str, typer.Option(metavar="NAME", help="Split of a data set of the hub.")] = "train",
-    revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")] = None,
+    split: Split = "train",
+    revision: Revision = None,
 ) -> None:
     """GSM8K with reasoning graphs from its calculator annotations, in half a minute and without a server."""
     from nemo_aopsd.data.gsm8k import convert, dev_path

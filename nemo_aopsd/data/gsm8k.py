@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 
 @dataclass(slots=True)
 class Report:
-    """How many rows were left out, by reason. The order is that of `left_out`'s rules."""
+    """How many rows were left out, by reason, in the order in which the reasons were met."""
 
     out: Path
     read: int = 0

@@ -45,7 +45,8 @@ def step_weights(weights: Sequence[float], weighting: str, seed: int, max_weight
     if not weights:
         return []
     if weighting == "normalised":
-        return [min(weight / (mean(weights) or 1.0), max_weight) for weight in weights]
+        scale = mean(weights) or 1.0
+        return [min(weight / scale, max_weight) for weight in weights]
     if weighting == "shuffled":
         return random.Random(f"{seed}/shuffled").sample(weights, len(weights))
     if weighting == "constant":

@@ -41,7 +41,9 @@ def _score(
     teacher_side: list[Tensor] = []
     if signal.full:  # before the student's forward, whose activations stay
         with torch.no_grad():
-            teacher_side = [response_hidden(teacher, [row.teacher_prompt or [] for row in rows], responses)[0]]
+            prompts = [prompt for row in rows if (prompt := row.teacher_prompt) is not None]
+            assert len(prompts) == len(rows), "a full signal needs the teacher's prompt of every row"
+            teacher_side = [response_hidden(teacher, prompts, responses)[0]]
     hidden, targets, _ = response_hidden(student, [row.prompt for row in rows], responses)
     if signal.full:
         logprobs, divergence = compare(student, hidden, targets, teacher_side, _full(objective, teacher.head))
