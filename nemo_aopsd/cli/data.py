@@ -61,7 +61,7 @@ def gsm8k(
     split: Split = "train",
     revision: Revision = None,
 ) -> None:
-    """GSM8K with reasoning graphs from its calculator annotations, in half a minute and without a server."""
+    """GSM8K with reasoning graphs from its calculator annotations, in ten seconds and without a server."""
     from nemo_aopsd.data.gsm8k import convert, dev_path
     from nemo_aopsd.data.source import read_source
     from nemo_aopsd.files import keep_inputs
