@@ -13,19 +13,17 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from nemo_aopsd.config.keys import flatten, select
+from nemo_aopsd.config.keys import Tree, flatten, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
-from nemo_aopsd.config.rules import RULES, Fault
+from nemo_aopsd.config.rules import Fault, contradictions
 from nemo_aopsd.config.schema import SINGLE_PRECISION, AOPSDConfig
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
-Tree = dict[str, Any]
-_UNKNOWN = "unknown key"
 _OF_TEXT = ("int_type", "float_type", "bool_type")  # text where pydantic expects one of these may still spell it
 
 
@@ -37,7 +35,7 @@ class OurKeys(Open):
 
 
 def check_run(tree: Tree) -> tuple[RunKeys | None, list[Fault]]:
-    """The typed keys of a whole config, and all that cannot work, as dotted keys and what they must be."""
+    """The typed keys of a whole config, and all that cannot work: dotted keys, each with a sentence."""
     faults = list(_unwritable(tree))
     if faults:
         return None, faults
@@ -46,7 +44,7 @@ def check_run(tree: Tree) -> tuple[RunKeys | None, list[Fault]]:
     if run is None:  # the rules see defaults in place of what is wrong
         run, _ = validate(RunKeys, _without(tree, wrong))
     if run is not None:
-        faults += [fault for rule in RULES for fault in rule(run) if fault[0] not in wrong]
+        faults += [(key, f"`{key}` {text}") for key, text in contradictions(run) if key not in wrong]
     return run, faults
 
 
@@ -57,17 +55,12 @@ def check_block(tree: Tree) -> tuple[AOPSDConfig | None, list[Fault]]:
     return ours and ours.aopsd, kept
 
 
-def told(key: str, message: str) -> str:
-    """A fault as a sentence."""
-    return message if message.startswith(_UNKNOWN) else f"`{key}` {message}"
-
-
 def find_non_blocks(tree: Tree) -> Iterator[Fault]:
     """What stands where a block must stand; interpolation is left alone until it is resolved."""
     for key in BLOCKS:
         value = select(tree, key)
         if value is not None and not isinstance(value, dict) and not (isinstance(value, str) and "${" in value):
-            yield key, f"must be a block of `key: value` lines; got {value!r}."
+            yield key, f"`{key}` must be a block of `key: value` lines; got {value!r}."
 
 
 def validate(kind: type[T], tree: Tree) -> tuple[T | None, list[Fault]]:
@@ -152,14 +145,14 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
         if each["type"] == "unexpected_keyword_argument":
             siblings, unknown = list(here["properties"]), str(each["loc"][-1])
             hint = nearest_setting(unknown, key, siblings)
-            yield f"{key}.{unknown}", f"{_UNKNOWN} `{key}.{unknown}`.{hint} Keys of `{key}`: {', '.join(siblings)}."
+            yield f"{key}.{unknown}", f"unknown key `{key}.{unknown}`.{hint} Keys of `{key}`: {', '.join(siblings)}."
         elif key not in seen:
             seen.add(key)
             value = select(tree, key)
             if "properties" in here:
-                yield key, f"must be a block of keys: {', '.join(here['properties'])}; got {value!r}."
+                yield key, f"`{key}` must be a block of keys: {', '.join(here['properties'])}; got {value!r}."
             else:
-                yield key, f"must be {expected(here)}; got {value!r}. {first_sentence(here)}".rstrip()
+                yield key, f"`{key}` must be {expected(here)}; got {value!r}. {first_sentence(here)}".rstrip()
 
 
 def first_sentence(schema: Tree) -> str:
@@ -189,4 +182,4 @@ def _unwritable(tree: Tree) -> Iterator[Fault]:
     """The run folder keeps the config as UTF-8, which has no halves of a surrogate pair."""
     for key, value in flatten(tree).items():
         if any("\ud800" <= character <= "\udfff" for character in f"{key}{value}"):
-            yield key, f"holds bytes that are no text: {value!a}. Write it in UTF-8."
+            yield key, f"`{key}` holds bytes that are no text: {value!a}. Write it in UTF-8."

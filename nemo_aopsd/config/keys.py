@@ -13,8 +13,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from nemo_aopsd.config.nemo_rl_keys import NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import AOPSDConfig, keys_of
 from nemo_aopsd.errors import UserError, nearest
@@ -23,13 +21,14 @@ from nemo_aopsd.errors import UserError, nearest
 _ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
 
 Origins = dict[str, str]  # dotted key -> where it was written: `file:line`, or the override
+Tree = dict[str, Any]  # nested blocks, interpolation as it is written
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One config file or one override."""
+    """One config file or one override. Files are read once: nobody changes a layer."""
 
-    tree: DictConfig
+    tree: Tree
     origins: Origins
 
 
@@ -46,26 +45,25 @@ def locate(key: object, origins: Origins, path: Path) -> str:
 
 
 def check_blocks(layer: Layer, path: Path) -> None:
-    """Refuse, in one layer, top-level keys that are no block of anybody's."""
-    ours = {key.rpartition(".")[2]: f"aopsd.{key}" for key, _ in reversed(list(keys_of(AOPSDConfig)))}
+    """Raise UserError for a top-level key of one layer that is neither `aopsd` nor a block of NeMo RL's."""
     known = ("aopsd", *NEMO_RL_BLOCKS)
-    for key, value in plain(layer.tree).items():
+    for key, value in layer.tree.items():
         where = locate(key, layer.origins, path)
         if key not in known:
+            ours = {name.rpartition(".")[2]: f"aopsd.{name}" for name, _ in reversed(list(keys_of(AOPSDConfig)))}
             hint = nearest(str(key), known) or (f" Did you mean `{ours[key]}`?" if key in ours else "")
             raise UserError(f"{where}: unknown block `{key}`.{hint} Known: {', '.join(known)}.")
         if not isinstance(value, dict):
             raise UserError(f"{where}: `{key}` must be a block of `key: value` lines, not a value.")
 
 
-def check_spelling(layer: Layer, base: DictConfig, known: Collection[str], path: Path) -> None:
-    """Refuse a key of NeMo RL's blocks that is neither in `base`, the layers below, nor `known`, but nearly.
+def check_spelling(layer: Layer, base: Tree, known: Collection[str], path: Path) -> None:
+    """Raise UserError for a key of NeMo RL's blocks that is nearly one of `base`, the layers below, or of `known`.
 
-    `known` are dotted keys. Raises UserError: read by nobody, a slip of the pen would be without effect.
+    `known` are dotted keys. Nobody reads such a key, so that a typo would be without effect.
     """
-    added, below = plain(layer.tree), plain(base)
     for block in NEMO_RL_BLOCKS:
-        for dotted, meant in _slips(added.get(block), below.get(block), block, known):
+        for dotted, meant in _slips(layer.tree.get(block), base.get(block), block, known):
             where = locate(dotted, layer.origins, path)
             remedy = "" if meant in known else f" If not, add it by an override: +{dotted}=VALUE."
             raise UserError(f"{where}: unknown key `{dotted}`. Did you mean `{meant}`?{remedy}")
@@ -91,14 +89,7 @@ def _nearly(key: str, names: Iterable[str], cutoff: float) -> str | None:
     return next(iter(get_close_matches(key, alike, n=1, cutoff=cutoff)), None)
 
 
-def plain(tree: DictConfig, resolve: bool = False) -> dict[str, Any]:
-    """Nested dicts, interpolation as it is written unless `resolve`."""
-    found = OmegaConf.to_container(tree, resolve=resolve, throw_on_missing=resolve)
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
-
-
-def select(tree: dict[str, Any], key: str, absent: Any = None) -> Any:
+def select(tree: Tree, key: str, absent: Any = None) -> Any:
     """The value of a dotted key; `absent` where there is none.
 
     >>> select({"a": {"b": 1}}, "a.b"), select({"a": {"b": 1}}, "a.c")
@@ -110,7 +101,7 @@ def select(tree: dict[str, Any], key: str, absent: Any = None) -> Any:
     return value
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
     """Dotted keys to leaves; an empty block is a leaf.
 
     >>> flatten({"a": {"b": 1, "c": {}}})
@@ -123,5 +114,17 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
+def typed(value: object) -> str:
+    """A value as YAML or an override has it.
+
+    >>> typed(None), typed(True), typed(1e-6)
+    ('null', 'true', '1e-06')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def first_line(error: BaseException) -> str:
+    """The first line of an error's message, without a full stop."""
     return str(error).strip().split("\n")[0].rstrip(".")

@@ -11,10 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from nemo_aopsd.config.checks import check_block
-from nemo_aopsd.config.keys import flatten, plain
+from nemo_aopsd.config.keys import flatten, typed
 from nemo_aopsd.config.schema import CHOICES, CONTINUED, READ_BY, AOPSDConfig
 from nemo_aopsd.config.shipped import Method, list_methods
 
@@ -40,7 +37,7 @@ class Label:
 
     def __str__(self) -> str:
         """The method's name, and after a + each setting that differs, as one would type it."""
-        settings = ", ".join(f"{key}={_typed(value)}" for key, value in self.differing.items())
+        settings = ", ".join(f"{key}={typed(value)}" for key, value in self.differing.items())
         return f"{self.method.name} + {settings}" if settings else self.method.name
 
 
@@ -97,16 +94,11 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
 @cache
 def _known_methods() -> Sequence[tuple[Method, Settings]]:
     """Each method with its whole `aopsd:` block, over the defaults alone."""
-    return [(method, _over_defaults(method)) for method in list_methods()]
-
-
-def _over_defaults(method: Method) -> Settings:
-    tree = OmegaConf.create()
-    for key, value in method.settings.items():
-        OmegaConf.update(tree, key, value)
-    aopsd, faults = check_block({"aopsd": {}, **plain(tree)})
-    assert aopsd is not None, f"{method.name}: {faults}"  # the package's own file
-    return _settings(aopsd)
+    defaults = _settings(AOPSDConfig())
+    return [
+        (method, defaults | {key.removeprefix("aopsd."): value for key, value in method.settings.items()})
+        for method in list_methods()
+    ]
 
 
 def _settings(aopsd: AOPSDConfig) -> Settings:
@@ -118,10 +110,3 @@ def _distance(label: Label) -> tuple[int, int, int]:
     name = label.method.name
     familiarity = _FAMILIAR.index(name) if name in _FAMILIAR else len(_FAMILIAR)
     return sum(key in CHOICES for key in label.differing), len(label.differing), familiarity
-
-
-def _typed(value: object) -> str:
-    """A value as an override would have it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,23 +11,24 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks, told
+from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks
 from nemo_aopsd.config.keys import (
     Layer,
     Origins,
+    Tree,
     check_blocks,
     check_spelling,
     first_line,
     flatten,
     locate,
-    plain,
     select,
 )
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS, NEMO_RL_DEFAULTS, REQUIRED_KEYS
@@ -39,6 +40,8 @@ from nemo_aopsd.files import decode_text
 _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.\-]*)\}")
 _MISSING = object()
+_KNOWN = (*LOCAL_KEYS, *BLOCKS)
+_NAMES = {dict: "a block of `key: value` lines", list: "a list"}
 # PyYAML lets the last four through: a number or tag that it cannot make a value of (2020-13-01, !!bool x), and YAML
 # that is nested beyond reason or stands inside itself.
 _UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, AttributeError, RecursionError)
@@ -51,34 +54,33 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | 
     """
     register_resolvers()
     path = Path(path)
-    layers = [*_file_layers(path, ()), *(_file_layers(method, ()) if method else ())]
-    for layer in layers:
-        check_blocks(layer, path)
-    tree, known = OmegaConf.create(), (*LOCAL_KEYS, *BLOCKS)
-    for layer in layers:
-        check_spelling(layer, tree, known, path)
-        tree = _merge(tree, layer, path)
+    tree, origins = _merge_files([path, *([method] if method else [])], path)
     for override in overrides:
         layer = _override_layer(override, tree)
         check_blocks(layer, path)
-        check_spelling(layer, OmegaConf.create(), known, path)
-        layers.append(layer)
-        tree = _merge(tree, layer, path)
-    origins = {key: where for layer in layers for key, where in layer.origins.items()}
-    tree = _merge(OmegaConf.create(NEMO_RL_DEFAULTS), Layer(tree, origins), path)
-    _require(plain(tree), origins, path)  # first, for other keys may be made of these
+        check_spelling(layer, {}, _KNOWN, path)
+        tree, origins = _merge(tree, layer, path), origins | layer.origins
+    tree = _merge(NEMO_RL_DEFAULTS, Layer(tree, origins), path)
+    _require(tree, origins, path)  # first, for other keys may be made of these
     return _build(_resolve(tree, origins, path), origins, path)
 
 
 def method_settings(path: Path) -> dict[str, Any]:
     """What a method's file sets, parents included, as dotted keys. Raises UserError on what is no setting."""
-    tree, origins = OmegaConf.create(), {}
-    for layer in _file_layers(path, ()):
+    tree, origins = _merge_files([path], path)
+    _refuse(check_block(tree)[1], origins, path)
+    return flatten(tree)
+
+
+def _merge_files(files: Sequence[Path], path: Path) -> tuple[Tree, Origins]:
+    """The files, parents first, over one another, each checked by itself; and where each key was written last."""
+    tree: Tree = {}
+    origins: Origins = {}
+    for layer in (layer for file in files for layer in _file_layers(file, ())):
         check_blocks(layer, path)
+        check_spelling(layer, tree, _KNOWN, path)
         tree, origins = _merge(tree, layer, path), origins | layer.origins
-    raw = plain(tree)
-    _refuse(check_block(raw)[1], origins, path)
-    return flatten(raw)
+    return tree, origins
 
 
 def to_yaml(config: Config) -> str:
@@ -94,8 +96,7 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
     layer = read_file(path)
     where = locate("defaults", layer.origins, path)
     try:
-        parents = layer.tree.pop("defaults", [])
-        parents = OmegaConf.to_container(parents, resolve=True) if OmegaConf.is_config(parents) else parents
+        parents = _plain({"parents": layer.tree.get("defaults", [])}, resolve=True)["parents"]
     except OmegaConfBaseException as error:
         raise UserError(f"{where}: `defaults` has no value: {first_line(error)}.") from error
     parents = [parents] if isinstance(parents, str) else parents
@@ -109,7 +110,7 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
                 "Paths in `defaults` are relative to the file that names them."
             )
         yield from _file_layers(target, (*children, path.resolve()))
-    yield layer
+    yield Layer({key: value for key, value in layer.tree.items() if key != "defaults"}, layer.origins)
 
 
 def read_file(path: Path) -> Layer:
@@ -129,13 +130,20 @@ def read_file(path: Path) -> Layer:
         raise UserError(f"{path}: broken YAML: {first_line(error)}. Mend the file.") from error
 
 
+@lru_cache(maxsize=256)  # the members of a suite share their parents
 def _parse(text: str, path: Path) -> Layer:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: expected `key: value` lines at the top, found a {root.id}.")
-    tree = OmegaConf.load(io.StringIO(text)) if root else OmegaConf.create()
-    assert isinstance(tree, DictConfig)  # as its root is a mapping
+    tree = _plain(OmegaConf.load(io.StringIO(text))) if root else {}
     return Layer(tree, dict(_origins(root, str(path), "")))
+
+
+def _plain(tree: Any, resolve: bool = False) -> Tree:
+    """Nested dicts, interpolation as it is written unless `resolve`."""
+    found = OmegaConf.to_container(OmegaConf.create(tree), resolve=resolve, throw_on_missing=resolve)
+    assert isinstance(found, dict)  # as every file and override is
+    return {str(key): value for key, value in found.items()}
 
 
 def _origins(node: yaml.Node | None, path: str, prefix: str) -> Iterator[tuple[str, str]]:
@@ -145,76 +153,83 @@ def _origins(node: yaml.Node | None, path: str, prefix: str) -> Iterator[tuple[s
             yield from _origins(value, path, f"{prefix}{key.value}.")
 
 
-def _override_layer(text: str, tree: DictConfig) -> Layer:
+def _override_layer(text: str, tree: Tree) -> Layer:
     """`a.b=c` changes a key, `+a.b=c` or `++a.b=c` also adds one, as in NeMo RL; keys that we know need no plus."""
     match = _OVERRIDE.fullmatch(text)
     if not match:
         raise UserError(f"override `{text}`: expected key=value, for example aopsd.probes.threshold=1.5.")
-    key, value = match["key"], match["value"]
-    known = key.startswith("aopsd.") or key in (*LOCAL_KEYS, *BLOCKS)
-    present = OmegaConf.select(tree, key, default=_MISSING, throw_on_resolution_failure=False) is not _MISSING
-    if not (known or present or match["new"] or key.split(".")[0] not in NEMO_RL_BLOCKS):
-        names = [*flatten(plain(tree)), *LOCAL_KEYS]
+    key = match["key"]
+    may_add = match["new"] or key.startswith("aopsd.") or key in _KNOWN or key.split(".")[0] not in NEMO_RL_BLOCKS
+    if not may_add and select(tree, key, _MISSING) is _MISSING:
+        names = [*flatten(tree), *LOCAL_KEYS]
         raise UserError(f"override `{text}`: no key `{key}` in the config.{nearest(key, names)} To add it: `+{text}`.")
     try:
-        layer = OmegaConf.from_dotlist([f"{key}={value}"])
+        layer = _plain(OmegaConf.from_dotlist([f"{key}={match['value']}"]))
     except _UNREADABLE as error:
         raise UserError(f"override `{text}`: cannot read the value: {first_line(error)}. Quote it.") from error
-    return Layer(layer, dict.fromkeys(_dotted(plain(layer), ""), f"override `{text}`"))
+    return Layer(layer, dict.fromkeys(_dotted(layer, ""), f"override `{text}`"))
 
 
-def _dotted(tree: dict[str, Any], prefix: str) -> Iterator[str]:
+def _dotted(tree: Tree, prefix: str) -> Iterator[str]:
     for key, value in tree.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _dotted(value, f"{prefix}{key}.")
 
 
-def _merge(base: DictConfig, layer: Layer, path: Path) -> DictConfig:
-    """`layer` over `base`; a block with NeMo RL's `_override_: true` replaces the one below it instead."""
-    below, above = plain(base), plain(layer.tree)
-    _drop_replaced(below, above, "", layer.origins, path)
-    merged = OmegaConf.merge(below, above)
-    assert isinstance(merged, DictConfig)  # for both are blocks
-    return merged
+def _merge(base: Tree, layer: Layer, path: Path) -> Tree:
+    """`layer` over `base`, as OmegaConf merges; a block with NeMo RL's `_override_: true` replaces the one below it.
+
+    Raises UserError where a list meets a block, which no merge can mean.
+    """
+
+    def over(below: Tree, above: Tree, prefix: str) -> Tree:
+        merged = dict(below)
+        for key, new in above.items():
+            old, dotted = merged.get(key), f"{prefix}{key}"
+            if isinstance(new, dict):
+                old = None if new.get("_override_") else _referred(old, base)
+                new = {name: value for name, value in new.items() if name != "_override_"}
+            if {type(old), type(new)} == {dict, list}:
+                raise UserError(
+                    f"{locate(dotted, layer.origins, path)}: `{dotted}` must be {_NAMES[type(old)]}, as below it; "
+                    f"got {_NAMES[type(new)]}."
+                )
+            if isinstance(new, dict):
+                merged[key] = over(old if isinstance(old, dict) else {}, new, f"{dotted}.")
+            elif new != "???" or key not in merged:  # OmegaConf's sign for a value that is still to come
+                merged[key] = new
+        return merged
+
+    return over(base, layer.tree, "")
 
 
-def _drop_replaced(base: dict[str, Any], child: dict[str, Any], prefix: str, origins: Origins, path: Path) -> None:
-    """Raises UserError where a list meets a block, which no merge can mean."""
-    names = {dict: "a block of `key: value` lines", list: "a list"}
-    for key, above in child.items():
-        below, dotted = base.get(key), f"{prefix}{key}"
-        if isinstance(above, dict) and above.pop("_override_", False):
-            base.pop(key, None)
-        elif {type(above), type(below)} == {dict, list}:
-            raise UserError(
-                f"{locate(dotted, origins, path)}: `{dotted}` must be {names[type(below)]}, as below it; "
-                f"got {names[type(above)]}."
-            )
-        elif isinstance(above, dict) and isinstance(below, dict):
-            _drop_replaced(below, above, f"{dotted}.", origins, path)
+def _referred(value: Any, base: Tree) -> Any:
+    """The block that `${block}` means; any other value as it is."""
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    return select(base, match[1]) if match else value
 
 
-def _resolve(tree: DictConfig, origins: Origins, path: Path) -> dict[str, Any]:
+def _resolve(tree: Tree, origins: Origins, path: Path) -> Tree:
     try:
-        return plain(tree, resolve=True)
+        return _plain(tree, resolve=True)
     except OmegaConfBaseException as error:
         key = _broken_key(tree, str(error.full_key), ())
         raise UserError(f"{locate(key, origins, path)}: `{key}` has no value: {first_line(error)}.") from error
 
 
-def _broken_key(tree: DictConfig, key: str, seen: tuple[str, ...]) -> str:
+def _broken_key(tree: Tree, key: str, seen: tuple[str, ...]) -> str:
     """The key that cannot be resolved by itself, where `key` is only made of it."""
-    raw = select(plain(tree), key)
+    raw = select(tree, key)
     for name in _REFERENCE.findall(raw) if isinstance(raw, str) else ():
         try:
-            OmegaConf.select(tree, name)
+            OmegaConf.select(OmegaConf.create(tree), name)
         except OmegaConfBaseException:
             return key if name in seen else _broken_key(tree, name, (*seen, key))
     return key
 
 
-def _require(tree: dict[str, Any], origins: Origins, path: Path) -> None:
+def _require(tree: Tree, origins: Origins, path: Path) -> None:
     _refuse(find_non_blocks(tree), origins, path)
     missing = [key for key in REQUIRED_KEYS if select(tree, key) in (None, "", "???")]
     if missing:
@@ -222,12 +237,11 @@ def _require(tree: dict[str, Any], origins: Origins, path: Path) -> None:
 
 
 def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
-    lines = [f"{locate(key, origins, path)}: {told(key, message)}" for key, message in faults]
-    if lines:
+    if lines := [f"{locate(key, origins, path)}: {message}" for key, message in faults]:
         raise UserError("\n".join(lines))
 
 
-def _build(raw: dict[str, Any], origins: Origins, path: Path) -> Config:
+def _build(raw: Tree, origins: Origins, path: Path) -> Config:
     _require(raw, origins, path)
     run, faults = check_run(raw)
     _refuse(faults, origins, path)

@@ -1,4 +1,4 @@
-"""Settings that are valid alone but contradict each other: one function per rule, all in `RULES`."""
+"""Settings that are valid alone but contradict each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ _ON_NEMO_RL = ("pg", "topk_fkl", *_ON_A_SUPPORT)
 Fault = tuple[str, str]  # dotted key, what is wrong with it
 
 
-def batches_mix_in_quarters(run: RunKeys) -> Iterator[Fault]:
+def contradictions(run: RunKeys) -> Iterator[Fault]:
+    """All of them."""
+    yield from _numbers(run)
+    yield from _lengths(run)
+    yield from _of_the_objective(run)
+    yield from _on_nemo_rl(run) if run.aopsd.engine == "nemo_rl" else _on_the_local_engine(run)
+
+
+def _numbers(run: RunKeys) -> Iterator[Fault]:
     size = run.aopsd.num_prompts_per_step
     if run.aopsd.curriculum.name != "shuffle" and size % 4:
         yield (
@@ -22,32 +30,14 @@ def batches_mix_in_quarters(run: RunKeys) -> Iterator[Fault]:
             f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
             "Or set aopsd.curriculum.name=shuffle.",
         )
-
-
-def only_vllm_keeps_a_cache(run: RunKeys) -> Iterator[Fault]:
-    if run.aopsd.engine == "local" and run.aopsd.probes.keep_cache:
-        yield (
-            "aopsd.probes.keep_cache",
-            "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
-            "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
-        )
-
-
-def local_precision(run: RunKeys) -> Iterator[Fault]:
-    if run.aopsd.engine == "local" and run.policy.precision not in ("float32", "bfloat16"):
-        yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."
-
-
-def evaluation_temperature_does_not_overflow(run: RunKeys) -> Iterator[Fault]:
-    if 0 < (temperature := run.aopsd.evaluation.temperature) < 0.01:
+    if 0 < (temperature := run.aopsd.evaluation.temperature) < 0.01:  # overflows
         yield "aopsd.evaluation.temperature", f"must be 0 (greedy) or a number from 0.01 to 100; got {temperature!r}."
 
 
-def rows_have_room(run: RunKeys) -> Iterator[Fault]:
+def _lengths(run: RunKeys) -> Iterator[Fault]:
     """A prompt must fit beside the longest response, verdict and probe."""
     aopsd, row = run.aopsd, run.policy.max_total_sequence_length
-    has_probes = aopsd.weighting in CONTINUED
-    probe = aopsd.probes.length if has_probes else 0
+    probe = aopsd.probes.length if aopsd.weighting in CONTINUED else 0
     lengths = [
         ("policy.generation.max_new_tokens", run.policy.generation.max_new_tokens, probe),
         ("aopsd.judge.max_new_tokens", aopsd.judge.max_new_tokens, 0),
@@ -60,19 +50,15 @@ def rows_have_room(run: RunKeys) -> Iterator[Fault]:
             yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
 
 
-def only_pg_weighs_gaps(run: RunKeys) -> Iterator[Fault]:
-    objective, weighting = run.aopsd.objective.name, run.aopsd.weighting
+def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
+    objective, weighting, group = run.aopsd.objective.name, run.aopsd.weighting, run.aopsd.num_generations_per_prompt
     if objective != "pg" and weighting != "uniform":
         yield (
             "aopsd.weighting",
             f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
             "weighs the gaps of sampled tokens.",
         )
-
-
-def grpo_compares_answers(run: RunKeys) -> Iterator[Fault]:
-    group = run.aopsd.num_generations_per_prompt
-    if run.aopsd.objective.name == "grpo" and group < 2:
+    if objective == "grpo" and group < 2:
         yield (
             "aopsd.num_generations_per_prompt",
             f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
@@ -80,10 +66,19 @@ def grpo_compares_answers(run: RunKeys) -> Iterator[Fault]:
         )
 
 
-def objectives_of_nemo_rl(run: RunKeys) -> Iterator[Fault]:
+def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
+    if run.aopsd.probes.keep_cache:
+        yield (
+            "aopsd.probes.keep_cache",
+            "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
+            "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
+        )
+    if run.policy.precision not in ("float32", "bfloat16"):
+        yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."
+
+
+def _on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
     objective = run.aopsd.objective.name
-    if run.aopsd.engine != "nemo_rl":
-        return
     if objective in _ON_A_SUPPORT and run.aopsd.objective.support is None:
         yield (
             "aopsd.objective.support",
@@ -98,15 +93,3 @@ def objectives_of_nemo_rl(run: RunKeys) -> Iterator[Fault]:
             f"must be {', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl; got "
             f"{objective!r}. Use engine=local.{stock if objective in ('sft', 'grpo') else ''}",
         )
-
-
-RULES = (
-    batches_mix_in_quarters,
-    only_vllm_keeps_a_cache,
-    local_precision,
-    evaluation_temperature_does_not_overflow,
-    rows_have_room,
-    only_pg_weighs_gaps,
-    grpo_compares_answers,
-    objectives_of_nemo_rl,
-)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar
+
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.leaks import find_answer_leaks
@@ -11,23 +16,45 @@ from nemo_aopsd.method.context import FIELD, check_problems, student_messages, t
 from nemo_aopsd.method.judge import judge_messages
 from nemo_aopsd.method.leaks import leak_patterns
 
+T = TypeVar("T")
+
 
 def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
     aopsd = config.aopsd
-    problems = load_problems(config.data["train"]["data_path"])
+    problems = list(_load(config.data["train"]["data_path"]))
     check_problems(problems, aopsd.shown_context, aopsd.curriculum.name)
     if FIELD[aopsd.shown_context] == "dag":
-        _check_answer_leaks(problems)
+        _check_answer_leaks(config.data["train"]["data_path"])
     if aopsd.objective.reads_solutions:
         _check_solutions(problems, aopsd.objective.name)
     _check_prompts(aopsd, problems)
-    return problems, load_problems(aopsd.evaluation.data_path) if aopsd.evaluation.data_path else None
+    return problems, list(_load(aopsd.evaluation.data_path)) if aopsd.evaluation.data_path else None
 
 
-def _check_answer_leaks(problems: list[Problem]) -> None:
+def _of_version(check: Callable[[str], T]) -> Callable[[str], T]:
+    """`check` of a file is done once as long as the file stays as it is: the members of a suite share their files."""
+
+    @lru_cache(maxsize=4)
+    def once(path: str, version: tuple[int, int]) -> T:
+        return check(path)
+
+    def checked(path: str) -> T:
+        about = os.stat(path) if os.path.isfile(path) else None
+        return once(path, (about.st_mtime_ns, about.st_size)) if about else check(path)
+
+    return checked
+
+
+@_of_version
+def _load(path: str) -> list[Problem]:
+    return load_problems(path)
+
+
+@_of_version
+def _check_answer_leaks(path: str) -> None:
     """What `dag build` rejects and `dag check` calls an error; the loader does not look."""
-    for problem in problems:
+    for problem in _load(path):
         for leak in find_answer_leaks(problem.graph, problem.answer):
             raise UserError(
                 f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, "

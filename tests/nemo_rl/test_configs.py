@@ -16,9 +16,7 @@ from nemo_rl.utils.config import parse_hydra_overrides, register_omegaconf_resol
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_aopsd.config.keys import check_spelling
-from nemo_aopsd.config.load import _file_layers, _merge, flatten, load_config, register_resolvers
-from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS
+from nemo_aopsd.config.load import _merge_files, flatten, load_config, register_resolvers
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS, load
 
 # NeMo RL fills these in by itself before it builds an engine.
@@ -114,7 +112,4 @@ def test_no_key_of_nemo_rl_s_own_recipes_is_taken_for_a_slip():
     files = sorted(Path(nemo_rl.__file__).parents[1].glob("examples/configs/**/*.yaml"))
     assert len(files) > 100
     for file in files:
-        tree = OmegaConf.create()
-        for layer in _file_layers(file, ()):
-            check_spelling(layer, tree, (*LOCAL_KEYS, *BLOCKS), file)
-            tree = _merge(tree, layer, file)
+        _merge_files([file], file)

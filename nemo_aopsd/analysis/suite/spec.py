@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -122,7 +123,7 @@ def _read(path: Path, children: tuple[Path, ...]) -> tuple[dict[str, Any], Origi
     if path.resolve() in children:
         raise UserError(f"{path}: `defaults` go in a circle. Remove one of them.")
     layer = read_file(path)
-    tree = cast("dict[str, Any]", OmegaConf.to_container(layer.tree))  # interpolation is left to the configs
+    tree = deepcopy(layer.tree)  # interpolation is left to the configs
     for key, block in _blocks_with_config(tree):
         target = path.parent / block["config"]
         if not target.is_file():
