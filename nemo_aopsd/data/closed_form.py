@@ -1,8 +1,7 @@
 r"""The number that a closed form stands for: `\frac12` is 1/2, `2^3 \cdot 13` is 104.
 
-No computer algebra system is needed: LaTeX is rewritten as a Python expression, which Python's own parser reads.
-Rationals are exact, roots and the like are floats. Numbers beyond 4096 bits are not worked out, so that no tower of
-powers takes time.
+LaTeX is rewritten as a Python expression, which Python's own parser reads. Rationals are exact, roots and the like are
+floats. Powers of more than 4096 bits are not worked out, so no tower of powers takes time.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _REWRITES = tuple(
         (r"\\log_(\w|\{[^{}]*\})\s*", r"\\log[\1]"),
         (r"\\(?:cdot|times|ast)(?![a-z])", "*"),
         (r"\\div(?![a-z])", "/"),
-        (r"\\lfloor|\\lceil", lambda match: match[0].replace("\\l", "") + "("),
-        (r"\\rfloor|\\rceil", ")"),
         (r"\|([^|]*)\|", r"abs(\1)"),
         (r"(\d+|\([^()]*\))!", r"factorial(\1)"),
         (r"\}\s*\{", ","),
@@ -46,56 +43,30 @@ _REWRITES = tuple(
         (r"(?<![\d.])0+(?=\d)", ""),
     )
 )
-_EXPRESSION = re.compile(
-    r"(?:[\d.+\-*/(),\s[\]]|\b(?:pi|e|sqrt|frac|binom|factorial|abs|floor|ceil|exp|ln|log|sin|cos|tan)\b)*"
-)
+_EXPRESSION = re.compile(r"(?:[\d.+\-*/(),\s[\]]|\b(?:pi|e|sqrt|frac|binom|factorial|abs|ln|log)\b)*")
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if isinstance(base, Fraction) and exponent == int(exponent):
-        if abs(base) == 1:
-            return base ** int(exponent % 2)
-        if max(abs(base.numerator), base.denominator).bit_length() * abs(exponent) > _MOST_BITS:
-            raise OverflowError
-        return base ** int(exponent)
-    power = float(base) ** float(exponent)
-    if isinstance(power, complex):
-        raise ValueError("no real number")
-    return power
-
-
-def _factorial(number: Number) -> Fraction:
-    if number > 450:
+    if not isinstance(base, Fraction) or exponent != int(exponent):
+        return math.pow(base, exponent)
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length()) - 1
+    if bits * abs(exponent) > _MOST_BITS:
         raise OverflowError
-    return Fraction(math.factorial(_whole(number)))
+    return base ** int(exponent)
 
 
-def _binomial(above: Number, below: Number) -> Fraction:
-    if above > 4000:
-        raise OverflowError
-    return Fraction(math.comb(_whole(above), _whole(below)))
-
-
-def _whole(number: Number) -> int:
-    if number != int(number):
-        raise ValueError(f"{number} is not whole")
-    return int(number)
+def _factorial(number: Number) -> float:
+    return math.gamma(number + 1)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "frac": operator.truediv,
-    "binom": _binomial,
+    "binom": lambda above, below: _factorial(above) / _factorial(below) / _factorial(above - below),
     "factorial": _factorial,
     "abs": abs,
     "sqrt": lambda number, degree=2: _power(number, Fraction(1) / degree),
     "log": math.log,
     "ln": math.log,
-    "floor": lambda number: Fraction(math.floor(number)),
-    "ceil": lambda number: Fraction(math.ceil(number)),
-    "exp": math.exp,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
 }
 _OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -126,30 +97,24 @@ def closed_form(text: str) -> Number | None:
         value = _evaluate(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
         return None
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return value if isinstance(value, Fraction) or math.isfinite(value) else None
 
 
-def _evaluate(node: ast.AST) -> Number:
+def _evaluate(node: ast.AST) -> Any:
     match node:
         case ast.Constant(value=int() | float() as value):
-            return _bounded(Fraction(str(value)))
+            return Fraction(str(value))
         case ast.Name(id="pi" | "e" as name):
-            return math.pi if name == "pi" else math.e
+            return getattr(math, name)
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             return -_evaluate(operand) if isinstance(sign, ast.USub) else _evaluate(operand)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
-            return _bounded(_OPERATORS[type(sign)](_evaluate(left), _evaluate(right)))
+            return _OPERATORS[type(sign)](_evaluate(left), _evaluate(right))
         case ast.Call(func=ast.Name(id=name), args=arguments) if name in _FUNCTIONS:
-            return _bounded(_FUNCTIONS[name](*map(_evaluate, arguments)))
+            return _FUNCTIONS[name](*map(_evaluate, arguments))
         case ast.Call(func=ast.Subscript(value=ast.Name(id="sqrt" | "log" as name), slice=index), args=[argument]):
-            return _bounded(_FUNCTIONS[name](_evaluate(argument), _evaluate(index)))
+            return _FUNCTIONS[name](_evaluate(argument), _evaluate(index))
     raise ValueError(f"no arithmetic: {type(node).__name__}")
-
-
-def _bounded(number: Number) -> Number:
-    if isinstance(number, Fraction) and max(abs(number.numerator), number.denominator).bit_length() > _MOST_BITS:
-        raise OverflowError
-    return number
 
 
 def same_number(one: Number, other: Number) -> bool:

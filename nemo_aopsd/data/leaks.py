@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, islice
 from typing import Any
 
 import networkx as nx
@@ -34,78 +34,67 @@ from nemo_aopsd.grading.structure import Shape, read_shape, same_shape
 
 _LONGEST = 4000  # characters of a statement that is still read
 _LONGEST_ALGEBRA = 120
-_MOST_VALUES = 60
+_MOST_FORMULAS = 60
+_OPERATIONS = {"\\frac", "\\cdot", "\\times", "\\sqrt", "\\over"}
 _HEAVY = re.compile(r"\d{5}|\^[^+*/]{0,9}\^|!|\^\s*\{?\s*-?\d{3}|(?:\{|\(){8}")  # algebra on these may take long
 
 _CHANGES = (  # words that change the value before them
     "times|more|less|fewer|mod|modulo|plus|minus|divided|multiplied|dozens?|hundred|thousand|million|billion|half"
     "|halves|thirds?|squared|cubed|factorial|choose"
 )
-_UNITS = "in|of|or|as|by|if|so|at|on|to|is|we|an|be|no|do|am|are|cm|mm|km|kg|ft|lb"  # words of two letters, too
+_SHORT_WORDS = "in|of|or|as|by|if|so|at|on|to|is|we|an|be|no|do|am|are|cm|mm|km|kg|ft|lb"
 _FRACTION_GLYPH = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_THOUSANDS = re.compile(
+    r"(?<![\d.,])\d{1,3}(?:(?:\{,\s?\}|\\[,!;: ]|,\\!|[\u00a0\u2009\u202f]|'| (?! )|,(?!\s))\s?\d{3}(?!\d))+"
+)
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"\u2212", "-"),
         (r"\u2044", "/"),
         (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0", ""),
+        (r"\\(?:boxed|fbox|framebox)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}", r" answer \1 ' "),
         (r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox|operatorname|emph)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?", r" \1 "),
-        (r"\\q?quad(?![a-zA-Z])|\\(?:left|right)(?![a-zA-Z])|~", " "),
+        (r"\\q?quad(?![a-zA-Z])|\\(?:left|right)(?![a-zA-Z])|~|\\(?=\$)|\*\*", " "),
         (r"\\%|\s*\b(?:percent|pct)\b", "%"),
-        (r"\\\$|[\u20ac\u00a3]", " "),
         (r"\\(?:[pb]?mod)(?![a-zA-Z])", " mod "),
-        (r"\*\*([^*]*)\*\*", r" \1 "),
-        (r"(?<=\bis)(?=\d)|\s+", " "),
+        (r"\s+", " "),
     )
 )
-_SPACE = r"(?:\{,\s?\}|\\[,!;: ]|,\\!|[\u00a0\u2009\u202f]|'| (?! ))"
-_THOUSANDS = {
-    commas: re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{separator}\s?\d{{3}}(?!\d))+")
-    for commas, separator in ((False, rf"(?:{_SPACE}|,(?!\s))"), (True, _SPACE))
-}
 _ASIDE = re.compile(r"(?<=[\s$])\((?![=:])[^()]*(?:(?<![\\A-Za-z])[A-Za-z]{4,}|[=<>])[^()]*\)")
 _REASON = re.compile(r"(?<![\w\\=])(?:since|because|as|where|when(?:ever)?|for|if|provided|mod|modulo)\b", re.I)
-_TOKEN = re.compile(
-    r"(?P<other>!=|<=|>=|\\(?:neq?|leq?|geq?|not)(?![a-zA-Z])\s*=?|[<>])"
-    r"|(?P<equals>=|\u2248|\u2261|\\(?:approx|equiv|in|to|Rightarrow|implies)(?![a-zA-Z])|(?<!\d):|:(?!\d))"
-    r"|(?P<comma>[,;])"
-    r"|(?P<edge>\$|\\[()[\]]|[\"'`?]|\.(?!\d)|\\(?:boxed|fbox|framebox)(?![a-z])|(?<=\d)\s*[msghL]\b(?!\s*[=^_+*/(-]))"
-    rf"|(?P<word>(?<![A-Za-z\\])(?!(?:sqrt|sin|cos|tan|log|ln|exp|pi)\b)"
-    rf"(?:(?:{_UNITS})\b|[A-Za-z]{{3,}}|a(?=\s[A-Za-z]{{3}})))"
-    r"|(?P<formula>\\[{}]|\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|[^\s])",
+_SYMBOLS = (  # of a formula: no word, no relation, and commas in brackets only
+    r"\\(?!(?:neq?|leq?|geq?|not|approx|equiv|in|to|Rightarrow|implies)(?![a-zA-Z]))(?:[A-Za-z]+|[{}])"
+    r"|\.\d|(?<=\d):(?=\d)|\([^()$]*,[^()$]*\)|(?<![A-Za-z\\])(?:sqrt|pi|log|ln)(?![A-Za-z])"
+    rf"|(?<![A-Za-z\\])(?!(?:{_SHORT_WORDS})(?![A-Za-z])|a [A-Za-z]{{3}})[A-Za-z]{{1,2}}(?![A-Za-z])"
+    r"|\(|[^(A-Za-z\\<>=,;:$\"'`?.\u2248\u2261]+"
 )
+_FORMULA = re.compile(rf"(?:{_SYMBOLS})+")
+_LIST = re.compile(rf"(?:{_SYMBOLS}|[,;=$]|\\in(?![A-Za-z])|\b(?:and|or)\b)+")
 _CONCLUSION = r"is|are|be|was|were|becomes?|equals?|gives?|giving|yields?|yielding|totals|leaves|obtains?|gets?"
 _FILLER = (
     r"to|exactly|just|only|precisely|simply|then|thus|therefore|hence|indeed|the|a|an|values?|number|integer|fraction"
     r"|total|of|about|approximately|also"
 )
 _CONCLUDES = re.compile(
-    rf"(?:(?:(?<![!<>])=|:|\u2248|\u2261|\\(?:approx|equiv|in)|\b(?:{_CONCLUSION})\b)[\s$({{]*)"
+    rf"(?:(?:(?<![!<>])=|:|\u2248|\u2261|\\(?:approx|equiv|in)|\b(?:{_CONCLUSION})(?![A-Za-z]))[\s$({{]*)"
     rf"(?:(?:{_FILLER})\b[\s$,]*|\\\()*$",
     re.I,
 )
 _CLAIM = re.compile(
     r"(?<![\w\\])answers?\b(?:[\s$*\"':=,`]|\\\(|\b(?:is|are|equals?|equal|must|be|comes|out|as|here|so|final"
-    rf"|{_FILLER})\b)*|\\(?:boxed|fbox)\s*",
+    rf"|{_FILLER})(?![A-Za-z]))*",
     re.I,
 )
-_AS_TEXT = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3}|[<>]|\\[lg]e(?![a-z])")  # answers in words, and inequalities
 _DENIED = re.compile(
     r"\b(?:no|neither|not|if|whether|unless|suppose|supposing|assume|assuming)"
     r"(?:\W+(?:that|the|an?|any|such|possible|final|correct))*\W*$",
     re.I,
 )
+_AS_TEXT = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3}|[<>]|\\[lg]e(?![a-z])")  # answers in words, and inequalities
 _TAIL = re.compile(r"[\s$.,;:!?*)}\]\"'`\\]*(?:[A-Za-z]+[\s$.,;:!?*)}\]\"'`\\]*){0,4}")
-_BOUND = re.compile(rf"\s*(?:{_CHANGES})\b|-[A-Za-z]|[\s$]*\\sqrt")
-_JOINS = re.compile(r"[\s$(){}\[\\=]*(?:(?:,|;|and|or|\\in)[\s$({\[\\=]*)*")
-
-
-@dataclass(frozen=True, slots=True)
-class _Formula:
-    """A piece of a statement, between words and relations."""
-
-    text: str
-    start: int
-    end: int
+_CHANGED = re.compile(rf"\s*(?:{_CHANGES})\b|-[A-Za-z]|[\s$]*\\sqrt")
+_NAME_FOLLOWS = re.compile(r"[\s$]*=(?=.*[A-Za-z])(?!.*(?:[=<>]|(?<![\\A-Za-z])[A-Za-z]{4}))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +104,6 @@ class _Wanted:
     answer: Answer
     shape: Shape
     number: Number | None
-
-    @property
-    def is_value(self) -> bool:
-        return self.shape.kind == "value"
 
     @property
     def is_peculiar(self) -> bool:
@@ -153,15 +138,22 @@ def states_answer(statement: str, answer: str, *, is_last: bool) -> bool:
     False
     """
     wanted = _read_answer(answer)
-    has_claim = "answer" in statement.lower() or "boxed" in statement or "fbox" in statement
+    has_claim = "answer" in statement.lower() or "box" in statement
     concludes = is_last or wanted.is_peculiar
     if not (has_claim or concludes) or not wanted.answer.text or len(statement) > _LONGEST:
         return False
-    text = _clean(statement, keep_commas=not wanted.is_value)
+    text, is_value = _plain_fractions(statement), wanted.shape.kind == "value"
+    if is_value:
+        text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    claims = [text[claim.end() :] for claim in _CLAIM.finditer(text) if not _DENIED.search(text[: claim.start()][-60:])]
     if wanted.number is None and _AS_TEXT.search(wanted.answer.text):
-        return _in_words(text, wanted.answer.text, is_last=is_last)
-    claimed = has_claim and any(_same(value, wanted) for value in _claims(text, wanted))
-    return claimed or (concludes and any(_same(value, wanted) for value in _conclusions(text, wanted, is_last=is_last)))
+        return _in_words(text, claims, wanted.answer.text, is_last=is_last)
+    pieces = _claimed(claims, wanted)
+    if concludes:
+        pieces = chain(pieces, _concluded(text, wanted, is_last=is_last))
+    return any(_same(piece, wanted) for piece in pieces)
 
 
 @lru_cache(maxsize=4096)
@@ -172,137 +164,60 @@ def _read_answer(answer: str) -> _Wanted:
 
 
 def _plain_fractions(text: str) -> str:
-    """Glyphs of fractions as LaTeX, so that two and a half in two characters is a mixed number."""
-    return _FRACTION_GLYPH.sub(
-        lambda match: "\\frac{{{}}}{{{}}}".format(
-            *Fraction(unicodedata.numeric(match[0])).limit_denominator(10).as_integer_ratio()
-        ),
-        text,
-    )
+    """Glyphs of fractions as `1/2` behind a blank, so that two and a half in two characters is a mixed number."""
+    return _FRACTION_GLYPH.sub(lambda glyph: " " + unicodedata.normalize("NFKC", glyph[0]).replace("\u2044", "/"), text)
 
 
-def _clean(statement: str, *, keep_commas: bool) -> str:
-    text = re.sub(r"\s{3,}", "  ", _plain_fractions(statement).replace("\u2212", "-"))
-    text = _THOUSANDS[keep_commas].sub(lambda match: re.sub(r"\D", "", match[0]), text)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
-    return text.strip()
-
-
-def _in_words(text: str, answer: str, *, is_last: bool) -> bool:
+def _in_words(text: str, claims: list[str], answer: str, *, is_last: bool) -> bool:
     """Answers such as "no solution" or `x > 3` are compared as texts."""
     words = rf"\W*{re.escape(answer)}(?!\w)"
-    claims = (claim for claim in _CLAIM.finditer(text) if not _is_denied(text, claim))
     ends = is_last and re.search(rf"(?:=|\b(?:{_CONCLUSION}|so|that)\b){words}\W*$", text, re.I)
-    return bool(ends) or any(re.match(words, text[claim.end() :], re.I) for claim in claims)
+    return bool(ends) or any(re.match(words, claim, re.I) for claim in claims)
 
 
-def _is_denied(text: str, claim: re.Match[str]) -> bool:
-    """ "No answer is 0", "if the answer is 0"; a box is never denied."""
-    return not claim[0].startswith("\\") and bool(_DENIED.search(text[: claim.start()][-60:]))
-
-
-def _claims(text: str, wanted: _Wanted) -> Iterator[str]:
+def _claimed(claims: list[str], wanted: _Wanted) -> Iterator[str]:
     """What is called the answer, or boxed."""
-    for match in _CLAIM.finditer(text):
-        if not _is_denied(text, match):
-            rest = text[match.end() : match.end() + 400]
-            formulas = _formulas(_braced(rest) if match[0].startswith("\\") else rest)
-            if formulas and not re.search(r"[^\s$({\\]", rest[: formulas[0].start]):
-                run = formulas[:1] if wanted.is_value else _run(rest, formulas)
-                if not _BOUND.match(rest, formulas[0].end):
-                    yield rest[run[0].start : run[-1].end]
+    for claim in claims:
+        first = next(_formulas(claim[:400], wanted), None)
+        if first and not re.search(r"[^\s$({\\]", claim[: first.start()]) and not _CHANGED.match(claim, first.end()):
+            yield first[0]
 
 
-def _braced(text: str) -> str:
-    """The content of the braces that a text begins with, led by a blank for the first of them."""
-    depth = 0
-    for position, char in enumerate(text):
-        depth += (char == "{") - (char == "}")
-        if depth == 0:
-            return " " + text[1:position]
-    return " " + text[1:]
-
-
-def _conclusions(text: str, wanted: _Wanted, *, is_last: bool) -> Iterator[str]:
+def _concluded(text: str, wanted: _Wanted, *, is_last: bool) -> Iterator[str]:
     """What the main clause ends in, or names: with and without its reasons ("since ...")."""
-    whole = _ASIDE.sub("", text)
-    reasons = [match.start() for match in _REASON.finditer(whole) if match.start()][-3:]
-    for end in [len(whole), *reasons]:
+    whole, is_value = _ASIDE.sub("", text), wanted.shape.kind == "value"
+    for end in [len(whole), *[match.start() for match in _REASON.finditer(whole) if match.start()][-3:]]:
         clause = whole[:end]
-        formulas = _formulas(clause)
+        formulas = list(islice(_formulas(clause, wanted), _MOST_FORMULAS))
         if not formulas or (end < len(whole) and not re.search(r"=|\d|\b(?:is|are)\b", whole[end:])):
             continue
         last = formulas[-1]
-        is_end = _TAIL.fullmatch(clause, last.end) and not _BOUND.match(clause, last.end)
-        if is_end and not wanted.is_value:
-            yield clause[_run(clause, formulas, is_end=True)[0].start : last.end]
-        if is_end and (_CONCLUDES.search(clause[: last.start]) or not wanted.is_value):
-            yield last.text
-        if is_last and wanted.is_value:
-            yield from _named_after(clause, formulas, wanted)
+        is_end = _TAIL.fullmatch(clause, last.end()) and not _CHANGED.match(clause, last.end())
+        if is_end and (not is_value or _CONCLUDES.search(clause[: last.start()])):
+            yield last[0]
+        for formula in formulas if is_last and is_value else []:
+            is_named = re.match(r"[\s$]*=", clause[formula.end() :])
+            is_whole = wanted.is_peculiar and not is_named and not _CHANGED.match(clause, formula.end())
+            if is_whole or _NAME_FOLLOWS.match(clause, formula.end()):
+                yield formula[0]
 
 
-def _named_after(clause: str, formulas: list[_Formula], wanted: _Wanted) -> Iterator[str]:
-    """Values with their name on the right, as in `11 = m + n`; and all values, if the answer is a peculiar one."""
-    for formula in formulas[:_MOST_VALUES]:
-        rest = clause[formula.end :]
-        if re.match(r"[\s$]*=", rest):
-            tail = re.sub(r"\\[a-z]+", "", rest)
-            if rest.count("=") == 1 and re.search("[A-Za-z]", rest) and not re.search("[A-Za-z]{4}|[<>]", tail):
-                yield formula.text
-        elif wanted.is_peculiar and not _BOUND.match(clause, formula.end):
-            yield formula.text
+def _formulas(text: str, wanted: _Wanted) -> Iterator[re.Match[str]]:
+    """The longest runs of symbols; of lists, if the answer is one."""
+    runs = (_FORMULA if wanted.shape.kind == "value" else _LIST).finditer(text)
+    return (run for run in runs if re.search(r"[\w%]", run[0]))
 
 
-def _formulas(text: str) -> list[_Formula]:
-    """The longest runs of symbols; commas and relations inside brackets are part of one."""
-    found: list[_Formula] = []
-    start = end = -1
-    depth = 0
-    for match in _TOKEN.finditer(text):
-        kind, token = match.lastgroup, match[0]
-        if kind == "formula" or (depth > 0 and kind in ("comma", "equals", "other")):
-            start = match.start() if start < 0 else start
-            end = match.end()
-            depth += (token in ("(", "[", "{", "\\{")) - (token in (")", "]", "}", "\\}"))
-            continue
-        if start >= 0:
-            found += _formula(text, start, end)
-        start, depth = -1, 0
-    if start >= 0:
-        found += _formula(text, start, end)
-    return found
-
-
-def _formula(text: str, start: int, end: int) -> list[_Formula]:
-    """Without brackets at its ends that have no partner, and without an exclamation mark on no number."""
-    for opening, closing in (("(", ")"), ("[", "]"), ("{", "}")):
-        piece = text[start:end]
-        if piece.count(opening) != piece.count(closing) and not re.search("[,;]", piece):
-            start += piece.startswith(opening)
-            end -= piece.endswith(closing) and not piece.startswith(opening)
-    piece = text[start:end].strip()
-    return [_Formula(piece, start, end)] if re.search(r"[\w%]", piece) else []
-
-
-def _run(text: str, formulas: list[_Formula], *, is_end: bool = False) -> list[_Formula]:
-    """The first formulas that nothing but commas, `and`, `or` and `=` separates; with `is_end` the last ones."""
-    joined = [bool(_JOINS.fullmatch(text[one.end : other.start])) for one, other in pairwise(formulas)]
-    if is_end:
-        count = next((back for back, is_joined in enumerate(reversed(joined)) if not is_joined), len(joined))
-        return formulas[len(joined) - count :]
-    return formulas[: [*joined, False].index(False) + 1]
-
-
-def _same(formula: str, wanted: _Wanted) -> bool:
-    """Is the formula the answer, in whatever form?"""
-    if wanted.number is not None and formula.isdecimal() and not wanted.answer.percent:
-        return same_number(Fraction(formula[:1000]), wanted.number)
-    given = normalize(formula)
+def _same(piece: str, wanted: _Wanted) -> bool:
+    """Is the piece of a statement the answer, in whatever form?"""
+    piece = piece.replace("$", " ").strip(" ,;=")
+    for opening, closing in ("()", "[]", "{}"):  # one that has no partner
+        if piece.count(opening) != piece.count(closing) and "," not in piece:
+            piece = piece.removeprefix(opening) if piece.startswith(opening) else piece.removesuffix(closing)
+    given = normalize(piece)
     if given.text == wanted.answer.text:
         return True
-    if wanted.is_value:
+    if wanted.shape.kind == "value":
         return _same_value(given, wanted.shape.items[0], wanted.answer.percent)
     shape = read_shape(given.text)
     if wanted.shape.brackets == "()" and shape.kind == "list":
@@ -325,13 +240,7 @@ def _same_value(given: Answer, wanted: str, is_percent: bool) -> bool:
 
 def _same_algebra(given: str, wanted: str) -> bool:
     """Of formulas with unknowns; the grading process is asked only if they are the same ones."""
-    if given == wanted:
-        return True
-    if _names(given) != _names(wanted) or len(given) > _LONGEST_ALGEBRA or _HEAVY.search(given + " " + wanted):
-        return False
+    names = [set(re.findall(r"\\[a-zA-Z]+|[a-zA-Z]", text)) - _OPERATIONS for text in (given, wanted)]
+    if given == wanted or names[0] != names[1] or len(given) > _LONGEST_ALGEBRA or _HEAVY.search(f"{given} {wanted}"):
+        return given == wanted
     return grade_answer(given, wanted).correct
-
-
-def _names(text: str) -> frozenset[str]:
-    known = {"\\frac", "\\cdot", "\\times", "\\sqrt", "\\over"}
-    return frozenset(re.findall(r"\\[a-zA-Z]+|[a-zA-Z]", text)) - known

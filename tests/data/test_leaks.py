@@ -265,7 +265,6 @@ def test_what_is_too_large_to_be_worked_out_is_no_leak_but_for_its_text():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        (r"\lfloor 7.5 \rfloor", 7),
         ("|3-5|", 2),
         ("3!", 6),
         (r"\sqrt[3]{27}", 3),
