@@ -69,6 +69,12 @@ class LanguageModel(Protocol):
         """Log-probs of each branch's own tokens (the anchor too), each after `prompt + response[:position]`."""
         ...
 
+    def next_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
+    ) -> list[list[Tensor]]:
+        """Log-probs `[K]` of each of the `choices` as the one token after each branch."""
+        ...
+
 
 class Objective(Protocol):
     """A token-level objective. It declares what it reads, and nothing else is computed.

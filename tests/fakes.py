@@ -110,6 +110,13 @@ class BigramModel:
             for prompt, response, row in rows
         ]
 
+    def next_logprobs(self, prompts, responses, branches, choices):
+        rows = zip(prompts, responses, branches, strict=True)
+        return [
+            [self.table()[[*prompt, *response[: b.position], *b.tokens][-1], choices].detach() for b in row]
+            for prompt, response, row in rows
+        ]
+
 
 class FakeEngine:
     """SGD on the student's table; the teacher is a second, frozen table."""

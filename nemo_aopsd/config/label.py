@@ -20,7 +20,7 @@ NOT_OF_THE_METHOD = (
     *("engine", "seed", "prompts", "thinking", "evaluation", "context.on_overlong"),
     *("num_prompts_per_step", "max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds"),
     *("judge.max_new_tokens", "judge.max_attempt_tokens", "judge.num_retries", "curriculum.num_initial_attempts"),
-    "probes.keep_cache",
+    *("judge.threshold", "probes.keep_cache"),
 )
 # Ties go to these well-known methods, then to the order of `aopsd methods`.
 _FAMILIAR = ("aopsd", "opsd", "pg")
@@ -77,7 +77,7 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
     if aopsd.shown_context != "dag_frontier":
         yield "context.mark_frontier"
     if not aopsd.needs_progress:
-        yield "judge.model"
+        yield from ("judge.kind", "judge.model")
     if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
         yield "teacher.ema_decay"
     if aopsd.weighting == "uniform":

@@ -40,7 +40,7 @@ def _lengths(run: RunKeys) -> Iterator[Fault]:
     probe = aopsd.probes.length if aopsd.weighting in CONTINUED else 0
     lengths = [
         ("policy.generation.max_new_tokens", run.policy.generation.max_new_tokens, probe),
-        ("aopsd.judge.max_new_tokens", aopsd.judge.max_new_tokens, 0),
+        ("aopsd.judge.max_new_tokens", aopsd.judge.verdict_tokens, 0),
         ("aopsd.probes.length", probe, 0),
         ("aopsd.evaluation.max_new_tokens", aopsd.evaluation.max_new_tokens if aopsd.evaluation.data_path else 0, 0),
     ]

@@ -143,18 +143,31 @@ class ThinkingConfig(Strict):
 
 @dataclass(frozen=True)
 class JudgeConfig(Strict):
-    """Who names the checkpoints that a response has reached: greedy, one call a rollout."""
+    """Who says which checkpoints a response has reached, and how it is asked: [judge.md](judge.md)."""
+
+    kind: Literal["list", "log_odds"] = "list"
+    """`list`: the model writes a list of ids, greedily, one call a rollout. Paper. `log_odds`: it is asked for one
+    checkpoint at a time, and the log-odds of yes against no as its first token decide; nothing is sampled. Small models
+    judge better that way, once the threshold is calibrated."""
+    threshold: float = 0.0
+    """`log_odds` claims a checkpoint above so many nats. 0 is even odds; `aopsd judge eval --calibrate` fits the value
+    for a model."""
 
     model: Literal["student", "teacher"] = "student"
     """Whose weights judge. Paper: the student's. `teacher` separates judging from learning."""
     max_new_tokens: Count = 512
-    """Tokens of a verdict, which is a list of ids."""
+    """Tokens of a verdict of kind `list`. `log_odds` needs room for one."""
     num_retries: CountOrZero = 1
     """Further tries by sampling, where a verdict is unreadable. A verdict that stays unreadable is counted and left out
     of the competence: otherwise parse failures would look like weak problems."""
     max_attempt_tokens: Count = 16384
     """Of a longer attempt the middle is left out. Longer than a training rollout, so cuts are rare unless
     `policy.max_total_sequence_length` forces them; counted in `judge/cut`."""
+
+    @property
+    def verdict_tokens(self) -> int:
+        """Room that a verdict takes behind the judge's prompt."""
+        return self.max_new_tokens if self.kind == "list" else 1
 
 
 @dataclass(frozen=True)

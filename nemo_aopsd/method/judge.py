@@ -1,7 +1,11 @@
 """Progress judge (sec:disclosure): which checkpoints does an attempt establish?
 
-The judge sees statements without edges, so closure is computed and never guessed. A verdict that cannot be read
-is retried once by sampling, then counted as failed: nothing reached, and left out of the competence.
+The judge sees statements without edges, so closure is computed and never guessed. It is asked in one of two ways:
+
+- `list`: it writes the ids. A verdict that cannot be read is retried once by sampling, then counted as failed: nothing
+  reached, and left out of the competence.
+- `log_odds`: a question a checkpoint, answered by log p(yes) - log p(no) of the first token. All questions on a
+  response share the prompt up to the checkpoint, which is read once. Every verdict can be read.
 """
 
 from __future__ import annotations
@@ -9,15 +13,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import JudgeConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill
-from nemo_aopsd.types import Sampling, Tokens
+from nemo_aopsd.types import Branch, Sampling, Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MARKUP = re.compile(r"<\s*([|\uff5c][^<>]*[|\uff5c]|/?\s*attempt)\s*>", re.IGNORECASE)
 _UNCLOSED = re.compile(r'\[\s*["\d][^\]]*\Z')  # a list that ran out of tokens
@@ -26,20 +34,57 @@ CUT = "\n[... middle of the attempt left out ...]\n"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`judged` ids before closure; empty when `failed`. `cut`: the attempt was too long to be shown whole."""
+    """`judged` ids before closure; empty when `failed`. `cut`: the attempt was too long to be shown whole.
+
+    `log_odds` by id, where the judge was asked for them; `text` then lists them.
+    """
 
     judged: frozenset[str]
     failed: bool
     cut: bool
     text: str
+    log_odds: dict[str, float] | None = None
+
+    def above(self, threshold: float) -> Verdict:
+        """The verdict of the same log-odds at another threshold."""
+        return replace(self, judged=frozenset(id for id, value in (self.log_odds or {}).items() if value > threshold))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the judge reads of one attempt, and whether that lost its middle."""
+
+    prompts: list[Tokens]
+    cut: bool
 
 
 def judge_messages(problem: Problem, attempt: str, prompts: str) -> list[Message]:
-    """The judge's prompt. Chat markup and closing tags in the attempt are defused, so that it stays a quotation."""
+    """The prompt of a `list` judge. Chat markup and closing tags in the attempt are defused: it stays a quotation."""
     checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.graph.nodes(data=True))
+    return _message(problem, attempt, prompts, "judge", checkpoints=checkpoints)
+
+
+def checkpoint_messages(problem: Problem, attempt: str, prompts: str) -> list[list[Message]]:
+    """The prompts of a `log_odds` judge: one a checkpoint, in the order of the graph."""
+    statements = [data["statement"] for _, data in problem.graph.nodes(data=True)]
+    return [_message(problem, attempt, prompts, "judge_checkpoint", checkpoint=statement) for statement in statements]
+
+
+def _message(problem: Problem, attempt: str, prompts: str, template: str, **gaps: str) -> list[Message]:
     quoted = _MARKUP.sub(r"(\1)", attempt)
-    gaps = {"problem": problem.problem, "checkpoints": checkpoints, "attempt": quoted}
-    return [{"role": "user", "content": fill(prompts, "judge", **gaps)}]
+    return [{"role": "user", "content": fill(prompts, template, problem=problem.problem, attempt=quoted, **gaps)}]
+
+
+def judge_prompts(
+    problem: Problem, attempt: str, tokenizer: Tokenizer, kind: str, prompts: str, thinking: bool | None
+) -> list[Tokens]:
+    """What the judge reads of an attempt: one prompt, or for `log_odds` one a checkpoint.
+
+    The latter never think, whatever is set: the first token is the answer.
+    """
+    if kind == "list":
+        return [tokenizer.render(judge_messages(problem, attempt, prompts), thinking)]
+    return [tokenizer.render(messages, False) for messages in checkpoint_messages(problem, attempt, prompts)]
 
 
 def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
@@ -89,55 +134,118 @@ def judge_attempts(
     max_row_tokens: int,
     seed: int,
 ) -> list[Verdict]:
-    """One verdict an attempt, greedy first; unread ones again by sampling at temperature 1, `num_retries` times.
+    """One verdict an attempt.
 
-    Prompt and verdict fit into `max_row_tokens`. Raises UserError if a problem leaves no room for any attempt.
+    Prompts and verdict fit into `max_row_tokens`. Raises UserError if a problem leaves no room for any attempt.
     """
 
-    def ask(problem: Problem, attempt: str) -> Tokens:
-        return tokenizer.render(judge_messages(problem, attempt, prompts), thinking)
+    def ask(problem: Problem, attempt: str) -> list[Tokens]:
+        return judge_prompts(problem, attempt, tokenizer, config.kind, prompts, thinking)
 
-    room = max_row_tokens - config.max_new_tokens
+    room = max_row_tokens - config.verdict_tokens
     asked = [
         _ask_within(room, ask, problem, response, tokenizer, config.max_attempt_tokens)
         for problem, response in zip(problems, responses, strict=True)
     ]
+    if config.kind == "list":
+        return _read_lists(model, tokenizer, problems, asked, config, seed)
+    return _read_log_odds(model, tokenizer, problems, asked, config.threshold)
+
+
+def _read_lists(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    problems: Sequence[Problem],
+    asked: Sequence[Asked],
+    config: JudgeConfig,
+    seed: int,
+) -> list[Verdict]:
+    """Greedy first; unread ones again by sampling at temperature 1, `num_retries` times."""
     verdicts: dict[int, Verdict] = {}
     pending = list(range(len(problems)))
     for trial in range(1 + config.num_retries):
         if not pending:
             break
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=float(trial > 0))
-        for index, output in zip(
-            pending, model.generate([asked[i][0] for i in pending], sampling, seed + trial), strict=True
-        ):
+        outputs = model.generate([asked[index].prompts[0] for index in pending], sampling, seed + trial)
+        for index, output in zip(pending, outputs, strict=True):
             text = tokenizer.decode(output.tokens)
             judged = parse_verdict(text, problems[index].graph)
-            verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index][1], text)
+            verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index].cut, text)
         pending = [index for index in pending if verdicts[index].failed]
     return [verdicts[index] for index in range(len(problems))]
 
 
+def _read_log_odds(
+    model: LanguageModel, tokenizer: Tokenizer, problems: Sequence[Problem], asked: Sequence[Asked], threshold: float
+) -> list[Verdict]:
+    """All questions in one call; what those on one response share is its prefix, read once."""
+    yes, no = answer_tokens(tokenizer)
+    shared = [_common_prefix(each.prompts) for each in asked]
+    branches = [
+        [Branch(0, prompt[len(start) :]) for prompt in each.prompts] for start, each in zip(shared, asked, strict=True)
+    ]
+    found = model.next_logprobs(shared, [[]] * len(shared), branches, yes + no)
+    verdicts = []
+    for problem, each, row in zip(problems, asked, found, strict=True):
+        odds = {node: log_odds(logprobs, len(yes)) for node, logprobs in zip(problem.graph, row, strict=True)}
+        verdicts.append(Verdict(frozenset(), False, each.cut, json.dumps(odds), odds).above(threshold))
+    return verdicts
+
+
+def _common_prefix(rows: Sequence[Tokens]) -> Tokens:
+    columns = zip(*rows, strict=False)  # to the end of the shortest
+    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+
+
+def answer_tokens(tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:
+    """The first tokens of yes and of no, in all spellings: in any case, with or without a space in front.
+
+    Where some spellings of a word are one token, only those count, for other words begin with a part. A token that
+    begins both words counts for neither. Raises UserError if no token tells them apart.
+    """
+
+    def first(word: str) -> set[int]:
+        cases = (word, word.capitalize(), word.upper())
+        spelt = [ids for case in cases for space in ("", " ") if (ids := tokenizer.encode(space + case))]
+        return {ids[0] for ids in spelt if len(ids) == 1} or {ids[0] for ids in spelt}
+
+    yes, no = first("yes"), first("no")
+    if not (yes - no and no - yes):
+        raise UserError(
+            "aopsd.judge.kind=log_odds: the tokenizer has no token that begins `yes` but not `no`, or none that begins "
+            "`no` but not `yes`. Set aopsd.judge.kind=list."
+        )
+    return sorted(yes - no), sorted(no - yes)
+
+
+def log_odds(logprobs: Tensor, num_yes: int) -> float:
+    """log p(yes) - log p(no) from the log-probs [K] of all tokens of yes, then of no; p is a sum over tokens."""
+    answers = logprobs.float()
+    return (answers[:num_yes].logsumexp(0) - answers[num_yes:].logsumexp(0)).item()
+
+
 def _ask_within(
     room: int,
-    ask: Callable[[Problem, str], Tokens],
+    ask: Callable[[Problem, str], list[Tokens]],
     problem: Problem,
     response: Tokens,
     tokenizer: Tokenizer,
     limit: int,
-) -> tuple[Tokens, bool]:
-    """A judge's prompt of at most `room` tokens, and whether the attempt lost its middle for it."""
+) -> Asked:
+    """Prompts of at most `room` tokens each, the attempt's middle left out for it if need be."""
     while True:
         attempt, cut = shorten(response, tokenizer, limit)
-        prompt = ask(problem, attempt)
-        excess = len(prompt) - room
+        prompts = ask(problem, attempt)
+        longest = max(map(len, prompts))
+        excess = longest - room
         if excess <= 0:
-            return prompt, cut
+            return Asked(prompts, cut)
         if limit == 0:
             raise UserError(
-                f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {len(prompt)} tokens without any "
-                f"attempt, but policy.max_total_sequence_length less aopsd.judge.max_new_tokens leaves {room}. "
-                "Raise the first or lower the second."
+                f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {longest} tokens without any "
+                f"attempt, but policy.max_total_sequence_length leaves {room} beside the verdict. Raise it, or lower "
+                "aopsd.judge.max_new_tokens where aopsd.judge.kind is list."
             )
         limit = max(0, min(limit, len(response)) - excess)
 

@@ -13,7 +13,7 @@ from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import FIELD, check_problems, student_messages, teacher_messages
-from nemo_aopsd.method.judge import judge_messages
+from nemo_aopsd.method.judge import checkpoint_messages, judge_messages
 from nemo_aopsd.method.leaks import leak_patterns
 
 T = TypeVar("T")
@@ -79,6 +79,8 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     teacher_messages(first, aopsd.shown_context, aopsd.prompts, donor=last)
     if first.dag is not None:
         judge_messages(first, "", aopsd.prompts)
+        if aopsd.judge.kind == "log_odds":
+            checkpoint_messages(first, "", aopsd.prompts)
     leak_patterns(aopsd.prompts)
 
 

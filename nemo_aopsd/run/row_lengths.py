@@ -13,7 +13,7 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import donors_for, student_messages, teacher_messages
-from nemo_aopsd.method.judge import CUT, judge_messages
+from nemo_aopsd.method.judge import CUT, answer_tokens, judge_prompts
 
 _KEY = "policy.max_total_sequence_length"
 
@@ -37,12 +37,15 @@ def check_lengths(
         what = "the student's prompt leaves no room for one token of a response"
         faults += _too_long(config, asked, tokens, what, "drop these problems")
     if aopsd.needs_progress:  # as judge.py refuses it in the middle of a step
-        prompts = count((judge_messages(each, CUT, aopsd.prompts) for each in problems), aopsd.thinking.student)
-        verdict = aopsd.judge.max_new_tokens
-        what = f"the judge's prompt without any attempt, with aopsd.judge.max_new_tokens={verdict}, does not fit"
-        faults += _too_long(
-            config, problems, [length + verdict for length in prompts], what, "lower aopsd.judge.max_new_tokens"
-        )
+        judge, behind = aopsd.judge, aopsd.judge.verdict_tokens
+        settings = judge.kind, aopsd.prompts, aopsd.thinking.student
+        prompts = [judge_prompts(problem, CUT, tokenizer, *settings) for problem in problems]
+        tokens = [max(map(len, rows)) + behind for rows in prompts]
+        what = f"the judge's prompt without any attempt, with {behind} tokens of a verdict, does not fit"
+        otherwise = "lower aopsd.judge.max_new_tokens" if judge.kind == "list" else "drop these problems"
+        faults += _too_long(config, problems, tokens, what, otherwise)
+        if judge.kind == "log_odds":
+            answer_tokens(tokenizer)
     if aopsd.objective.reads_teacher:
         prompts = count(_teacher_messages(problems, aopsd), aopsd.thinking.teacher)
         fatal, warnings = _teacher(config, problems, questions(problems), prompts)

@@ -135,6 +135,24 @@ def test_branch_scores_in_one_forward_equal_plain_scores(family, warm, monkeypat
             torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_choices_after_branches_in_one_forward_equal_plain_scores(family, monkeypatch):
+    prompts, responses = random_rows(4, UNEVEN)
+    branches, choices = branches_of(responses), [9, 4, 31]
+    model = local(family, logprob_batch_size=len(prompts))
+    calls = []
+    extend = model.network.extend
+    monkeypatch.setattr(model.network, "extend", lambda *args: calls.append(1) or extend(*args))
+    monkeypatch.setattr(network_module, "MAX_LOGITS", 3 * len(VOCABULARY))
+    found = model.next_logprobs(prompts, responses, branches, choices)
+    assert len(calls) == 1
+    for prompt, response, row, found_row in zip(prompts, responses, branches, found, strict=True):
+        for branch, logprobs in zip(row, found_row, strict=True):
+            before = prompt + response[: branch.position] + branch.tokens
+            expected = torch.cat([plain_logprobs(MODELS[family], before, [choice]) for choice in choices])
+            torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
+
+
 def test_many_branches_are_split_over_forwards_without_a_change(monkeypatch):
     prompts, responses = random_rows(6, UNEVEN)
     branches = [

@@ -132,7 +132,7 @@ def test_a_judge_without_room_for_an_attempt_is_refused(prompts):
     asked = {"curriculum": CurriculumConfig(name="competence"), "context": ContextConfig(kind="none")}
     problems, long = [replace(make_problem(0), where="data.jsonl:1")], JudgeConfig(max_new_tokens=180)
     [line] = refused(prompts, problems, 200, judge=long, **asked)
-    assert "the judge's prompt without any attempt, with aopsd.judge.max_new_tokens=180" in line
+    assert "with 180 tokens of a verdict" in line and line.endswith("or lower aopsd.judge.max_new_tokens.")
     assert check(prompts, problems, 200, judge=JudgeConfig(max_new_tokens=20), **asked) == []
     assert check(prompts, problems, 200, judge=long, context=ContextConfig(kind="none")) == []  # nobody asks it
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_aopsd.engines.local.kv import KVBuffer, Prefix
-from nemo_aopsd.engines.local.network import Network
+from nemo_aopsd.engines.local.network import Network, log_softmax
 from nemo_aopsd.types import Branch, Tokens
 
 MAX_QUERIES = 512  # branch tokens of one row in one forward
@@ -92,6 +92,24 @@ def continue_rows(
 @torch.no_grad()
 def score_rows(network: Network, prefix: Prefix, rows: list[BranchRow]) -> list[list[Tensor]]:
     """Log-probs of each branch's own tokens, all branches of all rows in one forward."""
+    hidden, targets, lengths = _before_tokens(network, prefix, rows)
+    pieces = iter(network.token_logprobs(hidden, targets).cpu().split(lengths))
+    return [[next(pieces) for _ in row.branches] for row in rows]
+
+
+@torch.no_grad()
+def choose_rows(network: Network, prefix: Prefix, rows: list[BranchRow], choices: Tokens) -> list[list[Tensor]]:
+    """Log-probs of the `choices` after each branch, all branches of all rows in one forward."""
+    rows = [replace(row, branches=[Branch(b.position, [*b.tokens, choices[0]]) for b in row.branches]) for row in rows]
+    hidden, _, lengths = _before_tokens(network, prefix, rows)
+    ends = hidden[torch.tensor(lengths).cumsum(0) - 1]
+    parts = [log_softmax(network.head, part)[:, choices] for part in ends.split(network.chunk)]
+    found = iter(torch.cat(parts).cpu())
+    return [[next(found) for _ in row.branches] for row in rows]
+
+
+def _before_tokens(network: Network, prefix: Prefix, rows: list[BranchRow]) -> tuple[Tensor, Tensor, list[int]]:
+    """Of all branches in one list: the hidden state before each token, the tokens; and each branch's length."""
     device = network.device
     starts = _pad([[row.column(branch) - 1 for branch in row.branches] for row in rows], device)
     inputs = [[[row.lead(branch), *branch.tokens[:-1]] for branch in row.branches] for row in rows]
@@ -110,9 +128,8 @@ def score_rows(network: Network, prefix: Prefix, rows: list[BranchRow]) -> list[
     hidden = network.extend(paths.view(num_rows, num_queries), mask, positions, kv)
 
     is_token = (torch.arange(width, device=device) < lengths[..., None]).view(num_rows, num_queries)
-    logprobs = network.token_logprobs(hidden[is_token], targets.view(num_rows, num_queries)[is_token]).cpu()
-    pieces = iter(logprobs.split([len(branch.tokens) for row in rows for branch in row.branches]))
-    return [[next(pieces) for _ in row.branches] for row in rows]
+    sizes = [len(branch.tokens) for row in rows for branch in row.branches]
+    return hidden[is_token], targets.view(num_rows, num_queries)[is_token], sizes
 
 
 def _pad(values: list[list[int]], device: torch.device) -> Tensor:

@@ -98,6 +98,17 @@ class LocalModel:
 
         return self._on_branches(prompts, responses, branches, width, score)
 
+    def next_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
+    ) -> list[list[Tensor]]:
+        """Log-probs of the `choices` after each branch."""
+        width = 1 + max((len(branch.tokens) for row in branches for branch in row), default=0)
+
+        def choose(prefix: Prefix, rows: list[BranchRow]) -> list[list[Tensor]]:
+            return tree.choose_rows(self.network, prefix, rows, choices)
+
+        return self._on_branches(prompts, responses, branches, width, choose)
+
     @property
     def _step_class(self) -> type[Step]:
         is_graphed = self.network.device.type == "cuda" and not self.settings.enforce_eager

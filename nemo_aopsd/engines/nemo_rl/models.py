@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
@@ -67,6 +68,16 @@ class ClusterModel:
     ) -> list[list[Tensor]]:
         """Log-probs of each branch's own tokens, by vLLM."""
         return self._on_branches("score_branches", {"salt": self.role.value}, prompts, responses, branches)
+
+    def next_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
+    ) -> list[list[Tensor]]:
+        """Log-probs of the `choices` after each branch, by vLLM: a request a choice, behind its prefix cache."""
+        rows = zip(prompts, responses, branches, strict=True)
+        wholes = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
+        asked = [[Branch(0, [choice]) for choice in choices]] * len(wholes)
+        found = iter(self.branch_logprobs(wholes, [[]] * len(wholes), asked))
+        return [[torch.cat(next(found)) for _ in row] for row in branches]
 
     def _scored(self, prompts: list[Tokens], responses: list[Tokens]) -> BatchedDataDict:
         """The batch for the trainer, whose turn it is then."""
