@@ -23,7 +23,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import keep_inputs, write_jsonl
 
 if TYPE_CHECKING:
-    from nemo_aopsd.data.check import Line
+    from nemo_aopsd.data.check import CheckedRow
 
 app = typer.Typer(name="dag", help="Build, check and show the reasoning DAGs of a problems file.", no_args_is_help=True)
 
@@ -154,9 +154,9 @@ def browse(
     typer.echo(f"{out}: {count} graphs")
 
 
-def _warn_of_unread(file: Path, broken: Sequence[Line]) -> None:
+def _warn_of_unread(file: Path, broken: Sequence[CheckedRow]) -> None:
     """One line on stderr, if there are any."""
     from nemo_aopsd.data.check import unread_note
 
     if broken:
-        typer.echo(f"warning {unread_note(file, list(broken))}", err=True)
+        typer.echo(f"warning {unread_note(file, broken)}", err=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,102 +14,65 @@ from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_line, read_lines
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CheckedRow:
-    """One line of the file: where it is, its problem id ("" if it has none), and what is wrong with it."""
+    """One line of the file: where it is, its JSON object (None if it cannot be read), its problem id ("" if it has
+    none), and what is wrong with it."""
 
     where: str
-    problem_id: str
-    faults: list[Fault]
+    record: dict[str, Any] | None
+    problem_id: str = ""
+    faults: list[Fault] = field(default_factory=list)
 
     @property
     def has_errors(self) -> bool:
         return any(fault.is_error for fault in self.faults)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the file: its JSON object, or None and why it cannot be read."""
-
-    where: str
-    record: dict[str, Any] | None
-    why: str = ""
-
-
 def check_file(path: str | Path) -> Iterator[CheckedRow]:
     """Each row, good or bad, in order; raises UserError if the file is missing or has no line.
 
-    A row without an error is one that the loader of training takes. Besides `graph_faults`: broken_line (bytes or
-    JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields.
+    A row without an error is one that the loader of training takes. Besides `leaks.find_graph_faults`: broken_line
+    (bytes or JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields.
     """
-    for _, row in _checked_lines(path):
-        yield row
-
-
-def rows_with_graphs(path: str | Path) -> tuple[list[tuple[dict[str, Any], CheckedRow]], list[Line]]:
-    """Records that have a `dag`, with their rows as `check_file` sees them, and the lines that cannot be read.
-
-    Raises UserError if no record has one.
-    """
-    rows, broken = [], []
-    for line, row in _checked_lines(path):
-        if line.record is None:
-            broken.append(line)
-        elif line.record.get("dag") is not None:
-            rows.append((line.record, row))
-    if not rows:
-        unread = f" {unread_note(path, broken)}" if broken else ""
-        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...{unread}")
-    return rows, broken
-
-
-def _checked_lines(path: str | Path) -> Iterator[tuple[Line, CheckedRow]]:
-    """Each line with its row as `check_file` sees it."""
     seen: dict[str, str] = {}
-    for line in decoded_lines(path):
-        if line.record is None:
-            yield line, CheckedRow(line.where, "", [Fault("broken_line", line.why)])
-            continue
-        row = _check_row(line.where, line.record)
+    for row in _read_rows(path):
+        _check(row)
         if row.problem_id in seen:
             row.faults.insert(0, Fault("repeated_id", f"first used at {seen[row.problem_id]}"))
         if row.problem_id:
             seen.setdefault(row.problem_id, row.where)
-        yield line, row
+        yield row
 
 
-def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[Line]]:
-    """The first row with that id as `check_file` sees it, its `dag` as the file has it, and the lines that cannot be
-    read. No other row is looked into. Raises UserError if no readable row has that id."""
-    lines = list(decoded_lines(path))
-    broken = [line for line in lines if line.record is None]
-    readable = [(line.where, line.record) for line in lines if line.record is not None]
-    found = [(where, record) for where, record in readable if str(record.get("id")) == problem_id]
+def rows_with_graphs(path: str | Path) -> tuple[list[tuple[dict[str, Any], CheckedRow]], list[CheckedRow]]:
+    """Records that have a `dag`, with their rows, and rows that cannot be read; raises UserError if none has one."""
+    rows = list(check_file(path))
+    broken = [row for row in rows if row.record is None]
+    found = [(row.record, row) for row in rows if row.record is not None and row.record.get("dag") is not None]
     if not found:
-        ids = [str(record.get("id")) for _, record in readable]
-        raise UserError(_not_found(path, problem_id, ids, broken))
-    row = _check_row(*found[0])
-    row.faults.extend(Fault("repeated_id", f"used again at {where}") for where, _ in found[1:])
-    return row, found[0][1].get("dag"), broken
+        unread = f" {unread_note(path, broken)}" if broken else ""
+        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...{unread}")
+    return found, broken
 
 
-def decoded_lines(path: str | Path) -> Iterator[Line]:
-    """Each non-blank line, readable or not; raises UserError if the file is missing or has none."""
-    where = ""
-    for where, text in read_lines(path):
-        try:
-            line = Line(where, decode_line(text, where))
-        except UserError as error:
-            line = Line(where, None, str(error).removeprefix(f"{where}: "))
-        yield line
-    if not where:
-        raise UserError(f"{path}: no graph in it. Expected one JSON object a line.")
+def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[CheckedRow]]:
+    """The first row with that id, its `dag` as the file has it, and the rows that cannot be read.
 
-
-def graph_faults(record: dict[str, Any]) -> list[Fault]:
-    """Every fault of the record's `dag`, held against its answer if that is one that training would take."""
-    answer = answer_text(record)
-    return find_graph_faults(record["dag"], answer if isinstance(answer, str) else None)
+    No other row is checked. Raises UserError if no readable row has that id.
+    """
+    rows = list(_read_rows(path))
+    broken = [row for row in rows if row.record is None]
+    ids = [str(row.record.get("id")) for row in rows if row.record is not None]
+    found = [row for row in rows if row.record is not None and str(row.record.get("id")) == problem_id]
+    if not found:
+        hint = nearest(problem_id, ids) or (f" The first one is `{ids[0]}`." if ids else "")
+        unread = f" {unread_note(path, broken)}" if broken else ""
+        raise UserError(f"{path}: no problem with id {problem_id!r} among its {len(ids)}.{hint}{unread}")
+    row, *others = found
+    _check(row)
+    row.faults.extend(Fault("repeated_id", f"used again at {other.where}") for other in others)
+    return row, (row.record or {}).get("dag"), broken
 
 
 def fault_lines(row: CheckedRow) -> Iterator[str]:
@@ -119,20 +82,33 @@ def fault_lines(row: CheckedRow) -> Iterator[str]:
         yield f"{level:<8}{row.where}  {row.problem_id or '-'}  {fault.kind:<15}  {fault.detail}"
 
 
-def unread_note(path: str | Path, broken: list[Line]) -> str:
-    """What to say of lines that were passed over."""
+def unread_note(path: str | Path, broken: Sequence[CheckedRow]) -> str:
+    """What to say of rows that cannot be read."""
     rows = "1 row cannot" if len(broken) == 1 else f"{len(broken)} rows cannot"
-    return f"{rows} be read: {broken[0].where}: {broken[0].why} List all: aopsd dag check {path}"
+    return f"{rows} be read: {broken[0].where}: {broken[0].faults[0].detail} List all: aopsd dag check {path}"
 
 
-def _check_row(where: str, record: dict[str, Any]) -> CheckedRow:
-    bad = dict(bad_fields(record))
-    faults = [Fault("missing_id" if field == "id" else f"bad_{field}", defect) for field, defect in bad.items()]
-    faults += [Fault("missing_dag", "the row has no `dag`")] if record.get("dag") is None else graph_faults(record)
-    return CheckedRow(where, "" if "id" in bad else record["id"], faults)
+def _read_rows(path: str | Path) -> Iterator[CheckedRow]:
+    """Each non-blank line, not checked yet; raises UserError if the file is missing or has none."""
+    where = ""
+    for where, text in read_lines(path):
+        try:
+            row = CheckedRow(where, decode_line(text, where))
+        except UserError as error:
+            row = CheckedRow(where, None, faults=[Fault("broken_line", str(error).removeprefix(f"{where}: "))])
+        yield row
+    if not where:
+        raise UserError(f"{path}: no graph in it. Expected one JSON object a line.")
 
 
-def _not_found(path: str | Path, problem_id: str, ids: list[str], broken: list[Line]) -> str:
-    message = f"{path}: no problem with id {problem_id!r} among its {len(ids)}."
-    hint = nearest(problem_id, ids) or (f" The first one is `{ids[0]}`." if ids else "")
-    return message + hint + (f" {unread_note(path, broken)}" if broken else "")
+def _check(row: CheckedRow) -> None:
+    """Note the faults of a row that can be read. The graph is compared with an answer that training would take."""
+    if row.record is None:
+        return
+    bad, answer = dict(bad_fields(row.record)), answer_text(row.record)
+    row.problem_id = "" if "id" in bad else row.record["id"]
+    row.faults += [Fault("missing_id" if name == "id" else f"bad_{name}", defect) for name, defect in bad.items()]
+    if row.record.get("dag") is None:
+        row.faults.append(Fault("missing_dag", "the row has no `dag`"))
+    else:
+        row.faults += find_graph_faults(row.record["dag"], answer if isinstance(answer, str) else None)

@@ -12,39 +12,18 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.data.leaks import find_graph_faults
-from nemo_aopsd.data.source import Row
+from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import write_jsonl
 
 _ANNOTATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>")  # the sum and its value
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
-
-
-@dataclass(slots=True)
-class Report:
-    """How many rows were left out, by reason, in the order in which the reasons were met."""
-
-    out: Path
-    read: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    kept: int = 0
-    held_out: int = 0
-
-    def lines(self) -> Iterator[str]:
-        yield f"{self.read:>7}  rows read"
-        for reason, count in self.left_out.items():
-            yield f"{-count:>7}  {reason}"
-        yield f"{self.kept:>7}  kept in {self.out}"
-        if self.held_out:
-            yield f"{self.held_out:>7}  held out in {dev_path(self.out)}"
 
 
 def convert(
@@ -56,22 +35,23 @@ def convert(
     evaluation. Raises UserError for a row that is none of GSM8K, and if fewer rows are left than shall be held out.
     """
     report, kept = Report(out), []
-    for number, (where, record) in enumerate(rows):
+    for where, record in rows:
+        row = _row(f"{out.stem}-{report.read:04d}", where, record)
         report.read += 1
-        row = _row(f"{out.stem}-{number:04d}", where, record)
         reason = None if bare else _add_graph(row, record["answer"], min_checkpoints)
         if reason:
             report.left_out[reason] += 1
         else:
             kept.append(row)
-    if len(kept) <= held_out:
+    report.kept = len(kept) - held_out
+    if report.kept <= 0:
         lines = "\n".join([*list(report.lines())[:-1], f"{len(kept):>7}  are left"])
         raise UserError(f"{lines}\nExpected more than the {held_out} to hold out. Lower --held-out or give more rows.")
     drawn = set(random.Random(seed).sample(range(len(kept)), held_out))
     write_jsonl(out, (row for index, row in enumerate(kept) if index not in drawn))
     if held_out:
         write_jsonl(dev_path(out), (row for index, row in enumerate(kept) if index in drawn))
-    report.kept, report.held_out = len(kept) - held_out, held_out
+        report.notes = [f"{held_out:>7}  held out in {dev_path(out)}"]
     return report
 
 

@@ -11,17 +11,18 @@ import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.source import Row
+from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_jsonl, write_jsonl
 from nemo_aopsd.grading import exact, grade
 from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 from nemo_aopsd.grading.structure import read_shape
 
 FIELDS = ("id", "problem", "answer", "solution")
@@ -30,43 +31,16 @@ _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|text|textbf|mathrm|mathbf|operatorname|q?quad|[lc]?dots|[bB]igg?[lr]?)(?![a-zA-Z])"
     r"|\\[,;:! ]"
 )
-_TIMEOUT = 5  # seconds for reading one answer
 _MARKED = re.compile(r"\s*\$?\s*\\(?:text|textbf|mbox|mathrm|textrm)\b")  # as words, for the grader
 _WORDS_IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+(?:\s+[A-Za-z]+)*")
+_INCOMPLETE, _UNPARSABLE = "without problem or answer", "answer does not parse"
+_DUPLICATE = "same problem as an earlier row"
+_NOTES = {
+    "columns_left_out": "columns left out",
+    "without_solution": "of them have no solution, so no graph can be made from them",
+    "boxes_another_answer": "of them box another value in the solution",
+}
 _MOST_WORDS = 3  # of an answer in words; nobody repeats a sentence to the letter, as the grader would want it
-
-
-@dataclass(slots=True)
-class Report:
-    """How many rows each filter saw the last of, in the order of the filters."""
-
-    out: Path
-    read: int = 0
-    unread_columns: list[str] = field(default_factory=list)
-    incomplete: int = 0
-    unparsable_answer: int = 0
-    duplicate: int = 0
-    overlap: dict[str, int] = field(default_factory=dict)
-    kept: int = 0
-    without_solution: int = 0
-    boxes_another_answer: list[str] = field(default_factory=list)  # ids of kept rows
-
-    def lines(self) -> Iterator[str]:
-        yield f"{self.read:>7}  rows read"
-        if self.unread_columns:
-            yield f"         columns left out: {', '.join(self.unread_columns)}"
-        yield f"{-self.incomplete:>7}  without problem or answer"
-        yield f"{-self.unparsable_answer:>7}  answer does not parse"
-        yield f"{-self.duplicate:>7}  same problem as an earlier row"
-        for name, count in self.overlap.items():
-            yield f"{-count:>7}  also in {name}"
-        yield f"{self.kept:>7}  kept in {self.out}"
-        if self.without_solution:
-            yield f"{self.without_solution:>7}  of them have no solution: no graph can be made from these"
-        if self.boxes_another_answer:
-            first = ", ".join(self.boxes_another_answer[:5])
-            yield f"{len(self.boxes_another_answer):>7}  of them box another value in the solution: {first}"
-        yield f"This subset is defined by {ids_path(self.out)} (id and SHA-256 of each question), not by a publication."
 
 
 def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:
@@ -82,57 +56,51 @@ def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:
 
 def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path], out: Path) -> Report:
     """Write the kept rows to `out`, its id list and counts beside it. Raises UserError if nothing is left."""
-    held_out = {str(path): {normalise(text) for text in _questions(path)} for path in against}
-    report = Report(out, overlap=dict.fromkeys(held_out, 0))
+    held_out = {f"also in {path}": {normalise(text) for text in _questions(path)} for path in against}
+    report = Report(out, Counter(dict.fromkeys([_INCOMPLETE, _UNPARSABLE, _DUPLICATE, *held_out], 0)))
     kept: dict[str, dict[str, str]] = {}
     seen: set[str] = set()
     read = list(rows)
     columns = _choose_columns(mapping, read)
-    report.unread_columns = sorted(
-        {str(column) for _, record in read for column in record} - {*chain(*columns.values())}
-    )
     for index, (where, record) in enumerate(read):
-        report.read += 1
         row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns)
         key = normalise(row.get("problem", ""))
+        in_evaluation = next((reason for reason, questions in held_out.items() if key in questions), None)
         if not key or "answer" not in row:
-            report.incomplete += 1
+            report.left_out[_INCOMPLETE] += 1
         elif not answer_parses(row["answer"]):
-            report.unparsable_answer += 1
+            report.left_out[_UNPARSABLE] += 1
         elif key in seen:
-            report.duplicate += 1
-        elif found := next((name for name, questions in held_out.items() if key in questions), None):
-            report.overlap[found] += 1
+            report.left_out[_DUPLICATE] += 1
+        elif in_evaluation:
+            report.left_out[in_evaluation] += 1
+        elif row["id"] in kept:
+            raise UserError(f"{where}: id {row['id']!r} was used before. Mend the ids, or map another column to id.")
         else:
-            if row["id"] in kept:
-                raise UserError(
-                    f"{where}: id {row['id']!r} was used before. Mend the ids, or map another column to id."
-                )
             kept[row["id"]] = row
             seen.add(key)
-            _note_solution(row, report)
-    report.kept = len(kept)
+    report.read, report.kept = len(read), len(kept)
     if not kept:
-        raise UserError("\n".join([*list(report.lines())[:-2], "Nothing is left. Check --map and --against."]))
+        raise UserError("\n".join([*report.lines(), "Nothing is left. Check --map and --against."]))
+    _, ids, counts = files_of(out)
+    found = {
+        "columns_left_out": sorted({str(name) for _, record in read for name in record} - {*chain(*columns.values())}),
+        "without_solution": [row["id"] for row in kept.values() if "solution" not in row],
+        "boxes_another_answer": [row["id"] for row in kept.values() if _boxes_another_answer(row)],
+    }
+    report.notes = [
+        *(f"{len(names):>7}  {_NOTES[name]}: {', '.join(names[:8])}" for name, names in found.items() if names),
+        f"This subset is defined by {ids} (id and SHA-256 of each question), not by a publication.",
+    ]
     write_jsonl(out, kept.values())
-    write_jsonl(ids_path(out), ({"id": row["id"], "sha256": question_digest(row["problem"])} for row in kept.values()))
-    counts = {name: getattr(report, name) for name in report.__slots__ if name != "out"}
-    atomic_write(_report_path(out), json.dumps(counts, indent=2) + "\n")
+    write_jsonl(ids, ({"id": row["id"], "sha256": question_digest(row["problem"])} for row in kept.values()))
+    atomic_write(counts, json.dumps(report.counts() | found, indent=2) + "\n")
     return report
 
 
 def files_of(out: Path) -> list[Path]:
-    """Every file that `prepare` writes."""
-    return [out, ids_path(out), _report_path(out)]
-
-
-def ids_path(out: Path) -> Path:
-    """`limo.jsonl` -> `limo.ids.jsonl`."""
-    return out.with_name(f"{out.stem}.ids.jsonl")
-
-
-def _report_path(out: Path) -> Path:
-    return out.with_name(f"{out.stem}.report.json")
+    """Every file that `prepare` writes: `limo.jsonl`, `limo.ids.jsonl`, `limo.report.json`."""
+    return [out, out.with_name(f"{out.stem}.ids.jsonl"), out.with_name(f"{out.stem}.report.json")]
 
 
 def question_digest(problem: str) -> str:
@@ -152,7 +120,7 @@ def normalise(text: str) -> str:
 
 
 def answer_parses(answer: str) -> bool:
-    r"""Is it something that the grader can compare? Main thread only.
+    r"""Is it something that the grader can compare?
 
     That is a number, up to three words, a time of day, whatever math-verify reads, or a list, tuple or union of these.
 
@@ -185,15 +153,10 @@ def _comparable(text: str, *, marked: bool) -> bool:
 
 def _is_mathematics(text: str) -> bool:
     """Whether math-verify reads it."""
-    from math_verify import LatexExtractionConfig, parse
-    from math_verify.errors import TimeoutException  # a BaseException
-
     try:
-        config = [LatexExtractionConfig(boxed_match_priority=0)]
-        found = parse(f"\\boxed{{{text}}}", config, parsing_timeout=_TIMEOUT, raise_on_error=True)
-    except (Exception, TimeoutException):  # sympy raises all kinds; whatever it is, the answer does not parse
+        return bool(POOL.ask("reads", text, ""))
+    except (GradingCrash, GradingTimeout):  # sympy raises all kinds; whatever it is, the answer does not parse
         return False
-    return any(not isinstance(item, str) for item in found)
 
 
 def _questions(path: Path) -> Iterator[str]:
@@ -244,8 +207,5 @@ def _first(record: dict[str, Any], columns: Iterable[str]) -> str:
     return ""
 
 
-def _note_solution(row: dict[str, str], report: Report) -> None:
-    if "solution" not in row:
-        report.without_solution += 1
-    elif grade(row["solution"], row["answer"]).reason == "wrong":
-        report.boxes_another_answer.append(row["id"])
+def _boxes_another_answer(row: dict[str, str]) -> bool:
+    return "solution" in row and grade(row["solution"], row["answer"]).reason == "wrong"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_jsonl
 
-_BARE = ("id", "problem", "answer")
+_SHOWN = ("solution", "plan", "subproblems", "dag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,21 @@ def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
 
     Raises UserError on the first bad one or a repeated id.
     """
-    problems: dict[str, Problem] = {}
+    return [problem for _, problem in load_rows(path, without=_SHOWN if bare else ())]
+
+
+def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str, Any], Problem]]:
+    """As `load_problems`, each with its record; the fields `without` are left out of both and not checked."""
+    rows: dict[str, tuple[dict[str, Any], Problem]] = {}
     for where, record in read_jsonl(path):
-        problem = parse_problem({field: record.get(field) for field in _BARE} if bare else record, where)
-        if problem.id in problems:
-            raise UserError(f"{where}: id {problem.id!r} was used at {problems[problem.id].where}. Make ids unique.")
-        problems[problem.id] = problem
-    if not problems:
+        record = {name: value for name, value in record.items() if name not in without}
+        problem = parse_problem(record, where)
+        if problem.id in rows:
+            raise UserError(f"{where}: id {problem.id!r} was used at {rows[problem.id][1].where}. Make ids unique.")
+        rows[problem.id] = record, problem
+    if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
-    return list(problems.values())
+    return list(rows.values())
 
 
 def parse_problem(record: dict[str, Any], where: str) -> Problem:

@@ -1,9 +1,11 @@
-"""Rows of a JSONL or parquet file, or of a data set of the Hugging Face hub."""
+"""Rows of a JSONL or parquet file, or of a data set of the Hugging Face hub, and how many of them were kept."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,27 @@ _HUB_ID = re.compile(r"[\w.\-]+/[\w.\-]+")
 _CONVERT = "CSV and other forms are not read: write one JSON object a line, or parquet, and pass that file."
 
 Row = tuple[str, dict[str, Any]]  # (where, record)
+
+
+@dataclass(slots=True)
+class Report:
+    """How many rows were read, left out by reason, and kept; `notes` are further lines."""
+
+    out: Path
+    left_out: Counter[str] = field(default_factory=Counter)
+    read: int = 0
+    kept: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def counts(self) -> dict[str, Any]:
+        return {"read": self.read, "left_out": self.left_out, "kept": self.kept}
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.read:>7}  rows read"
+        for reason, count in self.left_out.items():
+            yield f"{-count:>7}  {reason}"
+        yield f"{self.kept:>7}  kept in {self.out}"
+        yield from self.notes
 
 
 def read_source(source: str, *, split: str = "train", revision: str | None = None) -> Iterator[Row]:

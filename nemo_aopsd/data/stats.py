@@ -9,7 +9,7 @@ from typing import Any
 
 import networkx as nx
 
-from nemo_aopsd.data.check import Line, rows_with_graphs
+from nemo_aopsd.data.check import CheckedRow, rows_with_graphs
 from nemo_aopsd.data.dag import Fault, build_graph
 
 MEASURES = {
@@ -26,7 +26,7 @@ MEASURES = {
 }
 
 
-def measure_file(path: Path) -> tuple[list[dict[str, Any]], list[Line]]:
+def measure_file(path: Path) -> tuple[list[dict[str, Any]], list[CheckedRow]]:
     """One record a graph: `id` and `MEASURES`, or `id` and `errors` for a row that cannot be used for another reason
     than an answer leak; and the lines that cannot be read. Raises UserError if the file holds no graph."""
     measured = []

@@ -139,6 +139,11 @@ def parse(answer: str) -> tuple[Any, ...]:
     return tuple(read(f"\\boxed{{{answer}}}", config, parsing_timeout=_NO_TIMEOUT, raise_on_error=True))
 
 
+def reads(answer: str, _gold: str) -> bool:
+    """Whether math-verify makes an object of it, and not only a text."""
+    return any(not isinstance(item, str) for item in parse(answer))
+
+
 def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> bool | None:
     """Equal to 30 digits, as numbers or at points where unknowns have values; None for anything else."""
     import sympy

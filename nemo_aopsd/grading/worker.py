@@ -20,7 +20,7 @@ def answer_requests(requests: TextIO, replies: TextIO) -> None:
     """Reply to each request in turn: `{"verdict": true | false | null}` or `{"error": "..."}`."""
     from nemo_aopsd.grading import algebra
 
-    operations = {"same": algebra.same_answer, "anywhere": algebra.same_anywhere}
+    operations = {"same": algebra.same_answer, "anywhere": algebra.same_anywhere, "reads": algebra.reads}
     for line in requests:
         request = json.loads(line)
         try:

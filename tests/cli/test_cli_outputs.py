@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd.cli import train
-from nemo_aopsd.data.prepare import ids_path
 from nemo_aopsd.graphs.pipeline.results import files_of
 from tests.cli.test_cli import CONFIG, commands, row, write_rows
 from tests.local_models import tiny_model, tiny_tokenizer
@@ -145,4 +144,4 @@ def test_what_prepare_writes_is_listed(aopsd, tmp_path):
     before = set(contents(tmp_path))
     assert aopsd("data prepare problems.jsonl --out kept.jsonl")[0] == 0
     assert set(contents(tmp_path)) - before == {tmp_path / path for path in prepared(Path("kept.jsonl"))}
-    assert len(json.loads(ids_path(Path("kept.jsonl")).read_text().splitlines()[0])) == 2
+    assert len(json.loads(Path("kept.ids.jsonl").read_text().splitlines()[0])) == 2

@@ -37,23 +37,20 @@ def test_each_filter_counts_what_it_removes(tmp_path):
     out = tmp_path / "out.jsonl"
     report = prepare(read_source(str(source)), {}, [held_out], out)
     assert report.read == 8 and report.kept == 3
-    assert (report.incomplete, report.unparsable_answer, report.duplicate) == (2, 1, 1)
-    assert report.overlap == {str(held_out): 1}
-    assert report.without_solution == 1 and report.boxes_another_answer == ["out-0006"]
+    assert list(report.left_out.values()) == [2, 1, 1, 1] and str(held_out) in list(report.left_out)[3]
     assert [problem.id for problem in load_problems(out)] == ["out-0000", "out-0006", "out-0007"]
     ids = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
     assert ids[0] == {"id": "out-0000", "sha256": hashlib.sha256(b"Find x.").hexdigest()} and len(ids) == 3
     counts = json.loads((tmp_path / "out.report.json").read_text())
-    assert counts["read"] == 8 and counts["overlap"] == {str(held_out): 1}
-    lost = report.incomplete + report.unparsable_answer + report.duplicate + sum(report.overlap.values())
-    assert report.read - lost == report.kept
+    assert (counts["read"], counts["left_out"], counts["kept"]) == (8, report.left_out, 3)
+    assert counts["without_solution"] == ["out-0007"] and counts["boxes_another_answer"] == ["out-0006"]
 
 
 def test_columns_that_are_not_kept_are_named(tmp_path):
     source = write(tmp_path / "s.jsonl", row("Find x.", plan=["a"], dag={}), row("Find y.", level=3))
     report = prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
-    assert "         columns left out: dag, level, plan" in list(report.lines())
-    assert json.loads((tmp_path / "out.report.json").read_text())["unread_columns"] == ["dag", "level", "plan"]
+    assert "      3  columns left out: dag, level, plan" in list(report.lines())
+    assert json.loads((tmp_path / "out.report.json").read_text())["columns_left_out"] == ["dag", "level", "plan"]
 
 
 def test_columns_are_mapped(tmp_path):
@@ -102,20 +99,21 @@ def test_each_row_has_columns_of_its_own(tmp_path):
         {"id": "3", "problem": "Find z.", "answer": "7", "solution": "so \\boxed{7}"},
         {"id": "e", "problem": "Find v.", "answer": "7"},
     ]
-    assert (report.without_solution, report.incomplete) == (2, 1)
+    assert report.left_out["without problem or answer"] == 1
 
 
 def test_a_mapped_column_may_be_missing_in_some_rows(tmp_path):
     source = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.") | {"gold": "8"}, {"gold": "9"})
     report = prepare(read_source(str(source)), {"answer": "gold"}, [], tmp_path / "out.jsonl")
-    assert (report.kept, report.incomplete) == (1, 2)
+    assert (report.kept, report.left_out["without problem or answer"]) == (1, 2)
     assert json.loads((tmp_path / "out.jsonl").read_text())["answer"] == "8"
 
 
 @pytest.mark.parametrize("answer", [True, False, None, [7], {"value": 7}, float("nan"), float("inf"), ""])
 def test_what_is_neither_text_nor_number_is_no_answer(tmp_path, answer):
     source = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.", answer=answer))
-    assert prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl").incomplete == 1
+    report = prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+    assert report.left_out["without problem or answer"] == 1
 
 
 def test_nothing_left_is_an_error_with_the_counts(tmp_path):

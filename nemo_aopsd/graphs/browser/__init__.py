@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from nemo_aopsd.data.check import CheckedRow, Line, rows_with_graphs
+from nemo_aopsd.data.check import CheckedRow, rows_with_graphs
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.graphs.faulty import CANNOT_BE_DRAWN, drawable
 from nemo_aopsd.graphs.picture import draw_svg, is_readable
@@ -22,7 +22,7 @@ from nemo_aopsd.graphs.picture import draw_svg, is_readable
 _TEMPLATE = Path(__file__).parent / "page.html"
 
 
-def write_browser(problems: Path, page: Path) -> tuple[int, list[Line]]:
+def write_browser(problems: Path, page: Path) -> tuple[int, list[CheckedRow]]:
     """Write the page; return its number of graphs, and the lines that cannot be read. Raises UserError if the file
     holds no graph."""
     rows, broken = rows_with_graphs(problems)

@@ -11,9 +11,8 @@ from typing import Any
 from nemo_aopsd.chat.client import ChatClient, ServerUnavailable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Completion, Request
-from nemo_aopsd.data.problems import Problem, parse_problem
+from nemo_aopsd.data.problems import Problem, load_rows
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.graphs.pipeline.journal import Journal
 from nemo_aopsd.graphs.pipeline.ledger import BudgetUsedUp, Ledger
 from nemo_aopsd.graphs.pipeline.results import Tally, Watch, files_of, write
@@ -44,7 +43,7 @@ def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, wat
     Raises UserError for what the user must mend (key, model, cap, server that does not answer) after writing what is
     finished; started again, it goes on from the journal. Main thread only: math-verify compares unusual answers.
     """
-    rows = _read(problems)
+    rows = load_rows(problems, without=("dag", "plan", "subproblems"))  # which are to be made anew
     journal, *others = files_of(out)
     if not journal.exists() and (found := next((path for path in others if path.exists()), None)):
         raise UserError(f"{found}: exists, and no {journal.name} says that this command made it. Choose another --out.")
@@ -138,18 +137,3 @@ class _Run:
                 f"{client.endpoint.url} gave no answer to {_GIVE_UP_AFTER} requests in a row, retries included; the "
                 f"last time: {why}. What is finished is in the journal; start again."
             )
-
-
-def _read(path: Path) -> list[tuple[dict[str, Any], Problem]]:
-    """Each row as it is, and as a problem; a graph that it already has is to be replaced and is not looked at."""
-    rows, seen = [], {}
-    for where, record in read_jsonl(path):
-        record = {key: value for key, value in record.items() if key not in ("dag", "plan", "subproblems")}
-        problem = parse_problem(record, where)
-        if problem.id in seen:
-            raise UserError(f"{where}: id {problem.id!r} was used at {seen[problem.id]}. Make ids unique.")
-        seen[problem.id] = where
-        rows.append((record, problem))
-    if not rows:
-        raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
-    return rows
