@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -86,18 +86,17 @@ def evaluate(
     settings = replace(found.config.aopsd.evaluation, **given)
     benchmarks = load_benchmarks(data)
     read = [("--config", config), *(("--data", Path(source)) for source in data)]
-    _place(out, found, benchmarks, settings, read)  # what is wrong with it is said before a model is loaded
+    out = _place(out, found, benchmarks, settings, read)
     with interruptible("What is sampled is kept; start the same command to go on."):
         if engine == "vllm":
-            opened = _open_vllm(found, settings, gpu_memory or _GPU_SHARE)
+            session = _on_vllm(found, settings, seed, gpu_memory or _GPU_SHARE)
         else:
-            opened = _open(found, settings, batch_size)
-        out = _place(out, opened.target, benchmarks, settings, read)
+            session = _on_own_engine(found, settings, seed, batch_size)
         with run_folder.lock(out, "another --out"):
-            results = _session(opened, settings, seed).run(benchmarks, out)
+            results = session.run(benchmarks, out)
     say(summary_lines(results))
     asked = asked_line(results["settings"])
-    typer.echo(f"{opened.target.weights}, {asked}; {shlex.quote(str(out / 'results.md'))}")
+    typer.echo(f"{found.weights}, {asked}; {shlex.quote(str(out / 'results.md'))}")
 
 
 @app.command("paired-test", epilog="Example: aopsd paired-test runs/opsd runs/aopsd")
@@ -151,17 +150,7 @@ def export(
         typer.echo(f"to ask it as its run does: {shlex.join(words)}")
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A model that can be asked; `target` is newer than the one asked for if training has replaced that checkpoint."""
-
-    target: Target
-    tokenizer: Tokenizer
-    new_sampler: Callable[[int], Sampler]
-    made_with: dict[str, Any]
-
-
-def _open(target: Target, settings: EvaluationConfig, batch_size: int) -> _Opened:
+def _on_own_engine(target: Target, settings: EvaluationConfig, seed: int | None, batch_size: int) -> Session:
     """The run's own engine, restored from the checkpoint, or the local engine on a bare model."""
     from nemo_aopsd.evaluation.epochs import sampling_of
     from nemo_aopsd.evaluation.samples import BlockSampler
@@ -172,13 +161,15 @@ def _open(target: Target, settings: EvaluationConfig, batch_size: int) -> _Opene
         model, tokenizer = chosen.open_model(target.config)
     else:
         engine = chosen.build(target.config)
-        target = load(target, engine)
+        load(target, engine)
         model, tokenizer = engine.student, engine.tokenizer
     made_with = {"engine": target.config.aopsd.engine, "block_size": batch_size}
-    return _Opened(target, tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size), made_with)
+    return _session(
+        target, settings, seed, tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size), made_with
+    )
 
 
-def _open_vllm(target: Target, settings: EvaluationConfig, gpu_memory: float) -> _Opened:
+def _on_vllm(target: Target, settings: EvaluationConfig, seed: int | None, gpu_memory: float) -> Session:
     from nemo_aopsd.evaluation.epochs import sampling_of
     from nemo_aopsd.evaluation.samples import RowSampler
 
@@ -189,23 +180,30 @@ def _open_vllm(target: Target, settings: EvaluationConfig, gpu_memory: float) ->
         )
     sampling = sampling_of(settings)
     model, tokenizer = engines.pick_vllm().open_model(target.config, gpu_memory)
-    return _Opened(target, tokenizer, lambda seed: RowSampler(model, sampling, seed), {"engine": "vllm"})
+    made_with = {"engine": "vllm"}
+    return _session(target, settings, seed, tokenizer, lambda seed: RowSampler(model, sampling, seed), made_with)
 
 
-def _session(opened: _Opened, settings: EvaluationConfig, seed: int | None) -> Session:
+def _session(
+    target: Target,
+    settings: EvaluationConfig,
+    seed: int | None,
+    tokenizer: Tokenizer,
+    new_sampler: Callable[[int], Sampler],
+    made_with: dict[str, Any],
+) -> Session:
     from nemo_aopsd.evaluation.session import Session
 
-    target, aopsd = opened.target, opened.target.config.aopsd
-    longest = {"longest_row": target.config.max_row_tokens}
+    aopsd = target.config.aopsd
     return Session(
         name=target.name,
-        tokenizer=opened.tokenizer,
-        new_sampler=opened.new_sampler,
+        tokenizer=tokenizer,
+        new_sampler=new_sampler,
         config=settings,
         prompts=aopsd.prompts,
         thinking=aopsd.thinking.student,
         seed=aopsd.seed if seed is None else seed,
-        made_with={"weights": target.weights} | opened.made_with | longest,
+        made_with={"weights": target.weights, **made_with, "longest_row": target.config.max_row_tokens},
     )
 
 

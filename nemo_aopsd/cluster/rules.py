@@ -1,15 +1,18 @@
-"""Rules for sizes and the environment, shared by the engine's refusals, `aopsd doctor` and `aopsd plan`.
+"""A setting with which the cluster engine could not work, and the rules that its refusals share with `aopsd doctor` and
+`aopsd plan`: sizes and the environment.
 
 Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
-from nemo_aopsd.cluster.faults import Fault
 from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, is_size
+from nemo_aopsd.config.keys import typed
 from nemo_aopsd.errors import UserError
 
 _SIZES = (
@@ -25,6 +28,28 @@ _MEGATRON_SIZES = tuple(
 )
 _EXPERT_SIZES = _MEGATRON_SIZES[1], *_MEGATRON_SIZES[3:]  # experts have their own way through the same GPUs
 _DTENSOR_SIZES = (f"{DTENSOR}.tensor_parallel_size", f"{DTENSOR}.context_parallel_size")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A setting that cannot stay. `key` is dotted, or names an environment variable. No text ends with a full stop."""
+
+    key: str
+    found: Any
+    expected: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key} is {typed(self.found)}; expected {self.expected}. {self.remedy}."
+
+
+Rule = Callable[[Tree], Iterator[Fault]]
+
+
+def must_be(tree: Tree, key: str, value: Any, why: str, otherwise: str = "") -> Fault:
+    """A fault with one right value; `otherwise` is another way out."""
+    remedy = f"Set {key}={typed(value)}" + (f", or {otherwise}" if otherwise else "")
+    return Fault(key, tree[key], f"{typed(value)}: {why}", remedy)
 
 
 def broken_sizes(tree: Tree) -> Iterator[Fault]:

@@ -38,6 +38,7 @@ def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> Non
         engine.save(partial)
         atomic_write(partial / "state.json", json.dumps(asdict(state) | {"files": _checksums(partial)}, indent=1))
     for old in _complete(folder)[:-keep]:
+        (old / "state.json").unlink()  # first, so that whoever reads it meanwhile sees that it is gone
         shutil.rmtree(old)
 
 

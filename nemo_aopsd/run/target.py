@@ -17,7 +17,6 @@ from nemo_aopsd.run import folder as run_folder
 
 _MARGIN = 1 << 20  # bytes read from either end of a file of weights
 _NO_LIMIT = 1 << 20  # tokens, for a model that names no longest sequence
-_TRIES = 2
 _OPTIONS = {
     "--samples": "num_samples",
     "--temperature": "temperature",
@@ -29,23 +28,25 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`weights` identifies them in settings; `checkpoint` is None for a bare model. Results go below `folder`.
-
-    `is_newest`: the checkpoint is the newest that the run had, which training replaces if it goes on.
-    """
+    """`weights` identifies them in settings; `checkpoint` is None for a bare model. Results go below `folder`."""
 
     name: str
     config: Config
     checkpoint: Path | None
     weights: str
     folder: Path
-    is_newest: bool = False
 
 
 def find_target(path: Path, config: Path | None = None) -> Target:
     """The target at `path`; a checkpoint outside its run needs the run's `config`. Raises UserError if it is none."""
     if (path / layout.CONFIG).is_file():
-        return _newest(run_folder.load_run_config(path), path)
+        of_run = run_folder.load_run_config(path)
+        newest = checkpoint.newest(Path(of_run.checkpointing["checkpoint_dir"]))
+        if newest is None:
+            raise UserError(
+                f"{path}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one."
+            )
+        return _checkpoint(newest, of_run, path)
     if (path / "state.json").is_file():
         run = path.absolute().parents[1]
         if config is None and not (run / layout.CONFIG).is_file():
@@ -78,53 +79,27 @@ def options_of(aopsd: AOPSDConfig) -> list[str]:
     return words
 
 
-def load(target: Target, engine: Engine) -> Target:
-    """Restore the engine from the target's checkpoint; returns the target, a newer one if training has replaced it.
-
-    Raises UserError if that is replaced as well while it is loaded.
-    """
-    for trial in range(_TRIES):
-        path = target.checkpoint
-        assert path is not None, f"{target.name}: a bare model has no checkpoint"
-        try:
-            checkpoint.load(path, engine)
-            break
-        except (OSError, UserError) as error:
-            if not _is_replaced(target, path):
-                raise
-            if trial + 1 == _TRIES:
-                raise UserError(_replaced(path)) from error
-        if target.is_newest:
-            target = _newest(target.config, target.folder.parent)
-    return target
+def load(target: Target, engine: Engine) -> None:
+    """Restore the engine from the target's checkpoint. Raises UserError if training has replaced it meanwhile."""
+    path = target.checkpoint
+    assert path is not None, f"{target.name}: a bare model has no checkpoint"
+    try:
+        checkpoint.load(path, engine)
+    except (OSError, UserError) as error:
+        if (path / "state.json").is_file():
+            raise
+        raise _replaced(path) from error
 
 
-def _is_replaced(target: Target, path: Path) -> bool:
-    return not (path / "state.json").is_file() or (target.is_newest and checkpoint.newest(path.parent) != path)
-
-
-def _newest(config: Config, run: Path) -> Target:
-    """The newest checkpoint of a run that may be training: one that vanishes meanwhile has a successor."""
-    newest: Path | None = None
-    for _ in range(_TRIES):
-        newest = checkpoint.newest(Path(config.checkpointing["checkpoint_dir"]))
-        if newest is None:
-            raise UserError(
-                f"{run}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one."
-            )
-        try:
-            return replace(_checkpoint(newest, config, run), is_newest=True)
-        except FileNotFoundError:
-            continue
-    raise UserError(_replaced(newest or run))
-
-
-def _replaced(path: Path) -> str:
-    return f"{path}: training replaced it by a newer checkpoint. Start the command again."
+def _replaced(path: Path) -> UserError:
+    return UserError(f"{path}: training replaced it by a newer checkpoint. Start the command again.")
 
 
 def _checkpoint(path: Path, config: Config, run: Path) -> Target:
-    identity = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()[:12]
+    try:
+        identity = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()[:12]
+    except FileNotFoundError as error:
+        raise _replaced(path) from error
     return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / layout.EVALUATIONS)
 
 

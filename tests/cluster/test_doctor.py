@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
-from nemo_aopsd.cluster.doctor import Surroundings, diagnose, look_around, machine, model_files, probe, versions
+from nemo_aopsd.cluster.doctor import Surroundings, diagnose, look_around, machine, model, probe, versions
 from nemo_aopsd.cluster.doctor.result import Check, run
 from nemo_aopsd.cluster.worker_classes import WORKERS
 from nemo_aopsd.config.load import load_config
@@ -216,9 +216,9 @@ def cache(monkeypatch, tmp_path):
 
 def test_a_model_is_found_in_its_folder_and_in_the_cache(cache):
     for name in ("a/b", str(EMBEDDED)):
-        check, content = model_files.check_model(name)
+        check, content = model.check_model(name)
         assert check.severity == "ok" and content.model_type == "qwen3"
-        assert model_files.check_tokenizer(name).severity == "ok"
+        assert model.check_tokenizer(name).severity == "ok"
 
 
 @pytest.mark.parametrize(
@@ -230,15 +230,15 @@ def test_a_model_is_found_in_its_folder_and_in_the_cache(cache):
     ],
 )
 def test_a_model_that_is_not_here(cache, name, severity, remedy):
-    check, content = model_files.check_model(name)
+    check, content = model.check_model(name)
     assert check.severity == severity and remedy in check.remedy
-    assert model_files.check_tokenizer(name).severity == severity
+    assert model.check_tokenizer(name).severity == severity
     assert (content is not None) == (name == "Qwen/Qwen3-4B")  # a published architecture is known all the same
 
 
 def test_a_broken_config_json_is_told_by_its_place(tmp_path):
     (tmp_path / "config.json").write_text("[]")
-    check, content = model_files.check_model(str(tmp_path))
+    check, content = model.check_model(str(tmp_path))
     assert check.severity == "error" and f"{tmp_path}/config.json" in check.found and content is None
 
 

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from nemo_aopsd.cluster.doctor import fit, memory
-from nemo_aopsd.cluster.doctor.model_size import read_size
+from nemo_aopsd.cluster.doctor.model import read_size
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import parse

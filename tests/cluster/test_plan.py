@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from benchmarks import plan_step_cost
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.cluster.doctor.memory import read_layout
-from nemo_aopsd.cluster.doctor.model_size import Layer, ModelSize, read_size
+from nemo_aopsd.cluster.doctor.model import Layer, ModelSize, read_size
 from nemo_aopsd.cluster.plan import rows_at_once
 from nemo_aopsd.cluster.plan.rates import ERRORS, GPU, GPUS, Rates
 from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, first_seconds, read, step_seconds
@@ -67,11 +67,9 @@ WORK = Workload(
     judge_answer=5,
     probes=6,
     probe_length=3,
-    judge_rate=1.0,
+    is_judged=True,
     teacher_judges=False,
-    on_policy_rate=1.0,
     scores_student=True,
-    scores_teacher=True,
     initial_attempts=2,
     missing=None,
 )
@@ -176,35 +174,43 @@ def test_every_stage_of_a_step_by_hand(made, expected):
     assert step_seconds(made, WORK) == pytest.approx({stage: seconds(terms) for stage, terms in expected.items()})
 
 
-def test_steps_on_the_datas_solutions_take_no_share_of_refit_rollout_and_the_curriculums_judge():
-    found = step_seconds(setup(), replace(WORK, on_policy_rate=0.25, judge_rate=0.25))
-    for stage, terms in ONE.items():
-        share = 0.25 if stage in ("refit", "rollout", "judge") else 1
-        assert found[stage] == pytest.approx(share * seconds(terms)), stage
+@pytest.mark.parametrize(
+    ("changes", "work", "stage", "expected"),
+    [
+        # the change of turn goes to the first stage that scores
+        ({}, {"scores_student": False}, "teacher", {**ONE["teacher"], "host": (2 * 3280 + 6 * 1640) / 20, "turn": 1}),
+        # a teacher that judges changes places with the student in vLLM
+        ({}, {"teacher_judges": True}, "judge", {**JUDGE, "host": 3 * 2 * 1640 / 20}),
+        # a kept cache saves the probes a turn, the student's prefixes and vLLM's way back
+        (
+            {"keeps_cache": True},
+            {},
+            "probes",
+            {
+                **ONE["probes"],
+                "sampler_compute": 199.68 + 105.408 + 568,
+                "sampler_request": 2 * 6 + 4,
+                "host": 3 * 2 * 1640 / 20,
+                "turn": 0,
+            },
+        ),
+        # without recomputation a pass and its messages are saved
+        (
+            {"recompute": False, **SHARED},
+            {},
+            "update",
+            {"update_compute": 3 * 499.2 / 4, "layer": 2 * 2, "link": 2 * 480, "turn": 1},
+        ),
+    ],
+    ids=["turn", "teacher_judges", "keep_cache", "no_recomputation"],
+)
+def test_what_a_setting_changes_by_hand(changes, work, stage, expected):
+    assert step_seconds(setup(**changes), replace(WORK, **work))[stage] == pytest.approx(seconds(expected))
 
 
-def test_the_change_of_turn_goes_to_the_first_stage_that_scores():
-    found = step_seconds(setup(), replace(WORK, scores_student=False))
-    turn = {name: ONE["student"][name] for name in ("host", "turn")}
-    assert "student" not in found and found["teacher"] == pytest.approx(seconds(ONE["teacher"]) + seconds(turn))
-
-
-def test_a_teacher_that_judges_changes_places_with_the_student_in_vllm():
-    found = step_seconds(setup(), replace(WORK, teacher_judges=True))
-    assert found["judge"] == pytest.approx(seconds(JUDGE) + seconds({"host": 3 * 2 * 1640 / 20}))
-
-
-def test_a_kept_cache_saves_the_probes_a_turn_the_students_prefixes_and_vllms_way_back():
-    found = step_seconds(setup(keeps_cache=True), WORK)
-    saved = {"sampler_compute": 267.2, "sampler_request": 4, "host": 2 * 1640 / 20, "turn": 1}
-    assert found["probes"] == pytest.approx(seconds(ONE["probes"]) - seconds(saved))
-
-
-def test_without_recomputation_a_pass_and_its_messages_are_saved():
-    found = step_seconds(setup(recompute=False, **SHARED), WORK)["update"]
-    assert found == pytest.approx(
-        seconds({"update_compute": 3 * 499.2 / 4, "layer": 2 * 2, "link": 2 * 480, "turn": 1})
-    )
+def test_a_stage_that_does_not_happen_is_absent():
+    found = step_seconds(setup(), replace(WORK, scores_student=False, is_judged=False, probes=0))
+    assert set(found) == {"refit", "rollout", "teacher", "update"}
 
 
 def test_the_initial_attempts_are_answered_and_judged_once_a_problem():
@@ -246,14 +252,7 @@ def test_measured_steps_of_qwen3_4b_s_shape_are_off_by_what_the_plan_says():
 # Rows and tokens of a step
 
 ASSUMED = Assumed(
-    problems=60,
-    response_share=0.5,
-    question=100,
-    solution=1000,
-    graph=400,
-    wording=30,
-    verdict=70,
-    trigger_rate=0.02,
+    60, response_share=0.5, question=100, solution=1000, graph=400, wording=30, verdict=70, trigger_rate=0.02
 )
 
 
@@ -289,27 +288,18 @@ def test_what_the_teacher_reads_beside_the_question(context, shown):
 
 
 @pytest.mark.parametrize(
-    ("name", "curriculum", "context", "rate", "stages"),
+    ("name", "curriculum", "context", "scores_student", "is_judged"),
     [
-        ("pg", "competence", "dag_frontier", 1.0, {"student", "teacher"}),
-        ("pg", "competence", "solution", 1.0, {"student", "teacher"}),
-        ("pg", "shuffle", "solution", 0.0, {"student", "teacher"}),
-        ("topk_fkl", "shuffle", "solution", 0.0, {"teacher"}),
-        ("grpo", "competence", "dag_frontier", 1.0, {"student"}),  # for the curriculum: no teacher reads the frontier
-        ("grpo", "shuffle", "dag_frontier", 0.0, {"student"}),
-        ("sft", "competence", "dag_frontier", 0.0, set()),  # the curriculum learns nothing of the data's solutions
-        ("gkd", "competence", "dag_frontier", 1.0, set()),  # the frontier is behind the data's solutions too
-        ("gkd", "competence", "solution", 0.5, set()),
+        ("pg", "competence", "dag_frontier", True, True),
+        ("pg", "competence", "solution", True, True),  # for the curriculum
+        ("pg", "shuffle", "solution", True, False),
+        ("topk_fkl", "shuffle", "solution", False, False),
     ],
 )
-def test_an_objective_pays_for_what_it_declares(name, curriculum, context, rate, stages):
+def test_an_objective_pays_for_what_it_declares(name, curriculum, context, scores_student, is_judged):
     words = [f"aopsd.objective.name={name}", f"aopsd.curriculum.name={curriculum}", f"aopsd.context.kind={context}"]
-    words += ["aopsd.weighting=uniform", "aopsd.num_generations_per_prompt=2"]
-    work = from_config(load_config(TINY, words))
-    assert work.judge_rate == rate
-    found = step_seconds(setup(), work)
-    assert set(found) & {"student", "teacher", "probes"} == stages and ("judge" in found) == (rate > 0)
-    assert ("rollout" in found) == (name != "sft")
+    work = workload("aopsd.weighting=uniform", *words)
+    assert (work.scores_student, work.is_judged, work.probes) == (scores_student, is_judged, 0)
 
 
 # The command

@@ -15,7 +15,6 @@ from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfi
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import checkpoint
-from nemo_aopsd.run import target as target_module
 from nemo_aopsd.run.target import find_target, options_of, with_prompts
 from tests.evaluation.test_evaluate import Guesser
 from tests.local_models import tiny_model, tiny_tokenizer
@@ -263,56 +262,26 @@ def test_a_folder_of_another_kind_is_refused(aopsd, files, kind):
     assert sorted(Path("out").rglob("*")) == before
 
 
-def replaced_by(monkeypatch, *successors):
-    """Training goes on: each look at a checkpoint's weights or state finds that the next one has replaced it."""
-    newer = [Path(f"run/checkpoints/step_{step:06d}") for step in successors]
-    identify = target_module._checkpoint
-
-    def go_on(path, config, run):
-        if newer:
-            path.rename(newer.pop(0))
-        return identify(path, config, run)
-
-    monkeypatch.setattr(target_module, "_checkpoint", go_on)
-
-
-def test_a_checkpoint_that_training_replaces_gives_way_to_the_newer_one(aopsd, monkeypatch):
+def test_a_checkpoint_that_training_replaces_while_it_is_read_is_one_message(aopsd, monkeypatch):
     Path("run.yaml").write_text(CONFIG)
     assert aopsd("train run.yaml")[0] == 0
-    replaced_by(monkeypatch, 3)
-    code, out, _ = aopsd("evaluate run --data one.jsonl")
-    assert code == 0 and "step_000003" in out
-    replaced_by(monkeypatch, 4, 5)
-    code, _, err = aopsd("evaluate run --data one.jsonl")
-    assert code == 2 and err.count("\n") == 1
-    assert "step_000004: training replaced it by a newer checkpoint. Start the command again." in err
-
-
-@pytest.mark.parametrize("gone", ["state.json", "student.safetensors"])
-def test_a_checkpoint_that_vanishes_while_it_is_loaded(aopsd, monkeypatch, gone):
-    """Replaced once, the newer one is evaluated or exported; replaced again, there is one message."""
-    Path("run.yaml").write_text(CONFIG)
-    assert aopsd("train run.yaml")[0] == 0
-    load, successors = checkpoint.load, []
+    load, newest = checkpoint.load, Path("run/checkpoints/step_000002")
 
     def load_slowly(path, engine):
-        if successors:
-            shutil.copytree(path, path.with_name(successors.pop(0)))
-            (path / gone).unlink()
+        path.rename(path.with_name("step_000003"))  # training goes on
         return load(path, engine)
 
-    monkeypatch.setattr(checkpoint, "load", load_slowly)
-    successors += ["step_000003"]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "load", load_slowly)
+        for command in ("evaluate run --data one.jsonl", "export run --out exported"):
+            code, _, err = aopsd(command)
+            assert code == 2 and err.count("\n") == 1 and f"{newest}: training replaced it by a newer" in err
+            newest.with_name("step_000003").rename(newest)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "newest", lambda folder: folder / "step_000009")
+        assert "step_000009: training replaced it" in aopsd("evaluate run --data one.jsonl")[2]
     code, out, _ = aopsd("evaluate run --data one.jsonl")
-    assert code == 0 and "step_000003 " in out and "run/eval/one_step_000003_x3/results.md" in out
-    assert not Path("run/eval/one_step_000002_x3").exists()
-    successors += ["step_000004"]
-    assert aopsd("export run --out exported")[0] == 0
-    for command in ("evaluate run --data one.jsonl", "export run --out again"):
-        newest = max(path.name for path in Path("run/checkpoints").iterdir())
-        successors += [f"step_{int(newest[5:]) + more:06d}" for more in (1, 2)]
-        code, _, err = aopsd(command)
-        assert code == 2 and err.count("\n") == 1 and "training replaced it by a newer checkpoint. Start the" in err
+    assert code == 0 and "step_000002 " in out
 
 
 def test_a_damaged_checkpoint_is_none_that_training_replaced(aopsd):

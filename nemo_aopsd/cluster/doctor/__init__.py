@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_aopsd.cluster.doctor import fit, machine, memory, model_files, probe, versions
+from nemo_aopsd.cluster.doctor import fit, machine, memory, model, probe, versions
 from nemo_aopsd.cluster.doctor.memory import Item
-from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
+from nemo_aopsd.cluster.doctor.model import ModelSize, read_size
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, parameters, run
 from nemo_aopsd.cluster.rules import broken_sizes, refuse
 from nemo_aopsd.cluster.tree import VLLM, Tree
@@ -107,8 +107,8 @@ def _check_data(config: Config) -> Check:
 def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
     """Checks of model and tokenizer; the size if it can be counted."""
     name = config.policy["model_name"]
-    check, content = model_files.check_model(name)
-    tokenizer = model_files.check_tokenizer((config.policy.get("tokenizer") or {}).get("name") or name)
+    check, content = model.check_model(name)
+    tokenizer = model.check_tokenizer((config.policy.get("tokenizer") or {}).get("name") or name)
     size, severity, found = None, OK, "not counted: no config.json to count from"
     try:
         size = read_size(content) if content else None

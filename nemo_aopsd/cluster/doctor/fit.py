@@ -6,8 +6,9 @@ from math import ceil
 
 from nemo_aopsd.cluster.doctor import memory
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, Item, Layout
-from nemo_aopsd.cluster.doctor.model_size import ModelSize
-from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, gigabytes, judge
+from nemo_aopsd.cluster.doctor.model import ModelSize
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, gigabytes
+from nemo_aopsd.cluster.tree import VLLM
 
 ASSUMED_GPU = 81559 * 2**20  # an H100 80GB, where no GPU is to be seen
 FULL = 0.9  # of a GPU or of a host; above it is a warning, for the items are estimates
@@ -22,7 +23,6 @@ _SMALLER = {
     "optimizer": "use more GPUs, which share it, or policy.megatron_cfg.optimizer.optimizer_cpu_offload=true with "
     "optimizer_offload_fraction=1.0",
 }
-_VLLM = "policy.generation.vllm_cfg"
 
 
 def check_cluster(size: ModelSize, layout: Layout, gpu: int | None, host: int | None) -> tuple[list[Check], list[Item]]:
@@ -41,7 +41,7 @@ def _training(rows: list[Item], gpu: float, assumed: str) -> Check:
     largest = max((row for row in rows if row.place == "gpu" and TRAIN in row.turns), key=lambda row: row.size)
     remedy = f"Largest is {largest.name}: {_SMALLER.get(largest.name, _SPLIT)}"
     expected = f"at most {gigabytes(gpu)}{assumed}"
-    return judge("memory: training", _level(need, gpu), f"{gigabytes(need)} a GPU", expected, remedy)
+    return Check("memory: training", _level(need, gpu), f"{gigabytes(need)} a GPU", expected, remedy)
 
 
 def _sampling(size: ModelSize, layout: Layout, gpu: float) -> Check:
@@ -50,22 +50,22 @@ def _sampling(size: ModelSize, layout: Layout, gpu: float) -> Check:
     fits, wanted = max(int(room // one_row), 0), ceil(layout.rows_per_step / layout.engines)
     severity = ERROR if fits < 1 else WARN if fits < wanted else OK
     remedy = (
-        f"Raise {_VLLM}.gpu_memory_utilization or {_VLLM}.tensor_parallel_size, or lower "
+        f"Raise {VLLM}.gpu_memory_utilization or {VLLM}.tensor_parallel_size, or lower "
         "policy.max_total_sequence_length; prefixes that are pushed out are read again by each probe"
     )
     found = f"cache {gigabytes(room)} a GPU, room for {fits} of the longest rows ({gigabytes(one_row)} each)"
-    return judge("memory: sampling", severity, found, f"at least 1, better the {wanted} of a step", remedy)
+    return Check("memory: sampling", severity, found, f"at least 1, better the {wanted} of a step", remedy)
 
 
 def _beside(size: ModelSize, layout: Layout, gpu: float) -> Check:
     """What vLLM leaves to the trainer."""
     left, needed, who = (1 - layout.utilization) * gpu, memory.CONTEXT, "the sleeping trainer"
-    remedy = f"Lower {_VLLM}.gpu_memory_utilization"
+    remedy = f"Lower {VLLM}.gpu_memory_utilization"
     if layout.keeps_cache:
         needed, who = needed + memory.scoring(size, layout), "the trainer, which scores beside it"
-        remedy = f"Set aopsd.probes.keep_cache=false, or lower {_VLLM}.gpu_memory_utilization"
+        remedy = f"Set aopsd.probes.keep_cache=false, or lower {VLLM}.gpu_memory_utilization"
     severity, expected = OK if left >= needed else ERROR, f"{gigabytes(needed)} for {who}"
-    return judge("memory: beside vLLM", severity, f"{gigabytes(left)} a GPU", expected, remedy)
+    return Check("memory: beside vLLM", severity, f"{gigabytes(left)} a GPU", expected, remedy)
 
 
 def _host(rows: list[Item], have: int | None) -> Check:
@@ -75,9 +75,9 @@ def _host(rows: list[Item], have: int | None) -> Check:
         return Check("memory: host", OK, found, "not compared: this is not a node with GPUs")
     remedy = (
         "A node holds a reference for each copy of the trainer, and two banks for each vLLM engine: raise "
-        f"policy.megatron_cfg.tensor_model_parallel_size and {_VLLM}.tensor_parallel_size"
+        f"policy.megatron_cfg.tensor_model_parallel_size and {VLLM}.tensor_parallel_size"
     )
-    return judge("memory: host", _level(need, have), found, f"at most {gigabytes(have)}", remedy)
+    return Check("memory: host", _level(need, have), found, f"at most {gigabytes(have)}", remedy)
 
 
 def check_local(rows: list[Item], have: int) -> Check:
@@ -90,4 +90,4 @@ def check_local(rows: list[Item], have: int) -> Check:
         "policy.precision=bfloat16, which halves activations"
     )
     severity = OK if need <= FULL * have else WARN
-    return judge("memory", severity, found, f"at most {gigabytes(have)}", remedy)
+    return Check("memory", severity, found, f"at most {gigabytes(have)}", remedy)

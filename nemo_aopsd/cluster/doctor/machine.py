@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes, judge
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes
 
 TESTED_GPUS = ("H100", "H200")
 _FIELDS = "name,memory.total,compute_cap"
@@ -49,7 +49,7 @@ def check_gpus(gpus: list[GPU], why_none: str, wanted: int | None, is_fp8: bool)
         remedy = "Use newer GPUs" + (", or turn policy.megatron_cfg.fp8_cfg.enabled off" if is_fp8 else "")
         return Check("gpu", ERROR, found, f"compute capability {need[0]}.{need[1]} or more for {kind}", remedy)
     is_tested = all(any(kind in gpu.name for kind in TESTED_GPUS) for gpu in gpus)
-    return judge("gpu", OK if is_tested else WARN, found, expected, "Try a short run first: aopsd.max_num_steps=2")
+    return Check("gpu", OK if is_tested else WARN, found, expected, "Try a short run first: aopsd.max_num_steps=2")
 
 
 def check_ports(ports: Iterable[int], environment: Mapping[str, str]) -> Check:
@@ -59,7 +59,7 @@ def check_ports(ports: Iterable[int], environment: Mapping[str, str]) -> Check:
     joins = environment.get("RAY_ADDRESS", "local") not in ("", "local")
     expected = "free: 6379, 8265 (Ray) and 20001, 20101, ... (one a vLLM engine)"
     remedy = "Stop what holds them (ray stop), or set RAY_ADDRESS to join that Ray"
-    return judge("ports", WARN if taken and not joins else OK, found, expected, remedy)
+    return Check("ports", WARN if taken and not joins else OK, found, expected, remedy)
 
 
 def _is_free(port: int) -> bool:
@@ -95,7 +95,7 @@ def check_space(name: str, path: Path, need: float, what: str) -> Check:
     """`what` says how the `need` bytes add up."""
     free = shutil.disk_usage(existing_parent(path)).free
     expected, remedy = f"{gigabytes(need)}: {what}", f"Free {gigabytes(need - free)}, or move it: {path}"
-    return judge(name, OK if free >= need else ERROR, f"{gigabytes(free)} free", expected, remedy)
+    return Check(name, OK if free >= need else ERROR, f"{gigabytes(free)} free", expected, remedy)
 
 
 def hf_home(environment: Mapping[str, str]) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from nemo_aopsd.cluster.doctor.model_size import Layer, ModelSize
+from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
 

@@ -12,9 +12,9 @@ EXIT_CODES = {OK: 0, WARN: 1, ERROR: 2}
 Run = Callable[[Sequence[str], float], str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Check:
-    """One finding. Its texts end without a full stop; `remedy` is empty where there is nothing to do."""
+    """One finding. Its texts have no final full stop; `remedy` is kept only where something is wrong."""
 
     name: str
     severity: str
@@ -22,10 +22,9 @@ class Check:
     expected: str
     remedy: str = ""
 
-
-def judge(name: str, severity: str, found: str, expected: str, remedy: str) -> Check:
-    """A check that has a remedy only if something is wrong."""
-    return Check(name, severity, found, expected, "" if severity == OK else remedy)
+    def __post_init__(self) -> None:
+        if self.severity == OK:
+            self.remedy = ""
 
 
 def worst(checks: Iterable[Check]) -> str:

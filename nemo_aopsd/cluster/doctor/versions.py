@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, judge
+from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run
 from nemo_aopsd.cluster.worker_classes import WORKERS
 
 LOCAL = {"python": ">=3.11,<3.14", "torch": ">=2.11", "transformers": ">=5"}  # what the local engine stands on
@@ -45,7 +45,7 @@ def check_local(package: str, found: str | None) -> Check:
     if package == "python":
         remedy = "Use another Python: make setup PYTHON=/path/to/python3.12"
     severity = OK if found and _is_in(found, expected) else ERROR
-    return judge(package, severity, found or "not installed", expected, remedy)
+    return Check(package, severity, found or "not installed", expected, remedy)
 
 
 def check_tested(package: str, found: str | None, where: str = "") -> Check:
@@ -57,7 +57,7 @@ def check_tested(package: str, found: str | None, where: str = "") -> Check:
     if accepted and not _is_in(found, accepted):
         return Check(name, ERROR, found, f"{expected}; NeMo RL refuses all but {accepted}", _INSIDE)
     severity = OK if Version(found).public == expected else WARN  # without the build's label, such as +cu130
-    return judge(name, severity, found, f"{expected}, which was tested", f"{_INSIDE}; or run tests/gpu on these")
+    return Check(name, severity, found, f"{expected}, which was tested", f"{_INSIDE}; or run tests/gpu on these")
 
 
 def worker_python(kind: str, environment: Mapping[str, str]) -> str:
@@ -80,7 +80,7 @@ def check_worker(kind: str, environment: Mapping[str, str], run: Run) -> Iterato
     remedy = _INSIDE if python == sys.executable else f"Mend that environment: {python} misses what is named"
     if "nemo_aopsd" in (problem or ""):
         remedy = "Put this package into that environment: containers/README.md, `Without building an image`"
-    yield judge(name, ERROR if problem else OK, problem or "imports", expected, remedy)
+    yield Check(name, ERROR if problem else OK, problem or "imports", expected, remedy)
     for package in IN_WORKER[kind]:
         yield check_tested(package, answer["versions"].get(package), f"{name}: ")
 

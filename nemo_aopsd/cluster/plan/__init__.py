@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.memory import Item, Layout
-from nemo_aopsd.cluster.doctor.model_files import check_model
-from nemo_aopsd.cluster.doctor.model_size import ModelSize, read_size
+from nemo_aopsd.cluster.doctor.model import ModelSize, check_model, read_size
 from nemo_aopsd.cluster.doctor.result import Check
 from nemo_aopsd.cluster.plan import rates
 from nemo_aopsd.cluster.plan.rates import GPU, GPUS, Rates
@@ -20,7 +19,6 @@ from nemo_aopsd.cluster.rules import broken_sizes, gpu_faults, refuse
 from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.objectives import build_objective
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
     work = from_config(config, response)
     pack = tree["policy.sequence_packing.logprob_mb_tokens"] or layout.pack_tokens
     setup = Setup(size, sheet, layout, Rates(), rows_at_once(size, layout, sheet, work), pack)
-    unmeasured = _unmeasured(config, size, layout)
+    unmeasured = _unmeasured(size, layout)
     checks, items = fit.check_cluster(size, layout, sheet.memory, rates.HOST_MEMORY)
     return Plan(
         setup,
@@ -92,16 +90,14 @@ def _read_size(config: Config) -> ModelSize:
     return read_size(content)
 
 
-def _unmeasured(config: Config, size: ModelSize, layout: Layout) -> list[str]:
+def _unmeasured(size: ModelSize, layout: Layout) -> list[str]:
     """What of the config was never measured, so that no seconds can be stated."""
-    objective = config.aopsd.objective
     found = {
         "a mixture of experts": size.experts_per_token > 0,
         "FP8": layout.fp8,
         f"{layout.nodes} nodes": layout.nodes > 1,
         f"pipeline_model_parallel_size={layout.pp}": layout.pp > 1,
         f"context_parallel_size={layout.cp}": layout.cp > 1,
-        f"aopsd.objective.name={objective.name} over the whole vocabulary": build_objective(objective).signal.full,
     }
     return [name for name, is_there in found.items() if is_there]
 

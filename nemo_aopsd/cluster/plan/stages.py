@@ -11,7 +11,7 @@ from math import ceil
 
 from nemo_aopsd.cluster.doctor import memory
 from nemo_aopsd.cluster.doctor.memory import BF16, Layout
-from nemo_aopsd.cluster.doctor.model_size import ModelSize
+from nemo_aopsd.cluster.doctor.model import ModelSize
 from nemo_aopsd.cluster.plan.rates import GPU, Rates
 from nemo_aopsd.cluster.plan.workload import Workload
 
@@ -60,21 +60,19 @@ class Setup:
 
 def step_seconds(setup: Setup, work: Workload) -> dict[str, float]:
     """By stage; a stage that does not happen is absent. Without Adam's step and the exchange of gradients."""
-    found: dict[str, float] = {}
-    rate = work.on_policy_rate
-    if rate:
-        found["refit"] = rate * refit(setup)
-        found["rollout"] = rate * answer(setup, work.rows, work.question, work.response, work.longest)
-    if work.judge_rate:
-        found["judge"] = work.judge_rate * judge(setup, work, work.rows)
+    found = {
+        "refit": refit(setup),
+        "rollout": answer(setup, work.rows, work.question, work.response, work.longest),
+    }
+    if work.is_judged:
+        found["judge"] = judge(setup, work, work.rows)
     # vLLM's weights go to the host and the trainer's come back, for the first stage that scores.
     turn = setup.copied(setup.trainer_bytes + setup.sampler_bytes) + setup.rates.turn
     if work.scores_student:
         found["student"] = turn + score(setup, work.rows, work.question + work.response)
         turn = 0.0
-    if work.scores_teacher:
-        swap = setup.copied(3 * setup.trainer_bytes)  # student aside, reference in, student back
-        found["teacher"] = turn + swap + score(setup, work.rows, work.teacher_prompt + work.response)
+    swap = setup.copied(3 * setup.trainer_bytes)  # student aside, reference in, student back
+    found["teacher"] = turn + swap + score(setup, work.rows, work.teacher_prompt + work.response)
     if work.probes:
         found["probes"] = probe(setup, work)
     found["update"] = update(setup, work.rows, work.question + work.response)

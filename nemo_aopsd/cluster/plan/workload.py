@@ -40,11 +40,9 @@ class Workload:
     judge_answer: float
     probes: float  # of all rows together
     probe_length: int
-    judge_rate: float  # share of steps that judge their responses
+    is_judged: bool
     teacher_judges: bool
-    on_policy_rate: float  # share of steps whose responses are sampled
-    scores_student: bool  # at collection
-    scores_teacher: bool  # at collection
+    scores_student: bool  # at collection; the teacher scores always
     initial_attempts: int  # a problem, before the first epoch
     missing: Path | None  # the data file, if it is not there
 
@@ -59,11 +57,9 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     aopsd, path = config.aopsd, Path(config.data["train"]["data_path"])
     problems = len(load_problems(path)) if path.is_file() else assumed.problems
     objective, limit = build_objective(aopsd.objective), config.rollout.max_new_tokens
-    signal, question, response = objective.signal, assumed.question, response or assumed.response_share * limit
+    question, response = assumed.question, response or assumed.response_share * limit
     rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
-    probed = signal.sampled and aopsd.weighting in CONTINUED
-    # An adaptive context needs every response judged, a curriculum only the student's own.
-    judge_rate = 1.0 if aopsd.shows_progress else objective.on_policy_rate
+    probed = objective.signal.sampled and aopsd.weighting in CONTINUED
     return Workload(
         problems=problems,
         prompts=aopsd.num_prompts_per_step,
@@ -76,11 +72,9 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
         judge_answer=min(assumed.verdict, aopsd.judge.verdict_tokens),
         probes=assumed.trigger_rate * response * rows if probed else 0.0,
         probe_length=aopsd.probes.length,
-        judge_rate=judge_rate if aopsd.needs_progress else 0.0,
+        is_judged=aopsd.needs_progress,
         teacher_judges=aopsd.judge.model == "teacher",
-        on_policy_rate=objective.on_policy_rate,
-        scores_student=objective.needs_old_logprobs or signal.sampled,
-        scores_teacher=signal.sampled or signal.top_k > 0,
+        scores_student=objective.needs_old_logprobs or objective.signal.sampled,
         initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name != "shuffle" else 0,
         missing=None if path.is_file() else path,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from nemo_aopsd.cluster.faults import Fault, must_be
+from nemo_aopsd.cluster.rules import Fault, must_be
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree, is_size
 from nemo_aopsd.models.config_json import ModelConfig
 

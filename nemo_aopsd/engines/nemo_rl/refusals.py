@@ -12,9 +12,9 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
-from nemo_aopsd.cluster.faults import Fault, Rule, must_be, shown
-from nemo_aopsd.cluster.rules import broken_sizes, environment_faults, gpu_faults
+from nemo_aopsd.cluster.rules import Fault, Rule, broken_sizes, environment_faults, gpu_faults, must_be
 from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
+from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.schema import CONTINUED
 from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.errors import UserError
@@ -46,7 +46,7 @@ def _off(tree: Tree, key: str, why: str, otherwise: str = "") -> Iterator[Fault]
 
 def _backend(tree: Tree) -> Iterator[Fault]:
     if tree.uses_megatron == tree.uses_dtensor:
-        expected = f"the opposite of {DTENSOR}.enabled, which is {shown(tree.uses_dtensor)}: one backend trains"
+        expected = f"the opposite of {DTENSOR}.enabled, which is {typed(tree.uses_dtensor)}: one backend trains"
         remedy = f"Set {MEGATRON}.enabled=true {DTENSOR}.enabled=false"
         yield Fault(f"{MEGATRON}.enabled", tree.uses_megatron, expected, remedy)
     if tree.uses_dtensor:  # models/policy/workers/dtensor_policy_worker_v2.py
@@ -71,7 +71,7 @@ def _grpo(tree: Tree) -> Iterator[Fault]:
     for name in ("num_prompts_per_step", "num_generations_per_prompt", "max_num_epochs", "seed"):
         key, ours = f"grpo.{name}", tree[f"aopsd.{name}"]
         if tree[key] not in (None, ours):
-            yield must_be(tree, key, ours, why, f"aopsd.{name}={shown(tree[key])} as well")
+            yield must_be(tree, key, ours, why, f"aopsd.{name}={typed(tree[key])} as well")
     key, ours = "grpo.max_num_steps", tree["aopsd.max_num_steps"]
     if is_size(tree[key]) and tree[key] < (ours or _NO_LIMIT):
         yield must_be(tree, key, ours or _NO_LIMIT, why, f"aopsd.max_num_steps={tree[key]} as well")
