@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 INK = "#1f2329"  # text and axes
 FAINT = "#d5d9de"  # grid and guides
@@ -41,7 +43,6 @@ _STYLE: dict[Any, Any] = {
     "axes.linewidth": 0.8,
     "axes.facecolor": "none",
     "figure.facecolor": "none",
-    "savefig.facecolor": "none",
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -56,11 +57,24 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g} %")  # of an axis of shares
+
+
 @contextmanager
-def style() -> Iterator[None]:
-    """Our look for every figure created and saved inside."""
-    with matplotlib.rc_context(_STYLE):
-        yield
+def drawing(width: float, height: float, background: str = "white") -> Iterator[Figure]:
+    """A figure of our look, in inches; draw and save it inside. A figure within a page has no background: "none"."""
+    with matplotlib.rc_context(_STYLE | {"savefig.facecolor": background}):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def with_errors(
+    axes: Axes, at: Sequence[float], values: Sequence[Any], ends: Sequence[tuple[Any, Any]] | None, **look: Any
+) -> None:
+    """Values over places `at`, each with a bar from end to end of its interval; without bars if `ends` is None."""
+    bars = None
+    if ends is not None:
+        bars = [[abs(pair[side] - value) for value, pair in zip(values, ends, strict=True)] for side in (0, 1)]
+    axes.errorbar(at, values, yerr=bars, capsize=3, elinewidth=1.1, **look)
 
 
 def to_svg(figure: Figure) -> str:

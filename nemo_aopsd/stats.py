@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
-from statistics import NormalDist
+from collections.abc import Collection, Iterator, Sequence
+from statistics import NormalDist, fmean
 
 import numpy as np
 
@@ -34,9 +34,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 def mean_pass_at_k(num_correct: Collection[int], num_samples: int, k: int) -> float:
     """pass@k averaged over problems, each with `num_samples` samples. Raises ValueError without a problem."""
-    if not num_correct:
-        raise ValueError("no problem to average over")
-    return math.fsum(pass_at_k(num_samples, count, k) for count in num_correct) / len(num_correct)
+    return fmean([pass_at_k(num_samples, count, k) for count in num_correct])
 
 
 def bootstrap_interval(
@@ -57,15 +55,23 @@ def macro_bootstrap_interval(
         raise ValueError("no value to resample")
     generator = np.random.default_rng(seed)
     means = [_resampled_means(np.asarray(group, dtype=np.float64), num_resamples, generator) for group in groups]
-    low, high = np.quantile(sum(means) / len(means), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return _middle(sum(means) / len(means), level)
 
 
 def _resampled_means(samples: np.ndarray, num_resamples: int, generator: np.random.Generator) -> np.ndarray:
-    rows = max(1, _INDEXES_AT_ONCE // len(samples))
-    sizes = [min(rows, num_resamples - start) for start in range(0, num_resamples, rows)]
-    draws = [samples[generator.integers(len(samples), size=(size, len(samples)))].mean(axis=1) for size in sizes]
-    return np.concatenate(draws)
+    indexes = (generator.integers(len(samples), size=size) for size in chunks(num_resamples, len(samples)))
+    return np.concatenate([samples[chosen].mean(axis=1) for chosen in indexes])
+
+
+def _middle(draws: np.ndarray, level: float) -> tuple[float, float]:
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def chunks(num_rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """Shapes (rows, width) that add up to `num_rows`, each of bounded size: the draws of a resampling."""
+    most = max(1, _INDEXES_AT_ONCE // width)
+    return ((min(most, num_rows - start), width) for start in range(0, num_rows, most))
 
 
 def paired_bootstrap_interval(
@@ -94,15 +100,12 @@ def crossed_bootstrap_interval(
     if runs > 1:
         values = values + (math.sqrt(runs / (runs - 1)) - 1) * (run_means - run_means.mean())
     generator = np.random.default_rng(seed)
-    rows = max(1, _INDEXES_AT_ONCE // problems)
     means = []
-    for start in range(0, num_resamples, rows):
-        size = min(rows, num_resamples - start)
+    for size, _ in chunks(num_resamples, problems):
         run_shares = generator.multinomial(runs, np.full(runs, 1 / runs), size) / runs
         problem_shares = generator.multinomial(problems, np.full(problems, 1 / problems), size) / problems
         means.append(((run_shares @ values) * problem_shares).sum(axis=1))
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return _middle(np.concatenate(means), level)
 
 
 def wilson_interval(num_events: int, num_trials: int, level: float = 0.95) -> tuple[float, float]:
@@ -134,11 +137,8 @@ def sign_flip_p_value(
         patterns = np.array(list(itertools.product([-1.0, 1.0], repeat=len(shares))))
         return float(np.mean(np.abs(patterns @ shares) >= observed))
     generator = np.random.default_rng(seed)
-    rows = max(1, _INDEXES_AT_ONCE // len(shares))
-    extreme = 0
-    for start in range(0, num_flips, rows):
-        signs = generator.choice([-1.0, 1.0], size=(min(rows, num_flips - start), len(shares)))
-        extreme += int(np.sum(np.abs(signs @ shares) >= observed))
+    signs = (generator.choice([-1.0, 1.0], size=size) for size in chunks(num_flips, len(shares)))
+    extreme = sum(int(np.sum(np.abs(drawn @ shares) >= observed)) for drawn in signs)
     return (extreme + 1) / (num_flips + 1)
 
 

@@ -47,7 +47,7 @@ def test_mean_over_problems():
     assert mean_pass_at_k([0, 1, 2], 4, 1) == 0.25
     assert mean_pass_at_k([0, 1, 2], 4, 2) == pytest.approx((0 + 1 / 2 + 5 / 6) / 3)
     assert mean_pass_at_k([1] * 10, 10, 1) == 0.1  # exact sum
-    with pytest.raises(ValueError, match="no problem"):
+    with pytest.raises(ValueError, match="data point"):
         mean_pass_at_k([], 4, 1)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from nemo_aopsd import figures as svg
 
@@ -61,7 +60,7 @@ class GapMass:
         axes.text(0.99, 0.97, "\n".join(said), transform=axes.transAxes, ha="right", va="top", linespacing=1.5)
         gone = np.searchsorted(-mass, -0.005, side="left").clip(max=len(mass) - 1)  # nearly all of it lies below
         axes.set(xlabel="threshold on |gap|, nats", ylim=(0, 1.02), xlim=(0, max(3.0, float(self.edges[gone]))))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+        axes.yaxis.set_major_formatter(svg.PERCENT)
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
 
 

@@ -74,8 +74,10 @@ def judge(
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     with interruptible("What was answered is kept; start the same command to go on."):
-        done = label_all(run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens, watch=_watch)
-    typer.echo(f"{done.labelled} labelled as {name}, {done.before} before; {done.unread} answers named no label")
+        labelled, before, unread = label_all(
+            run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens, watch=_watch
+        )
+    typer.echo(f"{labelled} labelled as {name}, {before} before; {unread} answers named no label")
 
 
 @app.command(epilog="Example: aopsd audit report runs/mine")

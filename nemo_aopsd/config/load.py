@@ -76,7 +76,7 @@ def _merge_files(files: Sequence[Path], path: Path) -> tuple[Tree, Origins]:
     """The files, parents first, over one another, each checked by itself; and where each key was written last."""
     tree: Tree = {}
     origins: Origins = {}
-    for layer in (layer for file in files for layer in _file_layers(file, ())):
+    for layer in (layer for file in files for layer in file_layers(file)):
         check_blocks(layer, path)
         check_spelling(layer, tree, _KNOWN, path)
         tree, origins = _merge(tree, layer, path), origins | layer.origins
@@ -88,7 +88,7 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(config.raw))
 
 
-def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
+def file_layers(path: Path, children: tuple[Path, ...] = ()) -> Iterator[Layer]:
     """The layers of a file, parents first."""
     if path.resolve() in children:
         chain = " -> ".join(str(link) for link in (*children, path.resolve()))
@@ -109,7 +109,7 @@ def _file_layers(path: Path, children: tuple[Path, ...]) -> Iterator[Layer]:
                 f"{where}: `defaults` names {parent}, but there is no file {target}. "
                 "Paths in `defaults` are relative to the file that names them."
             )
-        yield from _file_layers(target, (*children, path.resolve()))
+        yield from file_layers(target, (*children, path.resolve()))
     yield Layer({key: value for key, value in layer.tree.items() if key != "defaults"}, layer.origins)
 
 

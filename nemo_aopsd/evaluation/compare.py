@@ -8,15 +8,15 @@ the two solved in its N samples, with the exact McNemar test. No correction for 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import RESULTS
-from nemo_aopsd.evaluation.tables import markdown_table
+from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 from nemo_aopsd.stats import macro_bootstrap_interval, mcnemar_p_value, pass_at_k, sign_flip_p_value
 
 Summary = dict[str, Any]
@@ -77,10 +77,9 @@ def lines_of(comparison: Summary) -> list[str]:
     rows = []
     for name, part in comparison["parts"].items():
         for k, found in part["pass_at_k"].items():
-            ends = f"[{100 * found['low']:+.1f}, {100 * found['high']:+.1f}]"
-            rates = [f"{100 * found[side]:.1f} %" for side in ("first", "second")]
-            difference = f"{100 * found['difference']:+.1f} pp"
-            rows.append([name, k, *rates, difference, ends, f"{found['p_value']:.3g}"])
+            rates = [percent(found[side]) for side in ("first", "second")]
+            difference = [f"{100 * found['difference']:+.1f} pp", ends(found["low"], found["high"], "+")]
+            rows.append([name, k, *rates, *difference, f"{found['p_value']:.3g}"])
     return [
         *markdown_table(header, rows).split("\n"),
         "",
@@ -123,9 +122,9 @@ def _difference(pairs: Sequence[Sequence[tuple[int, int]]], k: int, num_first: i
     differences = [[b - a for a, b in zip(left, right, strict=True)] for left, right in zip(one, other, strict=True)]
     low, high = macro_bootstrap_interval(differences)
     return {
-        "first": _macro_mean(one),
-        "second": _macro_mean(other),
-        "difference": _macro_mean(differences),
+        "first": fmean(map(fmean, one)),
+        "second": fmean(map(fmean, other)),
+        "difference": fmean(map(fmean, differences)),
         "low": low,
         "high": high,
         "p_value": sign_flip_p_value(differences),
@@ -144,10 +143,6 @@ def _solved(pairs: Sequence[tuple[int, int]]) -> Summary:
         "neither": len(pairs) - both - only_first - only_second,
         "p_value": mcnemar_p_value(only_first, only_second),
     }
-
-
-def _macro_mean(groups: Sequence[Sequence[float]]) -> float:
-    return math.fsum(math.fsum(group) / len(group) for group in groups) / len(groups)
 
 
 def _check_problems(name: str, first: Evaluation, second: Evaluation) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from nemo_aopsd import figures as svg
 
@@ -22,8 +20,7 @@ def pass_at_k_figure(results: Mapping[str, Any]) -> str:
         panels.append(("mean over benchmarks", results["macro"]))
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    with svg.style(), matplotlib.rc_context({"savefig.facecolor": "white"}):
-        figure = Figure(figsize=(max(4.0, _PANEL * columns), _HEIGHT * rows), layout="constrained")
+    with svg.drawing(max(4.0, _PANEL * columns), _HEIGHT * rows) as figure:
         all_axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
         for axes, (name, part) in zip(all_axes, panels, strict=False):  # the last row may have room to spare
             _draw(axes, name, part, svg.ORANGE if name == "mean over benchmarks" else svg.BLUE)
@@ -37,14 +34,13 @@ def pass_at_k_figure(results: Mapping[str, Any]) -> str:
 def _draw(axes: Axes, name: str, part: Mapping[str, Any], color: str) -> None:
     ks = range(1, part["num_samples"] + 1)
     rates = [part["pass_at_k"][str(k)] for k in ks]
-    bounds = [part["pass_at_k_interval"][str(k)] for k in ks]
-    lows, highs = [bound["low"] for bound in bounds], [bound["high"] for bound in bounds]
+    ends = [tuple(part["pass_at_k_interval"][str(k)].values()) for k in ks]
     if len(rates) == 1:
-        axes.errorbar([1], rates, yerr=[[rates[0] - lows[0]], [highs[0] - rates[0]]], color=color, marker="o")
+        svg.with_errors(axes, ks, rates, ends, color=color, marker="o")
     else:
-        axes.fill_between(ks, lows, highs, color=color, alpha=0.2, linewidth=0)
+        axes.fill_between(ks, *zip(*ends, strict=True), color=color, alpha=0.2, linewidth=0)
         axes.plot(ks, rates, color=color, marker="o" if len(rates) <= 16 else "")
     axes.set_title(f"{name} (n = {part['num_problems']})")
     axes.set(xlabel="k", ylim=(-0.02, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(svg.PERCENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_aopsd.evaluation.tables import markdown_table
+from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 
 Summary = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ def summary_lines(results: Summary) -> list[str]:
     for name, part in _rows(results):
         rates = "  ".join(f"pass@{k} {_rate_and_interval(part, k)}" for k in dict.fromkeys((1, n)))
         solved = f"{part['num_solved']} of {part['num_problems']} solved"
-        lines.append(f"{name}: {rates}  {solved}  truncated {_percent(part['truncation_rate'])}")
+        lines.append(f"{name}: {rates}  {solved}  truncated {percent(part['truncation_rate'])}")
     return lines
 
 
@@ -71,8 +71,8 @@ def _main_row(name: str, part: Summary, n: int) -> list[str]:
         _rate_and_interval(part, 1),
         f"{part['num_correct']} of {part['num_responses']}",
         *([_rate_and_interval(part, n)] if n > 1 else []),
-        f"{solved} {_interval(wilson)}" if wilson else solved,
-        f"{_percent(vote['rate'])} {_interval(vote['interval'])}, {vote['count']:.4g} of {part['num_problems']}",
+        f"{solved} {ends(**wilson)}" if wilson else solved,
+        f"{percent(vote['rate'])} {ends(**vote['interval'])}, {vote['count']:.4g} of {part['num_problems']}",
         str(vote["ties"]),
     ]
 
@@ -83,7 +83,7 @@ _RESPONSES_HEADER = ["benchmark", "truncated", "mean tokens", "mention private c
 def _responses_row(name: str, part: Summary) -> list[str]:
     def rate(key: str) -> str:
         counted = f" ({part[f'{key}_count']} of {part['num_responses']})" if f"{key}_count" in part else ""
-        return f"{_percent(part[f'{key}_rate'])}{counted}"
+        return f"{percent(part[f'{key}_rate'])}{counted}"
 
     return [
         name,
@@ -104,12 +104,4 @@ def _settings_line(settings: Summary) -> str:
 
 
 def _rate_and_interval(part: Summary, k: int) -> str:
-    return f"{_percent(part['pass_at_k'][str(k)])} {_interval(part['pass_at_k_interval'][str(k)])}"
-
-
-def _interval(ends: Summary) -> str:
-    return f"[{100 * ends['low']:.1f}, {100 * ends['high']:.1f}]"
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.1f} %"
+    return f"{percent(part['pass_at_k'][str(k)])} {ends(**part['pass_at_k_interval'][str(k)])}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from nemo_aopsd.evaluation.majority import Vote, vote
@@ -49,7 +50,7 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
         "leak_count": leaks,
         "truncation_rate": truncated / len(lines),
         "truncation_count": truncated,
-        "mean_tokens": _mean([line["num_tokens"] for line in lines]),
+        "mean_tokens": fmean([line["num_tokens"] for line in lines]),
         "no_answer": sum(line["reason"] == "no_answer" for line in lines),
         "ungradable": sum(line["reason"] == "ungradable" for line in lines),
     }
@@ -69,13 +70,13 @@ def macro_average(summaries: Sequence[Summary]) -> Summary:
         "num_benchmarks": len(summaries),
         "num_samples": num_samples,
         **{key: sum(summary[key] for summary in summaries) for key in _COUNTS},
-        "pass_at_k": {str(k): _mean([summary["pass_at_k"][str(k)] for summary in summaries]) for k in ks},
+        "pass_at_k": {str(k): fmean([summary["pass_at_k"][str(k)] for summary in summaries]) for k in ks},
         "pass_at_k_interval": {str(k): _ends(macro_bootstrap_interval(per_problem(summaries, k))) for k in ks},
         "majority": {
             **_credits([summary["majority"]["credit_per_problem"] for summary in summaries]),
             "ties": sum(summary["majority"]["ties"] for summary in summaries),
         },
-        **{key: _mean([summary[key] for summary in summaries]) for key in (*RATES, "mean_tokens")},
+        **{key: fmean([summary[key] for summary in summaries]) for key in (*RATES, "mean_tokens")},
     }
 
 
@@ -98,7 +99,7 @@ def _majority(votes: Sequence[Vote]) -> Summary:
 def _credits(groups: Sequence[Sequence[float]]) -> Summary:
     """Credits of the problems of each benchmark: their mean over benchmarks, and their sum."""
     return {
-        "rate": _mean([_mean(group) for group in groups]),
+        "rate": fmean(map(fmean, groups)),
         "count": math.fsum(math.fsum(group) for group in groups),
         "interval": _ends(macro_bootstrap_interval(groups)),
     }
@@ -110,7 +111,3 @@ def _interval(values: Sequence[float]) -> dict[str, float]:
 
 def _ends(interval: tuple[float, float]) -> dict[str, float]:
     return {"low": interval[0], "high": interval[1]}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

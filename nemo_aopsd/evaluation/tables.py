@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Numbers and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -17,3 +17,21 @@ def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -
     """
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell).translate(_ESCAPED) for cell in line) + " |" for line in lines)
+
+
+def percent(share: float) -> str:
+    """A share with one digit.
+
+    >>> percent(0.51776)
+    '51.8 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def ends(low: float, high: float, sign: str = "") -> str:
+    """An interval of shares, in percent; `sign` is "+" for differences.
+
+    >>> ends(0.25, 0.5), ends(-0.01, 0.5, "+")
+    ('[25.0, 50.0]', '[-1.0, +50.0]')
+    """
+    return f"[{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"

@@ -171,7 +171,7 @@ def test_same_text_at_two_places_is_two_events(run):
     ("change", "message"),
     [
         (lambda rollout: rollout.pop("pieces"), "`pieces`"),
-        (lambda rollout: rollout.update(problem_id="gone"), "'gone' is not in"),
+        (lambda rollout: rollout.update(problem_id="gone"), "no problem 'gone'"),
         (lambda rollout: [probe.update(nll=float("nan")) for probe in rollout["probes"]], "`nll` must be null or"),
         (lambda rollout: [probe.update(nll=-1) for probe in rollout["probes"]], "`nll` must be null or"),
         (lambda rollout: [probe.pop("suffix_text") for probe in rollout["probes"]], "`suffix_text`"),

@@ -59,16 +59,11 @@ class Place(NamedTuple):
     nll: float
 
 
-@dataclass(frozen=True, slots=True)
-class Population:
-    """Every scored probe of a run, in the order of its files; `num_empty` more had no continuation to label."""
+def find_events(run: Path) -> tuple[list[Place], int]:
+    """Every scored probe of a run, in the order of its files, and how many more had no continuation to label.
 
-    places: list[Place]
-    num_empty: int
-
-
-def find_events(run: Path) -> Population:
-    """All continuation events that the run has recorded. Raises UserError if there is none or a file is broken."""
+    Raises UserError if there is none or a file is broken.
+    """
     places, num_empty = [], 0
     files = list(layout.rollout_files(run).values())
     for file in files:
@@ -87,7 +82,7 @@ def find_events(run: Path) -> Population:
             f"{run}: no continuation event among its {len(files)} rollout files ({num_empty} empty probes). The audit "
             "needs a run with aopsd.weighting=continuation whose gaps reach aopsd.probes.threshold."
         )
-    return Population(places, num_empty)
+    return places, num_empty
 
 
 def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place, Event, Key]]:
@@ -142,11 +137,8 @@ def _teacher_reader(config: Config) -> Callable[[Rollout], tuple[Problem, str]]:
     donors = donors_for(loaded, aopsd.shown_context, aopsd.seed)
 
     def read(rollout: Rollout) -> tuple[Problem, str]:
-        problem = problems.get(rollout.problem_id)
-        if problem is None:
-            raise UserError(
-                f"{rollout.where}: problem {rollout.problem_id!r} is not in {source} any more. Restore the file."
-            )
+        if (problem := problems.get(rollout.problem_id)) is None:
+            raise UserError(f"{rollout.where}: {source} has no problem {rollout.problem_id!r} any more. Restore it.")
         messages = teacher_messages(
             problem,
             aopsd.shown_context,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_aopsd.analysis.audit.events import Event
@@ -29,15 +28,6 @@ _SCHEMA = {
 _TEMPERATURES = (0.0, 1.0)  # greedy, then once more by sampling if the answer names no label
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Counts of one call: labelled now, labelled before, answered without a label."""
-
-    labelled: int
-    before: int
-    unread: int
-
-
 def judge(
     run: Path,
     endpoint: Endpoint,
@@ -47,10 +37,11 @@ def judge(
     concurrency: int = 32,
     max_tokens: int = 2048,
     watch: Callable[[int, int], None] = lambda done, total: None,
-) -> Judged:
-    """Label every event that has no label by `name` yet; each is on disk as soon as it is answered.
+) -> tuple[int, int, int]:
+    """Label every event that has no label by `name` yet; each label is on disk as soon as the answer is there.
 
-    Raises UserError if the server gives no answer; the same call goes on from there.
+    Returns how many were labelled now, how many before, and how many answers name no label.
+    Raises UserError if the server gives no answer; the same call resumes.
     """
     origin = {"kind": "model", "model": model, "wording": _wording()}
     path, events = labels_path(run, name), load_events(run)
@@ -58,7 +49,7 @@ def judge(
         before = len(book.labels)
         todo = [event for event in events if event.id not in book.labels]
         unread = asyncio.run(_judge_all(todo, book, endpoint, model, concurrency, max_tokens, watch))
-        return Judged(len(book.labels) - before, before, unread)
+        return len(book.labels) - before, before, unread
 
 
 def messages(event: Event) -> list[dict[str, str]]:

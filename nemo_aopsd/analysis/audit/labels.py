@@ -67,14 +67,18 @@ class LabelBook:
         self.path, self.origin = path, origin
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._lock()
-            content = path.read_bytes()
-            os.ftruncate(self._file, content.rfind(b"\n") + 1)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
             found, self.labels, _ = read_labels(path)
             if found and found != origin:
                 raise UserError(
                     f"{path}: labels by {json.dumps(found)}, not {json.dumps(origin)}. Choose another --name."
                 )
+        except BlockingIOError:
+            os.close(self._file)
+            raise UserError(
+                f"{path}: another process is labelling under this name. End it, or choose another --name."
+            ) from None
         except UserError:
             os.close(self._file)
             raise
@@ -113,11 +117,3 @@ class LabelBook:
         except OSError:
             os.ftruncate(self._file, size)  # half a line would spoil the next one
             raise
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{self.path}: another process is labelling under this name. End it, or choose another --name."
-            ) from None

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from nemo_aopsd.analysis.audit.labels import LABELS
+from nemo_aopsd.analysis.audit.labels import LABELS, Record
 from nemo_aopsd.analysis.audit.sampling import Sample, bin_of
 from nemo_aopsd.stats import wilson_interval
-
-Record = dict[str, Any]
 
 
 def by_bin(labels: Mapping[str, str], nlls: Mapping[str, float], sample: Sample) -> Record:

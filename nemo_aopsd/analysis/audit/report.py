@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from nemo_aopsd import figures as svg
-from nemo_aopsd.analysis.audit.labels import LABELS, read_labels
+from nemo_aopsd.analysis.audit.labels import LABELS, Record, read_labels
 from nemo_aopsd.analysis.audit.measure import agreement, by_bin
-from nemo_aopsd.analysis.audit.sampling import Sample, bin_name, load_events, load_keys, read_sample
+from nemo_aopsd.analysis.audit.sampling import Sample, bin_names, load_events, load_keys, read_sample
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.tables import markdown_table
+from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run import layout
 
-PAPER_LEAKAGE = "The paper labels 91.35 % of its events with L ≥ 4 as leakage (15,043 events in all)."
-
-Record = dict[str, Any]
+_LOOKS = {
+    label: {"color": color, "marker": marker}
+    for label, color, marker in zip(LABELS, (svg.TEAL, svg.GREY, svg.ORANGE), "os^", strict=True)
+}
 
 
 def write_report(run: Path) -> str:
@@ -40,7 +34,11 @@ def write_report(run: Path) -> str:
     labels, labellers = {}, {}
     for path in sorted((folder / "labels").glob("*.jsonl")):
         origin, found, unread = read_labels(path)
-        _check_known(found, nlls, path)
+        if unknown := [event for event in found if event not in nlls]:
+            raise UserError(
+                f"{path}: {len(unknown)} of {len(found)} labels are of events outside this sample, such as "
+                f"{unknown[0]}. Move the file to the sample that it belongs to."
+            )
         if found or unread:
             labels[path.stem] = found
             labellers[path.stem] = {"origin": origin, "unread": unread, **by_bin(found, nlls, sample)}
@@ -48,39 +46,37 @@ def write_report(run: Path) -> str:
         raise UserError(
             f"{folder / 'labels'}: no label yet. Label by hand with `aopsd audit label`, or `aopsd audit judge`."
         )
-    pairs = combinations(labels, 2)
     record = {
         "sample": asdict(sample),
-        "bins": [bin_name(index, sample.edges) for index in range(len(sample.edges) + 1)],
+        "bins": bin_names(sample.edges),
         "labellers": labellers,
-        "agreement": [{"labellers": [a, b], **agreement(labels[a], labels[b])} for a, b in pairs],
+        "agreement": [{"labellers": [a, b], **agreement(labels[a], labels[b])} for a, b in combinations(labels, 2)],
     }
-    page = "\n".join(_markdown(record, sample)) + "\n"
+    page = _markdown(record, sample)
     atomic_write(folder / "enrichment.svg", _figure(record))
     atomic_write(folder / "report.md", page)
     atomic_write(folder / "report.json", json.dumps(record, ensure_ascii=False, indent=1) + "\n")
     return page
 
 
-def _markdown(record: Record, sample: Sample) -> Iterator[str]:
+def _markdown(record: Record, sample: Sample) -> str:
     how = "drawn by bin, as evenly as the bins allow" if sample.by_bin else "a simple random sample"
-    yield "# Audit of continuation events"
-    yield ""
-    yield (
+    parts = [
+        "# Audit of continuation events",
         f"{sample.num_drawn} of {sum(sample.population_per_bin)} events, {how}, seed {sample.seed}; "
         f"{sample.num_empty} probes with an empty continuation left out; rollouts up to {sample.last_file}. "
         "Labellers saw neither L nor gap nor weight. Brackets: 95 % Wilson intervals, which take events as "
         "independent; those of one rollout are not, so the truth is wider. × is the share over the base rate. "
-        f"{PAPER_LEAKAGE}"
-    )
+        "The paper labels 91.35 % of its events with L ≥ 4 as leakage (15,043 events in all).",
+    ]
     for name, found in record["labellers"].items():
-        yield from ["", f"## {name} ({_origin(found['origin'])})", ""]
-        yield f"{found['labelled']} of {sample.num_drawn} events labelled; answers without a label: {found['unread']}."
-        yield from ["", _table(record["bins"], found, sample)]
-    yield from ["", "## Agreement", ""]
-    if not record["agreement"]:
-        yield "One labeller only: not known. A second one labels under another `--name`."
-    yield from (f"- {_agreement_line(pair)}" for pair in record["agreement"])
+        origin = found["origin"]
+        who = f"model {origin['model']}" if origin.get("kind") == "model" else "by hand"
+        said = f"{found['labelled']} of {sample.num_drawn} events labelled; answers without a label: {found['unread']}."
+        parts += [f"## {name} ({who})", said, _table(record["bins"], found, sample)]
+    pairs = [_agreement_line(pair) for pair in record["agreement"]]
+    alone = "One labeller only: not known. A second one labels under another `--name`."
+    return "\n\n".join([*parts, "## Agreement", "\n".join(pairs) or alone]) + "\n"
 
 
 def _table(bins: list[str], found: Record, sample: Sample) -> str:
@@ -99,66 +95,42 @@ def _share(cell: Record, trials: int) -> str:
     if cell["share"] is None:
         return "no label"
     times = "" if cell["enrichment"] is None else f" ×{cell['enrichment']:.2f}"
-    return (
-        f"{100 * cell['share']:.1f} % ({cell['count']} of {trials}) "
-        f"[{100 * cell['low']:.1f}, {100 * cell['high']:.1f}]{times}"
-    )
+    return f"{percent(cell['share'])} ({cell['count']} of {trials}) {ends(cell['low'], cell['high'])}{times}"
 
 
 def _base(rate: float | None, count: int) -> str:
-    known = "not known until each bin has labels" if rate is None else f"{100 * rate:.1f} %"
-    return f"{known} ({count} labels)"
+    return f"{'not known until each bin has labels' if rate is None else percent(rate)} ({count} labels)"
 
 
 def _agreement_line(pair: Record) -> str:
     one, other = pair["labellers"]
     if not pair["events"]:
-        return f"{one} and {other}: no event that both labelled"
+        return f"- {one} and {other}: no event that both labelled"
     kappa = "undefined, both gave all events one label" if pair["kappa"] is None else f"{pair['kappa']:.3f}"
-    return f"{one} and {other}: same label on {pair['agree']} of {pair['events']} events, Cohen's kappa {kappa}"
-
-
-def _origin(origin: Record) -> str:
-    return f"model {origin['model']}" if origin.get("kind") == "model" else "by hand"
-
-
-def _check_known(labels: dict[str, str], nlls: dict[str, float], path: Path) -> None:
-    unknown = [event for event in labels if event not in nlls]
-    if unknown:
-        raise UserError(
-            f"{path}: {len(unknown)} of {len(labels)} labels are of events outside this sample, such as {unknown[0]}. "
-            "Move the file to the sample that it belongs to."
-        )
-
-
-_COLORS = dict(zip(LABELS, (svg.TEAL, svg.GREY, svg.ORANGE), strict=True))
-_MARKERS = dict(zip(LABELS, "os^", strict=True))
+    return f"- {one} and {other}: same label on {pair['agree']} of {pair['events']} events, Cohen's kappa {kappa}"
 
 
 def _figure(record: Record) -> str:
     """The share of each label by NLL bin, a panel a labeller; dashed lines are base rates."""
     labellers = record["labellers"]
-    with svg.style(), matplotlib.rc_context({"savefig.facecolor": "white"}):
-        figure = Figure(figsize=(7.2, 0.8 + 2.7 * len(labellers)), layout="constrained")
+    with svg.drawing(7.2, 0.8 + 2.7 * len(labellers)) as figure:
         all_axes = figure.subplots(len(labellers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for axes, (name, found) in zip(all_axes, labellers.items(), strict=True):
-            for index, label in enumerate(LABELS):
-                _draw(axes, found, label, 0.08 * (index - 1))
+            for index, (label, look) in enumerate(_LOOKS.items()):
+                cells = [(place, row["labels"][label]) for place, row in enumerate(found["bins"]) if row["labelled"]]
+                places, shares = (
+                    [place + 0.08 * (index - 1) for place, _ in cells],
+                    [cell["share"] for _, cell in cells],
+                )
+                bars = [(cell["low"], cell["high"]) for _, cell in cells]
+                svg.with_errors(axes, places, shares, bars, label=label, **look)
+                if found["base_rate"][label] is not None:
+                    axes.axhline(found["base_rate"][label], color=look["color"], linestyle=(0, (4, 3)), linewidth=1)
             sizes = ", ".join(str(row["labelled"]) for row in found["bins"])
             axes.set_title(f"{name}: {found['labelled']} labels, by bin {sizes}")
             axes.set(ylim=(-0.02, 1.02), ylabel="share of the bin")
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes.yaxis.set_major_formatter(svg.PERCENT)
         all_axes[-1].set_xticks(range(len(record["bins"])), record["bins"])
         all_axes[-1].set_xlabel("L, nats a token")
         figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(LABELS))
         return svg.to_svg(figure)
-
-
-def _draw(axes: Axes, found: Record, label: str, offset: float) -> None:
-    cells = [(place, row["labels"][label]) for place, row in enumerate(found["bins"]) if row["labelled"]]
-    bars = [[abs(cell[end] - cell["share"]) for _, cell in cells] for end in ("low", "high")]
-    look: dict[str, Any] = {"color": _COLORS[label], "marker": _MARKERS[label], "capsize": 3, "elinewidth": 1.1}
-    places, shares = [place + offset for place, _ in cells], [cell["share"] for _, cell in cells]
-    axes.errorbar(places, shares, yerr=bars, label=label, **look)
-    if found["base_rate"][label] is not None:
-        axes.axhline(found["base_rate"][label], color=_COLORS[label], linestyle=(0, (4, 3)), linewidth=1)

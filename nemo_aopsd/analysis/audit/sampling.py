@@ -10,6 +10,7 @@ import json
 import math
 import random
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -55,18 +56,18 @@ def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Seq
     """
     if not edges or not all(low < high < math.inf for low, high in pairwise([0.0, *edges])):  # NaN fails, too
         raise UserError(f"--edges {edges}: expected rising numbers above 0, in nats a token. Give 0.5,1,2,3,4, say.")
-    folder, population = run / layout.AUDIT, find_events(run)
+    folder, (places, num_empty) = run / layout.AUDIT, find_events(run)
     wanted = {"seed": seed, "count": count, "by_bin": by_bin, "edges": list(edges)}
     if (folder / "sample.json").exists():
         return _same_sample(folder, wanted)
-    chosen = draw(population.places, count=count, seed=seed, by_bin=by_bin, edges=edges)
+    chosen = draw(places, count=count, seed=seed, by_bin=by_bin, edges=edges)
     found = {place: (event, key) for place, event, key in read_events(chosen, load_run_config(run))}
     drawn = Sample(
         **wanted,
-        population_per_bin=count_per_bin([place.nll for place in population.places], edges),
+        population_per_bin=count_per_bin([place.nll for place in places], edges),
         drawn_per_bin=count_per_bin([place.nll for place in chosen], edges),
-        num_empty=population.num_empty,
-        last_file=max(place.file.name for place in population.places),
+        num_empty=num_empty,
+        last_file=max(place.file.name for place in places),
     )
     write_jsonl(folder / "events.jsonl", [asdict(found[place][0]) for place in chosen])
     write_jsonl(folder / "key.jsonl", [asdict(found[place][1]) for place in chosen])
@@ -123,14 +124,9 @@ def allocate(sizes: Sequence[int], count: int) -> list[int]:
     [14, 2, 14]
     """
     given = [0] * len(sizes)
-    left = min(count, sum(sizes))
-    while left:
-        open_bins = [index for index, size in enumerate(sizes) if given[index] < size]
-        even = max(1, left // len(open_bins))
-        for index in open_bins:
-            more = min(even, sizes[index] - given[index], left)
-            given[index] += more
-            left -= more
+    for _ in range(min(count, sum(sizes))):
+        least = min((index for index, size in enumerate(sizes) if given[index] < size), key=given.__getitem__)
+        given[least] += 1
     return given
 
 
@@ -143,21 +139,17 @@ def bin_of(nll: float, edges: Sequence[float]) -> int:
     return bisect_right(edges, nll)
 
 
-def bin_name(index: int, edges: Sequence[float]) -> str:
-    """`L < 0.5`, `0.5 ≤ L < 1`, `L ≥ 4`."""
-    if index == 0:
-        return f"L < {edges[0]:g}"
-    return f"L ≥ {edges[-1]:g}" if index == len(edges) else f"{edges[index - 1]:g} ≤ L < {edges[index]:g}"
+def bin_names(edges: Sequence[float]) -> list[str]:
+    """`L < 0.5`, `0.5 ≤ L < 1`, ..., `L ≥ 4`."""
+    between = [f"{low:g} ≤ L < {high:g}" for low, high in pairwise(edges)]
+    return [f"L < {edges[0]:g}", *between, f"L ≥ {edges[-1]:g}"]
 
 
 def summary(drawn: Sample) -> str:
     """What `aopsd audit sample` says: how it was drawn, and a table of bins."""
     how = "the same number of each bin as far as it goes" if drawn.by_bin else "simple random sample"
-    bins = enumerate(zip(drawn.drawn_per_bin, drawn.population_per_bin, strict=True))
-    table = markdown_table(
-        ["L, nats a token", "drawn", "in the run"],
-        [[bin_name(index, drawn.edges), taken, there] for index, (taken, there) in bins],
-    )
+    rows = zip(bin_names(drawn.edges), drawn.drawn_per_bin, drawn.population_per_bin, strict=True)
+    table = markdown_table(["L, nats a token", "drawn", "in the run"], rows)
     return (
         f"{drawn.num_drawn} of {sum(drawn.population_per_bin)} events ({how}, seed {drawn.seed}; {drawn.count} asked "
         f"for); {drawn.num_empty} empty probes left out\n\n{table}"
@@ -166,19 +158,14 @@ def summary(drawn: Sample) -> str:
 
 def count_per_bin(nlls: Sequence[float], edges: Sequence[float]) -> list[int]:
     """How many values each bin holds."""
-    counts = [0] * (len(edges) + 1)
-    for nll in nlls:
-        counts[bin_of(nll, edges)] += 1
-    return counts
+    counts = Counter(bin_of(nll, edges) for nll in nlls)
+    return [counts[index] for index in range(len(edges) + 1)]
 
 
 def _same_sample(folder: Path, wanted: dict[str, Any]) -> Sample:
     found = read_sample(folder.parent)
-    changed = [
-        f"{name} {getattr(found, name)!r} -> {wanted[name]!r}"
-        for name in wanted
-        if getattr(found, name) != wanted[name]
-    ]
+    before = {name: getattr(found, name) for name in wanted}
+    changed = [f"{name} {before[name]!r} -> {value!r}" for name, value in wanted.items() if before[name] != value]
     if changed:
         raise UserError(
             f"{folder}: holds a sample that was drawn otherwise ({', '.join(changed)}). Labels may rest on it: "

@@ -15,7 +15,7 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, intervals_of
 from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.config.schema import Config
@@ -216,21 +216,14 @@ def _notes(length: int, cap: int | None) -> list[str]:
 
 
 def _figure(rows: Sequence[dict]) -> str:
-    with drawing(5.7, 3.6) as (figure, axes):
+    with svg.drawing(5.7, 3.6) as figure:
+        axes, ks = figure.subplots(), [row["k"] for row in rows]
         for kind, color, marker in (("correction", svg.BLUE, "o"), ("reference", svg.ORANGE, "s")):
             shares = [row[f"share of events, {kind}"] for row in rows]
-            axes.errorbar(
-                [row["k"] for row in rows],
-                [share.value for share in shares],
-                yerr=error_bars(shares),
-                color=color,
-                marker=marker,
-                capsize=3,
-                elinewidth=1.1,
-                label=HEADS[kind],
-            )
+            look = {"color": color, "marker": marker, "label": HEADS[kind]}
+            svg.with_errors(axes, ks, [share.value for share in shares], intervals_of(shares), **look)
         axes.set(xlabel="k, tokens with the anchor", ylabel=f"share of {rows[0]['events']} events")
         axes.set_ylim(bottom=0)
-        axes.set_xticks([row["k"] for row in rows])
+        axes.set_xticks(ks)
         figure.legend(loc="outside upper left", ncols=2)
         return svg.to_svg(figure)

@@ -10,7 +10,7 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing
+from nemo_aopsd.analysis.diagnostics.output import Result, Table
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.errors import UserError
@@ -70,6 +70,9 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     ]
     if not sums.curves.mass.sum():
         notes.append("Every gap is 0, so shares of the sum are undefined: teacher and student read the same here.")
+    with svg.drawing(6.4, 4.0) as drawn:
+        sums.curves.draw(drawn, drawn.subplots(), [*PAPER])
+        figure = svg.to_svg(drawn)
     return Result(
         name="gaps",
         title="Share of tokens and share of |gap|",
@@ -81,7 +84,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
             "tokens": num_tokens,
         },
         tables=[Table("By threshold and sign", _rows(sums))],
-        figure=_figure(sums.curves),
+        figure=figure,
         notes=notes,
     )
 
@@ -111,9 +114,3 @@ def _rows(sums: GapSums) -> list[dict]:
                 }
             )
     return rows
-
-
-def _figure(curves: GapMass) -> str:
-    with drawing(6.4, 4.0) as (figure, axes):
-        curves.draw(figure, axes, [*PAPER])
-        return svg.to_svg(figure)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_aopsd.stats import wilson_interval
+from nemo_aopsd.stats import chunks, wilson_interval
 
 NUM_RESAMPLES = 4000
 METHOD = (
@@ -19,7 +19,6 @@ METHOD = (
     "where a bootstrap collapses, has the Wilson interval with problems as trials, which is wide on purpose. "
     "With a single problem there is no interval."
 )
-_COUNTS_AT_ONCE = 1 << 21  # bounds the memory of a bootstrap
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -73,11 +72,9 @@ def ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
 def _resampled_totals(table: np.ndarray) -> np.ndarray:
     """Sums [R, M] of `table` [P, M] over problems drawn with replacement."""
     generator = np.random.default_rng(0)
-    num_problems = len(table)
-    rows = max(1, _COUNTS_AT_ONCE // num_problems)
-    sizes = [min(rows, NUM_RESAMPLES - start) for start in range(0, NUM_RESAMPLES, rows)]
-    even = np.full(num_problems, 1 / num_problems)
-    return np.concatenate([generator.multinomial(num_problems, even, size=size) @ table for size in sizes])
+    even = np.full(len(table), 1 / len(table))
+    sizes = chunks(NUM_RESAMPLES, len(table))
+    return np.concatenate([generator.multinomial(len(table), even, size=size) @ table for size, _ in sizes])
 
 
 def _with_interval(value: float, draws: np.ndarray | None, num_problems: int, is_share: bool) -> Estimate:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
-
-from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import METHOD, Estimate
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write
@@ -74,30 +69,10 @@ def markdown(result: Result) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def percent(value: float) -> str:
-    """Two digits behind the point, as in the paper.
-
-    >>> percent(0.51776)
-    '51.78 %'
-    """
-    return f"{100 * value:.2f} %"
-
-
-@contextmanager
-def drawing(width: float, height: float) -> Iterator[tuple[Figure, Any]]:
-    """A figure in the project's style, on white: these files are looked at by themselves."""
-    with svg.style(), matplotlib.rc_context({"savefig.facecolor": "white"}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure, figure.subplots()
-
-
-def error_bars(estimates: Sequence[Estimate]) -> list[list[float]] | None:
-    """Lengths below and above each value, for matplotlib; None if one has no interval."""
-    ends = [(one.value, one.low, one.high) for one in estimates]
-    known = [(at, low, high) for at, low, high in ends if at is not None and low is not None and high is not None]
-    if len(known) < len(ends):
-        return None
-    return [[max(0.0, at - low) for at, low, _ in known], [max(0.0, high - at) for at, _, high in known]]
+def intervals_of(estimates: Sequence[Estimate]) -> list[tuple[Any, Any]] | None:
+    """The ends of each estimate, for `figures.with_errors`; None if one has no interval."""
+    ends = [(one.low, one.high) for one in estimates]
+    return None if any(low is None for low, _ in ends) else ends
 
 
 def _markdown_table(rows: Sequence[Mapping[str, Cell]]) -> str:
@@ -112,20 +87,22 @@ def _text(cell: Cell) -> str:
         return estimate_text(cell)
     if cell is None:
         return "undefined"
-    if isinstance(cell, float):
-        return f"{cell:.4g}"
-    return str(cell)
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def estimate_text(cell: Estimate) -> str:
-    """The value and its interval; shares in percent."""
+    """The value and its interval; shares in percent with two digits, as in the paper.
+
+    >>> estimate_text(Estimate(0.51776, 0.5, 0.6)), estimate_text(Estimate(0.5, is_share=False))
+    ('51.78 % (50.00 to 60.00)', '0.500')
+    """
     if cell.value is None:
         return "undefined"
+    scale, digits, unit = (100, 2, " %") if cell.is_share else (1, 3, "")
+    value = f"{scale * cell.value:.{digits}f}{unit}"
     if cell.low is None or cell.high is None:
-        return percent(cell.value) if cell.is_share else f"{cell.value:.3f}"
-    if cell.is_share:
-        return f"{percent(cell.value)} ({100 * cell.low:.2f} to {100 * cell.high:.2f})"
-    return f"{cell.value:.3f} ({cell.low:.3f} to {cell.high:.3f})"
+        return value
+    return f"{value} ({scale * cell.low:.{digits}f} to {scale * cell.high:.{digits}f})"
 
 
 def _plain(row: Mapping[str, Cell]) -> dict[str, Any]:

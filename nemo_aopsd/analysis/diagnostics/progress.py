@@ -12,7 +12,7 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio, share
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, drawing, error_bars
+from nemo_aopsd.analysis.diagnostics.output import Result, Table, intervals_of
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
@@ -171,14 +171,13 @@ def _share_correct(inside: Sequence[Judged]) -> Estimate:
 
 def _figure(rows: Sequence[dict]) -> str:
     shown = [row for row in rows if row["responses"]]
-    with drawing(6.4, 3.6) as (figure, axes):
-        shares = [row["share correct"] for row in shown]
+    with svg.drawing(6.4, 3.6) as figure:
+        axes = figure.subplots()
+        shares, places = [row["share correct"] for row in shown], range(len(shown))
+        heights = [one.value for one in shares]
         colors = [svg.GREY if row["mean r"] is None else svg.BLUE for row in shown]
-        places = range(len(shown))
-        axes.bar(places, [one.value for one in shares], color=colors, width=0.7)
-        axes.errorbar(
-            places, [one.value for one in shares], yerr=error_bars(shares), fmt="none", ecolor=svg.INK, capsize=3
-        )
+        axes.bar(places, heights, color=colors, width=0.7)
+        svg.with_errors(axes, places, heights, intervals_of(shares), fmt="none", ecolor=svg.INK)
         axes.set_xticks(places, [f"{row['bin'].replace(' verdict', '')}\nn = {row['responses']}" for row in shown])
         axes.tick_params(axis="x", labelsize=8.5)
         axes.grid(False, axis="x")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import GapMass
@@ -19,7 +20,6 @@ from nemo_aopsd.run.record_types import Evaluation
 PALETTE = (svg.BLUE, svg.ORANGE, svg.TEAL, svg.PURPLE, svg.GOLD, svg.GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 WIDE, SMALL = 5.7, 4.4  # inches; on the page one half and one third of the column
-_PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g} %")
 STAGES = ("rollout", "judge", "teacher", "student", "probes", "update")
 
 
@@ -35,36 +35,30 @@ class Series:
 
 def pass_at_k(evaluations: Sequence[Evaluation], ks: Sequence[int]) -> str:
     """pass@k by epoch with 95 % error bars."""
-    with svg.style():
-        figure, axes = _figure(WIDE, 3.5)
+    with _drawing(WIDE, 3.5) as figure:
+        axes = figure.subplots()
         for index, k in enumerate(ks):
             # Samplings may differ between evaluations, so a k can be absent from some.
             shown = [evaluation for evaluation in evaluations if k in evaluation.pass_at_k]
-            rates = np.array([evaluation.pass_at_k[k] for evaluation in shown])
-            bounds = [evaluation.pass_at_k_interval[k] for evaluation in shown]
-            errors = np.array([[bound.low for bound in bounds], [bound.high for bound in bounds]])
             offset = (index - (len(ks) - 1) / 2) * 0.05
-            axes.errorbar(
-                np.array([evaluation.epoch for evaluation in shown]) + offset,
-                rates,
-                yerr=np.abs(errors - rates),
+            svg.with_errors(
+                axes,
+                [evaluation.epoch + offset for evaluation in shown],
+                [evaluation.pass_at_k[k] for evaluation in shown],
+                [(evaluation.pass_at_k_interval[k].low, evaluation.pass_at_k_interval[k].high) for evaluation in shown],
                 label=f"pass@{k}",
-                color=PALETTE[index % len(PALETTE)],
-                marker=MARKERS[index % len(MARKERS)],
-                capsize=3,
-                elinewidth=1.1,
+                **_look(index),
             )
         axes.set(xlabel="epochs trained", ylim=(0, 1.02))
         axes.set_xticks([evaluation.epoch for evaluation in evaluations])
-        axes.yaxis.set_major_formatter(_PERCENT)
+        axes.yaxis.set_major_formatter(svg.PERCENT)
         figure.legend(loc="outside upper left", ncols=len(ks), columnspacing=1.4, handletextpad=0.5)
         return _finish(figure, "pass-at-k", "pass@k by epoch")
 
 
 def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:
     """One histogram an epoch, on shared axes. `histories`: (epoch, competences)."""
-    with svg.style():
-        figure = Figure(figsize=(WIDE, 0.7 + 0.95 * len(histories)), layout="constrained")
+    with _drawing(WIDE, 0.7 + 0.95 * len(histories)) as figure:
         all_axes = figure.subplots(len(histories), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         edges = np.linspace(0, 1, 11)
         for axes, (epoch, values) in zip(all_axes, histories, strict=True):
@@ -80,16 +74,14 @@ def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:
 
 def gap_mass(gaps: GapMass, marks: Sequence[float]) -> str:
     """Share of tokens and of gap mass with |gap| at or above a threshold, over thresholds."""
-    with svg.style():
-        figure, axes = _figure(WIDE, 3.5)
-        gaps.draw(figure, axes, marks)
+    with _drawing(WIDE, 3.5) as figure:
+        gaps.draw(figure, figure.subplots(), marks)
         return _finish(figure, "gap-mass", "Share of tokens and of gap mass over the gap threshold")
 
 
 def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[float, float]) -> str:
     """L_t by sign of the gap, with the weight that each value gets."""
-    with svg.style():
-        figure = Figure(figsize=(WIDE, 4.3), layout="constrained")
+    with _drawing(WIDE, 4.3) as figure:
         top = max([*positive, *negative, 2 * max(betas)])
         edges = np.linspace(0, min(top, 10.0), 31)
         grid = np.linspace(0, edges[-1], 200)
@@ -110,23 +102,20 @@ def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[floa
             twin.set_ylabel("weight w(L)", color=svg.ORANGE)
             twin.grid(False)
         both[-1].set(xlabel="L, nats a token", xlim=(0, edges[-1]))
-        return _finish(
-            figure, "nll", "Histogram of the continuation surprisal by sign of the gap, with the weight curve"
-        )
+        return _finish(figure, "nll", "Continuation surprisal by sign of the gap, with the weight curve")
 
 
 def by_step(
     name: str, label: str, lines: Sequence[Series], *, unit: str = "", share: bool = False, wide: bool = False
 ) -> str:
     """One or a few lines over steps. `share` shows values in percent, from 0."""
-    with svg.style():
-        figure, axes = _figure(WIDE, 3.5) if wide else _figure(SMALL, 2.45)
+    with _drawing(*((WIDE, 3.5) if wide else (SMALL, 2.45))) as figure:
+        axes = figure.subplots()
         for index, line in enumerate(lines):
-            color, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
             if line.dots:
-                axes.plot(line.steps, line.values, "D", color=color, label=line.label, zorder=4)
+                axes.plot(line.steps, line.values, "D", color=_look(index)["color"], label=line.label, zorder=4)
             else:
-                _plot_line(axes, line, color, marker)
+                _plot_line(axes, line, **_look(index))
         axes.set(xlabel="step", ylabel=unit)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.margins(y=0.12)
@@ -134,7 +123,10 @@ def by_step(
         pad = max(0.5, 0.03 * (last - first))
         axes.set_xlim(first - pad, last + pad)
         if share:
-            _percent_axis(axes, [value for line in lines for value in line.values])
+            top = max((value for line in lines for value in line.values if not math.isnan(value)), default=0.0)
+            axes.set_ylim(0, min(1.12 * top, 1.03) if top > 0 else 0.05)
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.yaxis.set_major_formatter(svg.PERCENT)
         if len(lines) > 1:
             figure.legend(loc="outside upper left", ncols=len(lines), columnspacing=1.2, handletextpad=0.5)
         return _finish(figure, name, label)
@@ -153,9 +145,11 @@ def group_size(num_steps: int) -> int:
     return 1 if num_steps <= 120 else math.ceil(num_steps / 60)
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
+_drawing = partial(svg.drawing, background="none")
+
+
+def _look(index: int) -> dict[str, str]:
+    return {"color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def _finish(figure: Figure, name: str, label: str) -> str:
@@ -175,10 +169,3 @@ def _plot_line(axes: Axes, line: Series, color: str, marker: str) -> None:
     known = [group[~np.isnan(group[:, 1])] for group in groups]
     means = np.array([group.mean(axis=0) for group in known if len(group)])
     axes.plot(means[:, 0], means[:, 1], color=color, label=line.label)
-
-
-def _percent_axis(axes: Axes, values: Sequence[float]) -> None:
-    top = max((value for value in values if not math.isnan(value)), default=0.0)
-    axes.set_ylim(0, min(1.12 * top, 1.03) if top > 0 else 0.05)
-    axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.yaxis.set_major_formatter(_PERCENT)

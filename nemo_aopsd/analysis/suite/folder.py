@@ -93,16 +93,15 @@ def write_configs(suite: Suite, out: Path) -> None:
 
 def load_configs(suite: Suite, out: Path) -> dict[str, Config]:
     """What those files say, by member. Raises UserError, with the member's name, if one is wrong."""
-    return {member.name: _load(member.name, suite, out) for member in suite.members}
-
-
-def _load(member: str, suite: Suite, out: Path) -> Config:
-    try:
-        return Run(member, 0, out).config()
-    except UserError as error:
-        # The files under `out` are ours, and may be gone by now: what to mend is the suite.
-        text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
-        raise UserError(f"{suite.path}: member `{member}`: {text}") from error
+    configs = {}
+    for member in suite.members:
+        try:
+            configs[member.name] = Run(member.name, 0, out).config()
+        except UserError as error:
+            # The files under `out` are ours, and may be gone by now: what to mend is the suite.
+            text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
+            raise UserError(f"{suite.path}: member `{member.name}`: {text}") from error
+    return configs
 
 
 def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]) -> None:
@@ -124,19 +123,16 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
 
     `problems` are fingerprints by the names of their files.
     """
-    path = out / "suite.json"
-    if not path.is_file():
+    if not (out / "suite.json").is_file():
         return []
-    before = _read_suite(out)
+    before, now = _read_suite(out), {name: _leaves(config) for name, config in configs.items()}
     kept = {
         name: leaves for name, leaves in before["members"].items() if any((out / name).glob(f"seed_*/{layout.CONFIG}"))
     }
-    now = {name: _leaves(config) for name, config in configs.items()}
     changes = [
         f"  {name}: {key}: {kept[name].get(key)!r} -> {now[name].get(key)!r}"
         for name in kept.keys() & now.keys()
-        for key in sorted(kept[name] | now[name])
-        if kept[name].get(key) != now[name].get(key)
+        for key in _changed(kept[name], now[name])
     ]
     if kept:
         changes += [f"  the problems in {file}" for file in problems if problems[file] != before["problems"].get(file)]
@@ -153,18 +149,15 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
 
 def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> None:
     """Write what `check_unchanged` will compare with; members of earlier calls are kept in it."""
-    path = out / "suite.json"
-    before = _read_suite(out)["members"] if path.is_file() else {}
+    before = _read_suite(out)["members"] if (out / "suite.json").is_file() else {}
     members = before | {name: _leaves(config) for name, config in configs.items()}
-    atomic_write(path, json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
+    atomic_write(out / "suite.json", json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
 
 
 def current_config(run: Run) -> Config:
     """Of a run about to start. Raises UserError if a file that makes it has changed since the suite was started."""
     config = run.config()
-    expected, found = _remembered(run), _leaves(config)
-    changed = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
-    if changed:
+    if changed := _changed(_remembered(run), _leaves(config)):
         raise UserError(f"not started: its config says another {', '.join(changed)} than when the suite was started")
     return config
 
@@ -187,6 +180,10 @@ def share_evaluation(source: Run, target: Run, config: Config) -> bool:
 
 def _leaves(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config.raw).items() if key not in _PLACES}
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [key for key in sorted({**before, **now}) if before.get(key) != now.get(key)]
 
 
 def _remembered(run: Run) -> dict[str, Any]:

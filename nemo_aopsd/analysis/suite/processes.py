@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from nemo_aopsd.analysis.suite.folder import Run, current_config, share_evaluation
 from nemo_aopsd.errors import UserError
@@ -29,6 +26,7 @@ threading.Thread(target=end_with_the_parent, daemon=True).start()
 main()
 """
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_PAUSE = 0.1  # seconds between two looks at the processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +37,19 @@ class Failure:
     reason: str
 
 
-@dataclass(slots=True)
-class Active:
-    """A process at work."""
-
-    run: Run
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
-    started: float
-    slot: int
-
-
 class Pool:
     """Up to `jobs` runs at a time; `threads` each. `base` finds the run whose first evaluation a run may share.
 
-    `tell` gets a line when a run is started, done or has failed.
+    `tell` gets a line when a run starts, is done or has failed.
     """
 
     def __init__(self, jobs: int, threads: int, base: Callable[[Run], Run | None], tell: Callable[[str], None]):
         self.jobs, self.threads, self.base, self.tell = jobs, threads, base, tell
         self.gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-        self.active: list[Active] = []
+        self.active: dict[int, tuple[Run, subprocess.Popen[bytes]]] = {}  # by slot, of which there are `jobs`
 
     def work(self, runs: Sequence[Run]) -> list[Failure]:
-        """All runs, those that others wait for first; a run that fails is told and left. Ends with no process alive."""
+        """All runs, those that others wait for first. A failed run is told. Ends with no process alive."""
         waiting, failures, num_ended = list(runs), [], 0
         try:
             while waiting or self.active:
@@ -74,75 +61,59 @@ class Pool:
                         self.tell(f"started {run.label}")
                     except UserError as error:
                         ended.append((run, str(error)))
-                time.sleep(0.1)
-                for active in [active for active in self.active if active.process.poll() is not None]:
-                    ended.append((active.run, self._end(active)))
+                time.sleep(_PAUSE)
+                ended += self._ended()
                 for run, reason in ended:
                     num_ended += 1
                     failures += [] if reason is None else [Failure(run, reason)]
-                    self.tell(
-                        f"{num_ended}/{len(runs)} {'done' if reason is None else 'failed'} {run.label}"
-                        + (f": {reason}" if reason else "")
-                    )
+                    outcome = f"done {run.label}" if reason is None else f"failed {run.label}: {reason}"
+                    self.tell(f"{num_ended}/{len(runs)} {outcome}")
         finally:
             self._stop()
         return failures
 
     def _startable(self, waiting: Sequence[Run]) -> list[Run]:
-        pending = {*waiting, *(active.run for active in self.active)}
+        pending = {*waiting, *(run for run, _ in self.active.values())}
         free = [run for run in waiting if self.base(run) in {None, run} or self.base(run) not in pending]
         return free[: self.jobs - len(self.active)]
 
     def _start(self, run: Run) -> None:
-        config = current_config(run)
-        base = self.base(run)
+        config, base = current_config(run), self.base(run)
         if base not in (None, run):
             share_evaluation(base, run, config)
-        run.log.parent.mkdir(parents=True, exist_ok=True)
-        log = run.log.open("ab")
-        arguments = run.arguments()
-        log.write(f"$ aopsd {shlex.join(arguments)}\n".encode())
-        log.flush()
-        slot = next(slot for slot in itertools.count() if slot not in {active.slot for active in self.active})
-        process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | self._environment(slot),
-        )
-        self.active.append(Active(run, process, log, time.monotonic(), slot))
-
-    def _environment(self, slot: int) -> dict[str, str]:
+        slot = min(set(range(self.jobs)) - self.active.keys())
         own = {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-        return own | ({"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {})
+        if self.gpus:
+            own["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
+        arguments = run.arguments()
+        with run.log.open("ab") as log:
+            log.write(f"$ aopsd {shlex.join(arguments)}\n".encode())
+            log.flush()
+            command, env = [sys.executable, "-c", CHILD, *arguments], os.environ | own
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=env)
+        self.active[slot] = run, process
 
-    def _end(self, active: Active) -> str | None:
-        """Why the run failed; None if it is done."""
-        self._release(active)
-        code = active.process.returncode
-        if code:
-            return last_words(active.run.log, code)
-        record = {"seconds": time.monotonic() - active.started}  # since it was started, or resumed
-        atomic_write(active.run.finished_file, json.dumps(record) + "\n")
-        return None
-
-    def _release(self, active: Active) -> None:
-        self.active.remove(active)
-        assert active.process.stdin, "it was opened as a pipe"
-        active.process.stdin.close()
-        active.log.close()
+    def _ended(self) -> Iterator[tuple[Run, str | None]]:
+        """The runs whose processes have ended, and why one failed; None if it is done."""
+        for slot, (run, process) in list(self.active.items()):
+            if process.poll() is None:
+                continue
+            process.communicate()  # closes the pipe
+            del self.active[slot]
+            if not process.returncode:
+                atomic_write(run.finished_file, "{}\n")
+            yield run, last_words(run.log, process.returncode) if process.returncode else None
 
     def _stop(self) -> None:
-        for active in self.active:
-            active.process.terminate()
-        for active in list(self.active):
+        for _, process in self.active.values():
+            process.terminate()
+        for _, process in self.active.values():
             try:
-                active.process.wait(_GRACE)
+                process.communicate(timeout=_GRACE)
             except subprocess.TimeoutExpired:
-                active.process.kill()
-                active.process.wait()
-            self._release(active)
+                process.kill()
+                process.communicate()
+        self.active.clear()
 
 
 def last_words(log: Path, code: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import parse, read_run
 from nemo_aopsd.run.record_types import Counts, StepMetrics
-from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval, pass_at_k
+from nemo_aopsd.stats import crossed_bootstrap_interval, mean_pass_at_k, paired_bootstrap_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
     return Row(
         member=name,
         seeds=[run.seed for run in runs],
-        pass_at_k={k: math.fsum(pass_at_k(n, count, k) for count in counts) / len(counts) for k in range(1, n + 1)},
+        pass_at_k={k: mean_pass_at_k(counts, n, k) for k in range(1, n + 1)},
         interval=crossed_bootstrap_interval(after),
         by_seed=after.mean(axis=1).tolist(),
         correct=sum(counts),
@@ -99,8 +100,8 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
         problems=len(counts),
         against_base=_difference([(run.before, run.after) for run in trained]),
         against_reference=_difference([(reference[run.seed], run.after) for run in runs if run.seed in reference]),
-        steps=_mean([len(run.steps) for run in runs]),
-        response_tokens=_mean([_response_tokens(run.steps) for run in runs]),
+        steps=fmean([len(run.steps) for run in runs]),
+        response_tokens=fmean([_response_tokens(run.steps) for run in runs]),
         seconds_per_step=_mean_of("time/step", runs),
         bytes_per_token=_mean_of("train/supervision_bytes_per_token", runs),
     )
@@ -141,8 +142,4 @@ def _mean_of(key: str, runs: Sequence[Measured]) -> float | None:
     """Over all steps of all runs; None unless each step tells it."""
     values = [step.get(key) for run in runs for step in run.steps]
     told = [value for value in values if value is not None]
-    return _mean(told) if told and len(told) == len(values) else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return fmean(told) if told and len(told) == len(values) else None

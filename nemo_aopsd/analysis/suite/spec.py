@@ -14,8 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -23,8 +22,8 @@ from typing import Annotated, Any, cast
 from omegaconf import OmegaConf
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from nemo_aopsd.config.keys import Origins, flatten, locate
-from nemo_aopsd.config.load import read_file
+from nemo_aopsd.config.keys import Origins, Tree, flatten, locate
+from nemo_aopsd.config.load import file_layers
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.errors import UserError
@@ -75,30 +74,25 @@ class Suite:
 
 def load_suite(path: Path, find_method: FindMethod) -> Suite:
     """Read SUITE.yaml and those it is made of. Raises UserError naming file, line and key."""
-    tree, origins = _read(path, ())
-    try:
-        form = _SuiteForm.model_validate(tree)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-        found = f"{fault['input']!r}"[:60]
-        where = locate(key, origins, path)
-        raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. See docs/comparing.md.") from error
-    if form.reference is not None and form.reference not in form.members:
-        where = locate("reference", origins, path)
-        raise UserError(f"{where}: `reference` is {form.reference!r}, which is no member: {', '.join(form.members)}.")
+    layers = list(file_layers(path))
+    origins = {key: where for layer in layers for key, where in layer.origins.items()}
+    # Interpolation is left to the configs.
+    form = _checked(
+        cast("Tree", OmegaConf.to_container(OmegaConf.merge(*(layer.tree for layer in layers)))), origins, path
+    )
     members = []
     for name, own in form.members.items():
-        own = own or _MemberForm()
-        where = f"{locate(f'members.{name}', origins, path)}: member `{name}`"
+        own, key = own or _MemberForm(), f"members.{name}"
+        where = f"{locate(key, origins, path)}: member `{name}`"
         if own.config and own.method:
             raise UserError(f"{where} has `config` and `method`. Leave one out.")
         try:
-            file = Path(own.config) if own.config else find_method(own.method or name)
+            file = _file(own.config, f"{key}.config", origins, path) if own.config else find_method(own.method or name)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         members.append(Member(name, file, own.settings or {}))
-    return Suite(path, Path(form.config), form.settings or {}, tuple(members), form.reference)
+    config = _file(form.config, "config", origins, path)
+    return Suite(path, config, form.settings or {}, tuple(members), form.reference)
 
 
 def check_alike(configs: dict[str, Config]) -> None:
@@ -118,32 +112,25 @@ def check_alike(configs: dict[str, Config]) -> None:
                 )
 
 
-def _read(path: Path, children: tuple[Path, ...]) -> tuple[dict[str, Any], Origins]:
-    """The suite, parents merged below it, and its `config` paths made absolute."""
-    if path.resolve() in children:
-        raise UserError(f"{path}: `defaults` go in a circle. Remove one of them.")
-    layer = read_file(path)
-    tree = deepcopy(layer.tree)  # interpolation is left to the configs
-    for key, block in _blocks_with_config(tree):
-        target = path.parent / block["config"]
-        if not target.is_file():
-            target = find_recipe(Path(block["config"]))
-        if not target.is_file():
-            where = locate(key, layer.origins, path)
-            raise UserError(f"{where}: there is no file {target}. Paths are relative to the file that names them.")
-        block["config"] = str(target.resolve())
-    parent = tree.pop("defaults", None)
-    if parent is None:
-        return tree, layer.origins
-    if not isinstance(parent, str):
-        raise UserError(f"{locate('defaults', layer.origins, path)}: `defaults` must name one suite.")
-    below, origins = _read(path.parent / parent, (*children, path.resolve()))
-    return cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.merge(below, tree))), origins | layer.origins
+def _checked(tree: Tree, origins: Origins, path: Path) -> _SuiteForm:
+    try:
+        form = _SuiteForm.model_validate(tree)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+        where, found = locate(key, origins, path), f"{fault['input']!r}"[:60]
+        raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. See docs/comparing.md.") from error
+    if form.reference is not None and form.reference not in form.members:
+        where = locate("reference", origins, path)
+        raise UserError(f"{where}: `reference` is {form.reference!r}, which is no member: {', '.join(form.members)}.")
+    return form
 
 
-def _blocks_with_config(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    members = tree.get("members")
-    named = {f"members.{name}.": value for name, value in members.items()} if isinstance(members, dict) else {}
-    for prefix, block in ({"": tree} | named).items():
-        if isinstance(block, dict) and isinstance(block.get("config"), str):
-            yield f"{prefix}config", block
+def _file(named: str, key: str, origins: Origins, path: Path) -> Path:
+    """The config that `key` names, relative to the file where `key` stands, or a shipped one."""
+    where = locate(key, origins, path)
+    target = Path(where.rpartition(":")[0]).parent / named
+    target = target if target.is_file() else find_recipe(Path(named))
+    if not target.is_file():
+        raise UserError(f"{where}: there is no file {target}. Paths are relative to the file that names them.")
+    return target.resolve()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nemo_aopsd.analysis.suite.processes import Failure
 from nemo_aopsd.analysis.suite.results import Difference, Row
-from nemo_aopsd.evaluation.tables import markdown_table
+from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 
 _NONE = "-"
 _NOTES = """\
@@ -38,9 +38,9 @@ def csv_text(rows: Sequence[Row], reference: str | None) -> str:
     """A line a member, with all digits; an empty cell where there is no value."""
     records = [_record(row, reference) for row in rows]
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(records[0]) if records else ["member"], lineterminator="\n")
+    writer = csv.DictWriter(buffer, fieldnames=list(records[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows(records)  # None is an empty cell
     return buffer.getvalue()
 
 
@@ -52,12 +52,12 @@ def _header(most: int, reference: str | None) -> list[str]:
 
 
 def _cells(row: Row, most: int, reference: str | None) -> list[str]:
-    many = [_percent(row.pass_at_k[most]), f"{row.solved:,} of {row.problems:,}"] if most > 1 else []
+    many = [percent(row.pass_at_k[most]), f"{row.solved:,} of {row.problems:,}"] if most > 1 else []
     against = [row.against_base] + ([row.against_reference] if reference else [])
     return [
         row.member,
         str(len(row.seeds)),
-        f"{_percent(row.pass_at_k[1])} [{100 * row.interval[0]:.1f}, {100 * row.interval[1]:.1f}]",
+        f"{percent(row.pass_at_k[1])} {ends(*row.interval)}",
         f"{row.correct:,} of {row.responses:,}",
         *many,
         *(_difference(found) for found in against),
@@ -69,10 +69,7 @@ def _cells(row: Row, most: int, reference: str | None) -> list[str]:
 
 
 def _difference(found: Difference | None) -> str:
-    if found is None:
-        return _NONE
-    low, high = found.interval
-    return f"{100 * found.mean:+.1f} pp [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return f"{100 * found.mean:+.1f} pp {ends(*found.interval, '+')}" if found else _NONE
 
 
 def _missing_note(rows: Sequence[Row]) -> str:
@@ -90,7 +87,7 @@ def _by_seed(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         found = dict(zip(row.seeds, row.by_seed, strict=True))
-        lines.append([row.member, *(_percent(found[seed]) if seed in found else _NONE for seed in seeds)])
+        lines.append([row.member, *(percent(found[seed]) if seed in found else _NONE for seed in seeds)])
     return markdown_table(["member", *(f"seed {seed}" for seed in seeds)], lines)
 
 
@@ -99,18 +96,14 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
     record |= {f"pass@{k}": value for k, value in row.pass_at_k.items()}
     record |= {"pass@1 low": row.interval[0], "pass@1 high": row.interval[1]}
     record |= {"correct": row.correct, "responses": row.responses, "solved": row.solved, "problems": row.problems}
-    against = {"base": row.against_base} | ({reference: row.against_reference} if reference else {})
-    for name, found in against.items():
-        ends = ("", "") if found is None else found.interval
-        fixed = ("", "") if found is None else found.by_problem
-        record |= {f"against {name}": "" if found is None else found.mean}
-        record |= {f"against {name} low": ends[0], f"against {name} high": ends[1]}
-        record |= {f"against {name} by problem low": fixed[0], f"against {name} by problem high": fixed[1]}
-        record |= {f"against {name} seeds": 0 if found is None else found.num_seeds}
+    for name, found in {"base": row.against_base, reference: row.against_reference}.items():
+        if name is None:  # the suite has no reference
+            continue
+        low, high = found.interval if found else (None, None)
+        lower, higher = found.by_problem if found else (None, None)
+        record |= {f"against {name}": found and found.mean}
+        record |= {f"against {name} low": low, f"against {name} high": high}
+        record |= {f"against {name} by problem low": lower, f"against {name} by problem high": higher}
+        record |= {f"against {name} seeds": found.num_seeds if found else 0}
     record |= {"steps": row.steps, "response tokens": row.response_tokens}
-    record |= {"seconds per step": "" if row.seconds_per_step is None else row.seconds_per_step}
-    return record | {"supervision bytes per token": "" if row.bytes_per_token is None else row.bytes_per_token}
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.1f} %"
+    return record | {"seconds per step": row.seconds_per_step, "supervision bytes per token": row.bytes_per_token}
