@@ -63,7 +63,7 @@ PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g} %")  # of an axis of 
 @contextmanager
 def drawing(width: float, height: float, background: str = "white") -> Iterator[Figure]:
     """A figure of our look, in inches; draw and save it inside. A figure within a page has no background: "none"."""
-    with matplotlib.rc_context(_STYLE | {"savefig.facecolor": background}):
+    with matplotlib.rc_context({**_STYLE, "savefig.facecolor": background}):
         yield Figure(figsize=(width, height), layout="constrained")
 
 

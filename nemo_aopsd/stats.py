@@ -55,7 +55,7 @@ def macro_bootstrap_interval(
         raise ValueError("no value to resample")
     generator = np.random.default_rng(seed)
     means = [_resampled_means(np.asarray(group, dtype=np.float64), num_resamples, generator) for group in groups]
-    return _middle(sum(means) / len(means), level)
+    return _middle(np.asarray(sum(means)) / len(means), level)
 
 
 def _resampled_means(samples: np.ndarray, num_resamples: int, generator: np.random.Generator) -> np.ndarray:

@@ -7,9 +7,11 @@ with `env.fails` ends with that message at its second step; each step takes `env
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 from nemo_aopsd.config.load import load_config, to_yaml
@@ -18,6 +20,53 @@ from nemo_aopsd.run.folder import lock
 REPO = Path(__file__).parents[1]
 CHILD = f"import sys; sys.path.insert(0, {str(REPO)!r}); from tests.fake_train import main; main()"
 STEPS = 4
+
+
+class Forked:
+    """As much of `subprocess.Popen` as a suite needs, for `python -c CODE ...`: a fork, which imports nothing anew."""
+
+    def __init__(self, command, stdin=None, stdout=None, stderr=None, env=None):
+        read_end, self._write_end = os.pipe()
+        self.returncode, self.pid = None, os.fork()
+        if self.pid == 0:
+            os.close(self._write_end)
+            os.dup2(read_end, 0)
+            if stdout:
+                os.dup2(stdout.fileno(), 1)
+                sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
+            os._exit(_run(command[2], command[3:], env or os.environ))
+        os.close(read_end)
+
+    def poll(self, options=os.WNOHANG):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        os.close(self._write_end)
+        return self.poll(0)
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+
+def _run(code, arguments, env):
+    sys.argv = ["-c", *arguments]
+    own = dict(env)
+    os.environ.clear()
+    os.environ.update(own)
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit as stop:
+        return stop.code or 0
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+        return 1
+    return 0
 
 
 def main():

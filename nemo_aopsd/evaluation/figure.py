@@ -38,7 +38,8 @@ def _draw(axes: Axes, name: str, part: Mapping[str, Any], color: str) -> None:
     if len(rates) == 1:
         svg.with_errors(axes, ks, rates, ends, color=color, marker="o")
     else:
-        axes.fill_between(ks, *zip(*ends, strict=True), color=color, alpha=0.2, linewidth=0)
+        lows, highs = zip(*ends, strict=True)
+        axes.fill_between(ks, lows, highs, color=color, alpha=0.2, linewidth=0)
         axes.plot(ks, rates, color=color, marker="o" if len(rates) <= 16 else "")
     axes.set_title(f"{name} (n = {part['num_problems']})")
     axes.set(xlabel="k", ylim=(-0.02, 1.02))

@@ -47,7 +47,7 @@ class Run:
     @cached_property
     def metrics(self) -> list[StepMetrics]:
         """The numbers of each step."""
-        return [_step_metrics(line, where) for where, line in _journal(self.path / layout.METRICS)]
+        return read_metrics(self.path)
 
     @cached_property
     def competence(self) -> list[Competence]:
@@ -73,6 +73,11 @@ def read_run(path: Path | str) -> Run:
     if not path.is_dir():
         raise UserError(f"{path}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
     return Run(path, load_run_config(path))
+
+
+def read_metrics(run: Path) -> list[StepMetrics]:
+    """The numbers of each step of the run in a folder; its config is not read."""
+    return [_step_metrics(line, where) for where, line in _journal(run / layout.METRICS)]
 
 
 def parse(kind: type[T], content: bytes, where: str) -> T:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from nemo_aopsd import engines
-from nemo_aopsd.analysis.suite import processes
+from nemo_aopsd.analysis.suite import comparison, processes
 from tests.cli.test_cli import row, write_rows
-from tests.fake_train import CHILD, REPO, STEPS
+from tests.fake_train import CHILD, REPO, STEPS, Forked
 
 CONFIG = """\
 policy: {model_name: tables, max_total_sequence_length: 4096, generation: {max_new_tokens: 12}}
@@ -32,15 +31,13 @@ members:
   opsd: {config: none.yaml, settings: {env: {skill: 0.6}}}
   mine: {config: none.yaml, settings: {env: {skill: 0.9, metrics: {train/supervision_bytes_per_token: 13}}}}
 """
-SUITE_COMMAND = f"""\
-import sys
-from types import SimpleNamespace
-from nemo_aopsd import cli, engines
+# In a fork of a test: the suite starts real processes, as in use.
+REAL_SUITE = """\
+import subprocess
 from nemo_aopsd.analysis.suite import processes
-processes.CHILD = {CHILD!r}
-engines.pick = lambda config: SimpleNamespace(check=lambda config: None)
-sys.argv[0] = "aopsd"
-cli.main()
+from nemo_aopsd.cli import main
+processes.subprocess = subprocess
+main()
 """
 
 
@@ -51,6 +48,10 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPO))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(processes, "CHILD", CHILD)
+    monkeypatch.setattr(processes, "_PAUSE", 0.01)
+    stand_in = SimpleNamespace(Popen=Forked, PIPE=None, STDOUT=None)
+    monkeypatch.setattr(processes, "subprocess", stand_in)
+    monkeypatch.setattr(comparison, "suite_figure", lambda rows, reference: "<svg/>")  # test_compare_results draws it
     monkeypatch.setattr(engines, "pick", lambda config: SimpleNamespace(check=lambda config: None))
     Path("run.yaml").write_text(CONFIG)
     Path("none.yaml").write_text("aopsd: {}\n")
@@ -97,7 +98,7 @@ def test_a_suite_gives_one_table_and_nothing_is_done_twice(aopsd):
     difference = float(found["mine"]["pass@1"]) - float(found["opsd"]["pass@1"])
     assert float(found["mine"]["against opsd"]) == pytest.approx(difference)
     page = Path("out/results.md").read_text()
-    assert "No `train/supervision_bytes_per_token` in the metrics of opsd:" in page and "<svg" in page_figure()
+    assert "No `train/supervision_bytes_per_token` in the metrics of opsd:" in page
     assert [times(f"out/{name}/seed_1") for name in ("base", "opsd", "mine")] == [["0"], ["1"], ["1"]]  # shared
 
     stamps = {path: path.stat().st_mtime_ns for path in Path("out").rglob("seed_*/*")}
@@ -106,10 +107,6 @@ def test_a_suite_gives_one_table_and_nothing_is_done_twice(aopsd):
     assert Path("out/results.md").read_text() == page
     assert aopsd("compare suite.yaml --seeds 3 --out out")[0] == 0  # one more seed of each
     assert table()["mine"]["seeds"] == "3"
-
-
-def page_figure():
-    return Path("out/results.svg").read_text()
 
 
 def test_a_crashed_member_is_shown_and_the_others_are_not_lost(aopsd):
@@ -141,18 +138,20 @@ def test_a_member_killed_by_a_signal_says_which(aopsd, monkeypatch):
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_anywhere_the_same_command_ends_in_the_same_table(aopsd, signal_number):
-    Path("suite.yaml").write_text(SUITE.replace("skill: 0.9", "skill: 0.9, seconds: 0.25"))
-    assert aopsd("compare suite.yaml --seeds 2 --jobs 2 --out whole")[0] == 0
-    command = [sys.executable, "-c", SUITE_COMMAND, "compare", "suite.yaml", "--seeds", "2", "--jobs", "2"]
-    process = subprocess.Popen([*command, "--out", "out"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: sum(1 for _ in Path("out").glob("mine/seed_*/metrics.jsonl")) == 2)
+    text = re.sub(r"(?m)^  opsd:.*\n|^reference:.*\n", "", SUITE)
+    Path("suite.yaml").write_text(text.replace("skill: 0.9", "skill: 0.9, seconds: 0.2"))
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 2 --out whole")[0] == 0
+    words = ["compare", "suite.yaml", "--seeds", "1", "--jobs", "2", "--out", "out"]
+    with open("said.txt", "w") as said:
+        process = Forked([sys.executable, "-c", REAL_SUITE, *words], stdout=said)
+    wait_until(lambda: Path("out/mine/seed_0/metrics.jsonl").exists())
     process.send_signal(signal_number)
-    process.wait(timeout=60)
-    assert len(list(Path("out").glob("mine/*.finished.json"))) < 2
+    process.communicate()
+    assert not Path("out/mine/seed_0.finished.json").exists()
     wait_until(lambda: not alive(Path("out")))  # no run goes on by itself
-    assert aopsd("compare suite.yaml --seeds 2 --jobs 2 --out out")[0] == 0
+    assert aopsd("compare suite.yaml --seeds 1 --jobs 2 --out out")[0] == 0
     assert table("out") == table("whole")
-    assert times("out/opsd/seed_0") == ["1"]
+    assert times("out/mine/seed_0") == ["1"]
 
 
 def wait_until(condition, seconds=120):
@@ -256,11 +255,9 @@ def test_one_run_for_an_element_of_a_job_array(aopsd):
     assert code == 2 and "--only mine/seed_1: no such member or run" in err
 
 
-@pytest.mark.parametrize(("asked", "threads"), [(None, "2"), ("1", "1"), ("", "2")])  # 9 // 4, or what the user wants
+@pytest.mark.parametrize(("asked", "threads"), [("", "2"), ("1", "1")])  # 9 // 4, or what the user wants
 def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if asked is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)), raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     add_member("more: {config: none.yaml, settings: {env: {seconds: 0.2}}}")

@@ -16,7 +16,7 @@ import numpy as np
 from nemo_aopsd.analysis.suite.folder import Run
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.reader import parse, read_run
+from nemo_aopsd.run.reader import parse, read_metrics
 from nemo_aopsd.run.record_types import Counts, StepMetrics
 from nemo_aopsd.stats import crossed_bootstrap_interval, mean_pass_at_k, paired_bootstrap_interval
 
@@ -74,7 +74,7 @@ def measure(run: Run) -> Measured:
             f"{run.folder}: marked as finished, but without an evaluation. Delete {run.finished_file} to run it again."
         )
     before, after = (parse(Counts, file.read_bytes(), str(file)) for file in (files[0], files[-1]))
-    return Measured(run.seed, before, after, read_run(run.folder).metrics)
+    return Measured(run.seed, before, after, read_metrics(run.folder))
 
 
 def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None) -> list[Row]:

@@ -76,11 +76,9 @@ def load_suite(path: Path, find_method: FindMethod) -> Suite:
     """Read SUITE.yaml and those it is made of. Raises UserError naming file, line and key."""
     layers = list(file_layers(path))
     origins = {key: where for layer in layers for key, where in layer.origins.items()}
-    # Interpolation is left to the configs.
-    form = _checked(
-        cast("Tree", OmegaConf.to_container(OmegaConf.merge(*(layer.tree for layer in layers)))), origins, path
-    )
-    members = []
+    merged = OmegaConf.merge(*(layer.tree for layer in layers))  # interpolation is left to the configs
+    form = _checked(cast("Tree", OmegaConf.to_container(merged)), origins, path)
+    config, members = _file(form.config, "config", origins, path), []
     for name, own in form.members.items():
         own, key = own or _MemberForm(), f"members.{name}"
         where = f"{locate(key, origins, path)}: member `{name}`"
@@ -91,7 +89,6 @@ def load_suite(path: Path, find_method: FindMethod) -> Suite:
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         members.append(Member(name, file, own.settings or {}))
-    config = _file(form.config, "config", origins, path)
     return Suite(path, config, form.settings or {}, tuple(members), form.reference)
 
 
