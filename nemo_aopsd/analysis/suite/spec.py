@@ -84,8 +84,11 @@ def load_suite(path: Path, find_method: FindMethod) -> Suite:
         where = f"{locate(key, origins, path)}: member `{name}`"
         if own.config and own.method:
             raise UserError(f"{where} has `config` and `method`. Leave one out.")
+        if own.config:
+            members.append(Member(name, _file(own.config, f"{key}.config", origins, path), own.settings or {}))
+            continue
         try:
-            file = _file(own.config, f"{key}.config", origins, path) if own.config else find_method(own.method or name)
+            file = find_method(own.method or name)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         members.append(Member(name, file, own.settings or {}))
