@@ -5,14 +5,15 @@ import signal
 import subprocess
 import time
 
-from nemo_aopsd.engines.vllm_only.worker import Response, next_task
+from nemo_aopsd.engines.vllm_only.worker import tasks
+from nemo_aopsd.types import Generation
 
 FAIL, DIE, KILLED, SLOW, PARENT = 666, 667, 668, 669, 670
 
 
 def work(gpu, path, max_model_len, memory_share, end_ids, pipe):
     """Answers with [number of the GPU, longest row, seed, prompt..., end], the last request first."""
-    while (task := next_task(pipe)) is not None:
+    for task in tasks(pipe):
         for request in reversed(task.requests):
             if FAIL in request.prompt:
                 raise ValueError("no room for the KV cache")
@@ -26,7 +27,7 @@ def work(gpu, path, max_model_len, memory_share, end_ids, pipe):
             tokens = [int(gpu.name), max_model_len, request.seed, *request.prompt, *end_ids]
             if PARENT in request.prompt:
                 tokens = [os.getpid(), child_holding(pipe)]
-            pipe.send(Response(request.index, tokens[: request.max_new_tokens], True))
+            pipe.send((request.index, Generation(tokens[: request.max_new_tokens], True)))
 
 
 def child_holding(pipe):

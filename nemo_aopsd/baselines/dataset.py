@@ -112,16 +112,12 @@ def to_record(problem: Problem) -> dict[str, Any]:
 
 def _refuse_ignored(others: dict[str, Any], own_keys: set[str]) -> None:
     """Raise UserError for what a dataset of ours was given beside `own_keys` and would not heed."""
-    for key in ("prompt_file", "system_prompt_file"):
-        if others.get(key) is not None:
-            raise UserError(
-                f"data: `{key}` is {others[key]!r}, but the wording of our prompts is chosen with `prompts`. Set {key} "
-                "to null."
-            )
     known = {*own_keys, *ResponseDatasetConfig.__annotations__}
-    unknown = sorted(set(others) - known)
-    if unknown:
-        raise UserError(f"data: unknown key `{unknown[0]}` of a dataset. Known: {', '.join(sorted(known))}.")
+    for key, value in others.items():
+        if key in ("prompt_file", "system_prompt_file") and value is not None:
+            raise UserError(f"data: `{key}` is {value!r}, but `prompts` chooses our wording. Set {key} to null.")
+        if key not in known:
+            raise UserError(f"data: unknown key `{key}` of a dataset. Known: {', '.join(sorted(known))}.")
 
 
 if PROCESSOR_NAME not in PROCESSOR_REGISTRY:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-import networkx as nx
 import ray
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -62,7 +61,7 @@ def read_settings(block: dict[str, Any]) -> EnvironmentSettings:
         settings = cast(EnvironmentSettings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
         raise UserError(
-            f"env.{ENV_NAME}: {first_line(error)} (at `{error.full_key}`). Keys: {', '.join(_keys())}."
+            f"env.{ENV_NAME}.{error.full_key}: {first_line(error)}. The keys are in docs/nemo_rl_environment.md."
         ) from error
     if not (settings.reward.progress or settings.reward.correct):
         raise UserError(f"env.{ENV_NAME}.reward: both weights are 0, so nothing would be learned. Raise one.")
@@ -115,8 +114,10 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
             outcome |= await self._progress(problem, attempt)
             outcome["reward"] += weights.progress * outcome["progress"]
         if weights.correct:
-            outcome |= await self._correctness(problem, attempt)
-            outcome["reward"] += weights.correct * outcome["correct"]
+            graded = await grade_async(attempt, problem.answer)
+            outcome |= {"correct": graded.correct, "grade": graded.reason}
+            outcome["reward"] += weights.correct * graded.correct
+            self._count(graded=True, correct=graded.correct, ungradable=graded.reason == "ungradable")
         return outcome
 
     async def _progress(self, problem: Problem, attempt: str) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
                 f"{problem.where}: problem {problem.id!r} has no `dag`, which env.{ENV_NAME}.reward.progress needs. "
                 "Add it, drop the row, or set that weight to 0."
             )
-        verdict = await self._judge(problem, problem.dag, attempt)
+        verdict = await self._judge(problem, attempt)
         reached = dag.largest_closed_subset(problem.dag, verdict.judged)
         self._count_verdict(problem, verdict)
         return {
@@ -136,12 +137,12 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
             "cut": verdict.cut,
         }
 
-    async def _judge(self, problem: Problem, graph: nx.DiGraph, attempt: str) -> Verdict:
+    async def _judge(self, problem: Problem, attempt: str) -> Verdict:
         """The first verdict that can be read, or the last one."""
         verdict = Verdict(frozenset(), True, False, "")
         for _ in range(1 + self.settings.judge.num_retries):
             text, cut = await self._ask(problem, attempt)
-            judged = parse_verdict(text, graph)
+            judged = parse_verdict(text, problem.graph)
             verdict = Verdict(judged or frozenset(), judged is None, cut, text)
             if not verdict.failed:
                 break
@@ -163,18 +164,12 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
                 )
             limit = min(limit, len(attempt)) // 2
 
-    async def _correctness(self, problem: Problem, attempt: str) -> dict[str, Any]:
-        graded = await grade_async(attempt, problem.answer)
-        self.counters["graded"] += 1
-        self.counters["correct"] += graded.correct
-        self.counters["ungradable"] += graded.reason == "ungradable"
-        return {"correct": graded.correct, "grade": graded.reason}
+    def _count(self, **events: bool) -> None:
+        self.counters.update({name: int(happened) for name, happened in events.items()})
 
     def _count_verdict(self, problem: Problem, verdict: Verdict) -> None:
         """NeMo RL's loops never ask an environment for metrics, so failures are printed: the 1st, 2nd, 4th, 8th, ..."""
-        self.counters["judged"] += 1
-        self.counters["judge_failed"] += verdict.failed
-        self.counters["attempts_cut"] += verdict.cut
+        self._count(judged=True, judge_failed=verdict.failed, attempts_cut=verdict.cut)
         failed = self.counters["judge_failed"]
         if verdict.failed and failed.bit_count() == 1:
             print(
@@ -205,16 +200,6 @@ def _attempt(messages: Sequence[dict[str, str]]) -> str:
     return "".join(str(message["content"]) for message in messages if message["role"] == "assistant")
 
 
-def _keys() -> list[str]:
-    blocks = {"reward": RewardSettings, "judge": JudgeSettings}
-    return ["prompts", *(f"{block}.{key.name}" for block, schema in blocks.items() for key in fields(schema))]
-
-
-def _register() -> None:
-    """Again and again is no error: drivers, actors and tests import this module as they like."""
-    ACTOR_ENVIRONMENT_REGISTRY.setdefault(ACTOR, PY_EXECUTABLES.SYSTEM)
-    if ENV_NAME not in ENV_REGISTRY:
-        register_env(ENV_NAME, ACTOR)
-
-
-_register()
+ACTOR_ENVIRONMENT_REGISTRY.setdefault(ACTOR, PY_EXECUTABLES.SYSTEM)
+if ENV_NAME not in ENV_REGISTRY:  # an actor imports this module under its own name as well
+    register_env(ENV_NAME, ACTOR)

@@ -83,26 +83,25 @@ def teacher_messages(
     donor: Problem | None = None,
 ) -> list[Message]:
     """The teacher's prompt x + P. `reached` is R for `dag_frontier`; `donor` is the other problem."""
+    wording, more = f"teacher_{kind}", {}
     match kind:
         case "none":
             return student_messages(problem, prompts)
         case "solution":
-            return _user(fill(prompts, "teacher_solution", problem=problem.problem, context=_solution(problem)))
+            context = _solution(problem)
         case "plan" | "subproblems":
-            steps = "\n".join(f"{number}. {step}" for number, step in enumerate(getattr(problem, kind), start=1))
-            return _user(fill(prompts, f"teacher_{kind}", problem=problem.problem, context=steps))
+            context = "\n".join(f"{number}. {step}" for number, step in enumerate(getattr(problem, kind), start=1))
         case "dag_full":
-            return _user(fill(prompts, "teacher_dag", problem=problem.problem, context=serialize(problem.graph)))
+            wording, context = "teacher_dag", serialize(problem.graph)
         case "dag_frontier":
-            text = disclose(problem, reached, mark_frontier)
             wording = "teacher_dag_marked" if mark_frontier else "teacher_dag"
-            return _user(fill(prompts, wording, problem=problem.problem, context=text))
+            context = disclose(problem, reached, mark_frontier)
         case "other_problem":
-            if donor is None:
-                raise ValueError(f"{problem.where}: problem {problem.id!r} has no donor (donors_for)")
-            gaps = {"problem": problem.problem, "donor_problem": donor.problem, "context": _solution(donor)}
-            return _user(fill(prompts, "teacher_other_problem", **gaps))
-    raise ValueError(f"unknown context {kind!r}")
+            assert donor is not None, f"{problem.where}: `donors_for` gives every problem one"
+            context, more = _solution(donor), {"donor_problem": donor.problem}
+        case _:
+            raise ValueError(f"unknown context {kind!r}")
+    return _user(fill(prompts, wording, problem=problem.problem, context=context, **more))
 
 
 def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = True) -> str:
@@ -123,16 +122,14 @@ def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> flo
 
 
 def donors_for(problems: Sequence[Problem], kind: str, seed: int) -> dict[str, Problem]:
-    """The donors of a context that shows another problem; empty for the others."""
-    return assign_donors(problems, seed) if kind == "other_problem" else {}
-
-
-def assign_donors(problems: Sequence[Problem], seed: int) -> dict[str, Problem]:
     """One other problem for each, fixed for the run, and each of them once (OP2SD, arXiv 2608.09228).
 
-    In a seeded order, problems of one text stand next to each other. The list is rotated by the size of the largest
-    group, so that no problem gets its own text. That works if no text fills more than half of the list.
+    Empty for a context that shows no other problem. In a seeded order, problems of one text stand next to each other.
+    The list is rotated by the size of the largest group, so that no problem gets its own text. That works if no text
+    fills more than half of the list.
     """
+    if kind != "other_problem":
+        return {}
     order = random.Random(f"{seed}/donors").sample(problems, len(problems))
     groups: dict[str, list[Problem]] = {}
     for problem in order:
@@ -143,8 +140,7 @@ def assign_donors(problems: Sequence[Problem], seed: int) -> dict[str, Problem]:
 
 
 def _solution(problem: Problem) -> str:
-    if problem.solution is None:  # check_problems has looked
-        raise ValueError(f"{problem.where}: problem {problem.id!r} has no solution")
+    assert problem.solution is not None, f"{problem.where}: `check_problems` has looked"
     return problem.solution
 
 

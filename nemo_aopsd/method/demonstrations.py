@@ -24,11 +24,10 @@ def takes_solutions(on_policy_rate: float, seed: int) -> bool:
 def demonstrations(
     problems: Sequence[Problem], prompts: Sequence[Tokens], tokenizer: Tokenizer, config: Config
 ) -> list[Generation]:
-    """Each problem's solution, no longer than a rollout may be. Raises ValueError for a problem without a solution."""
+    """Each problem's solution, no longer than a rollout may be."""
     found = []
     for problem, prompt in zip(problems, prompts, strict=True):
-        if problem.solution is None:
-            raise ValueError(f"{problem.where}: problem {problem.id!r} has no solution")
+        assert problem.solution is not None, f"{problem.where}: `check_problems` has looked"
         room = max(0, min(config.rollout.max_new_tokens, config.max_row_tokens - len(prompt)))
         found.append(demonstration(problem.solution, tokenizer, room))
     return found

@@ -16,7 +16,7 @@ from nemo_aopsd.engines import vllm_only
 from nemo_aopsd.engines.vllm_only import load_tokenizer, open_model, worker
 from nemo_aopsd.engines.vllm_only import model as module
 from nemo_aopsd.engines.vllm_only.model import VLLMModel, visible_gpus
-from nemo_aopsd.engines.vllm_only.worker import Gpu, Request, Response, Task, answer, show, work
+from nemo_aopsd.engines.vllm_only.worker import Gpu, Request, Task, answer, show, work
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Generation, Sampling
 from tests import REPO, fake_vllm
@@ -206,7 +206,7 @@ def test_what_vllm_is_asked_and_what_becomes_of_its_answers(toy_vllm):
         ("4", {"prompt_token_ids": [6, 7]}, common | {"max_tokens": 30, "seed": 11}),
         ("8", {"prompt_token_ids": [3]}, common | {"max_tokens": 40, "seed": 12}),
     ]
-    assert sent == [Response(8, [3, 1], False), Response(4, [6, 7, 1], True)]
+    assert sent == [(8, Generation([3, 1], False)), (4, Generation([6, 7, 1], True))]
     answer(engine, [1], Task(Sampling(max_new_tokens=5, temperature=0), [Request(0, [3], 5, 1)]), sent.append)
     assert engine.added[-1][2].keys() == common.keys() - {"top_p", "top_k"} | {"max_tokens", "seed"}
 
@@ -220,7 +220,7 @@ def test_a_process_answers_until_its_parent_is_gone(monkeypatch, toy_vllm):
         ours.send(Task(SAMPLING, [Request(index, [6], 30, 0)]))
     ours.close()
     work(Gpu("1", "1"), "some/model", 4096, 0.5, [1], SimpleNamespace(recv=theirs.recv, send=sent.append))
-    assert sent == [Response(3, [6, 1], True), Response(4, [6, 1], True)]
+    assert sent == [(3, Generation([6, 1], True)), (4, Generation([6, 1], True))]
     assert (opened, os.environ["CUDA_VISIBLE_DEVICES"]) == ([("some/model", 4096, 0.5)], "1")
 
 

@@ -11,9 +11,8 @@ from huggingface_hub import constants
 from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines import nemo_rl
-from nemo_aopsd.engines.nemo_rl.refusals import find_faults
+from nemo_aopsd.engines.nemo_rl.refusals import find_faults, refuse_stock_recipe
 from nemo_aopsd.engines.nemo_rl.settings import Settings, read_settings
-from nemo_aopsd.engines.nemo_rl.stock_recipes import refuse_stock_recipe
 from nemo_aopsd.errors import UserError
 from tests import REPO
 

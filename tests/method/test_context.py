@@ -13,10 +13,10 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import (
     FIELD,
-    assign_donors,
     check_problems,
     disclose,
     disclosed_share,
+    donors_for,
     has_context,
     student_messages,
     teacher_messages,
@@ -146,15 +146,15 @@ def test_other_problem_needs_donors_of_another_text(texts):
 def test_every_problem_gives_once_and_never_to_its_own_text(texts, seed):
     assume(2 * max(map(texts.count, texts)) <= len(texts))
     problems = [replace(PROBLEM, id=f"p{i}", problem=f"question {text}") for i, text in enumerate(texts)]
-    donors = assign_donors(problems, seed)
+    donors = donors_for(problems, "other_problem", seed)
     assert all(donors[problem.id].problem != problem.problem for problem in problems)
     assert sorted(donor.id for donor in donors.values()) == sorted(problem.id for problem in problems)
-    assert donors == assign_donors(problems, seed)
+    assert donors == donors_for(problems, "other_problem", seed)
 
 
 def test_the_seed_chooses_the_donors():
     problems = [replace(PROBLEM, id=f"p{i}", problem=f"question {i}") for i in range(725)]
-    first, second = assign_donors(problems, 0), assign_donors(problems, 1)
+    first, second = (donors_for(problems, "other_problem", seed) for seed in (0, 1))
     assert sum(first[key] == second[key] for key in first) < 10  # one is expected by chance
 
 

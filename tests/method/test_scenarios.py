@@ -15,7 +15,7 @@ from nemo_aopsd.config.schema import CONTEXTS, AOPSDConfig, ContextConfig, Curri
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.method.context import assign_donors, student_messages, teacher_messages
+from nemo_aopsd.method.context import donors_for, student_messages, teacher_messages
 from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.method.step import train_step
 from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -58,7 +58,7 @@ def run_step(engine, aopsd: AOPSDConfig = PLAIN, seed: int = 0, problems=PROBLEM
 def run_step_of(config, engine, problems, seed: int = 0):
     trained, train = [], engine.train
     engine.train = lambda rows, objective: trained.extend(rows) or train(rows, objective)
-    donors = assign_donors(problems, seed=0)
+    donors = donors_for(problems, "other_problem", seed=0)
     objective = PolicyGradient(config.aopsd.objective)
     return train_step(problems, engine, objective, config, donors=donors, seed=seed).scored, trained
 

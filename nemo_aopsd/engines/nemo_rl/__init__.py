@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.engines.nemo_rl.refusals import refuse_stock_recipe
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
-from nemo_aopsd.engines.nemo_rl.stock_recipes import refuse_stock_recipe
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:

@@ -54,15 +54,8 @@ def response_spans(logprobs: Tensor, prompts: list[Tokens], responses: list[Toke
     """
     if len(logprobs) < len(prompts):
         raise ValueError(f"found log-probs for {len(logprobs)} rows; expected at least {len(prompts)}")
-    spans = []
-    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        start, end = len(prompt), len(prompt) + len(response)
-        if end > logprobs.shape[1]:
-            raise ValueError(f"row {index}: found {logprobs.shape[1]} columns of log-probs for {end} tokens")
-        span = logprobs[index, start:end].detach().to("cpu", torch.float32, copy=True)
-        _check_finite(span, f"row {index}: the log-probs")
-        spans.append(span)
-    return spans
+    rows = enumerate(zip(prompts, responses, strict=True))
+    return [_span(logprobs, index, len(prompt), len(response)) for index, (prompt, response) in rows]
 
 
 def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
@@ -105,7 +98,7 @@ def top_k_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_mu
         _check_length(f"row {index}: the teacher's top k", len(top_k.logprobs), row)
         ids.append(top_k.ids.cpu().long())
         logprobs.append(top_k.logprobs.detach().to("cpu", torch.float32))
-        _check_finite(logprobs[-1].flatten(), f"row {index}: the teacher's top-k log-probs, flattened,")
+        _check_finite(logprobs[-1], f"row {index}: the teacher's top-k log-probs")
     before = [prompt[:-1] for prompt in prompts]
     shape = torch.Size([*batch["input_ids"].shape, ids[0].shape[-1]])
     batch["teacher_topk_indices"] = _response_columns(ids, before, shape)
@@ -132,16 +125,22 @@ def top_k_spans(batch: BatchedDataDict, prompts: list[Tokens], responses: list[T
 
     Raises ValueError, naming the row, if a response does not fit or a value is not finite.
     """
-    values, ids, spans = batch["topk_logits"], batch["topk_indices"], []
+    spans = []
     for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         start, end = len(prompt) - 1, len(prompt) - 1 + len(response)
-        if end > values.shape[1]:
-            raise ValueError(f"row {index}: found {values.shape[1]} columns of top-k logits for {end} positions")
-        span = values[index, start:end].detach().to("cpu", torch.float32, copy=True)
-        _check_finite(span.flatten(), f"row {index}: the top-k logits, flattened,")
+        span = _span(batch["topk_logits"], index, start, len(response))
         logits, norm, entropy = span[:, :-2], span[:, -2:-1], span[:, -1]
-        spans.append(TopK(ids[index, start:end, :-2].to("cpu", torch.int32), logits - norm, entropy))
+        spans.append(TopK(batch["topk_indices"][index, start:end, :-2].to("cpu", torch.int32), logits - norm, entropy))
     return spans
+
+
+def _span(values: Tensor, index: int, start: int, length: int) -> Tensor:
+    """A checked copy on the CPU, float32, of `length` columns of a row from `start` on."""
+    if start + length > values.shape[1]:
+        raise ValueError(f"row {index}: found {values.shape[1]} columns for {start + length} tokens")
+    span = values[index, start : start + length].detach().to("cpu", torch.float32, copy=True)
+    _check_finite(span, f"row {index}: what was scored")
+    return span
 
 
 def check_responses(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> None:
@@ -173,10 +172,11 @@ def _check_length(what: str, length: int, row: TrainRow) -> None:
 
 
 def _check_finite(values: Tensor, what: str) -> None:
-    broken = (~values.isfinite()).nonzero().flatten().tolist()
-    if broken:
-        position = broken[0]
-        raise ValueError(f"{what} at response token {position} is {values[position].item()}; expected a finite number")
+    """Of one value a response token, or several."""
+    broken = (~values.isfinite()).nonzero()
+    if len(broken):
+        value = values[tuple(broken[0])].item()
+        raise ValueError(f"{what} at response token {broken[0][0]} is {value}; expected a finite number")
 
 
 def _response_columns(values: list[Tensor], prompts: list[Tokens], shape: torch.Size) -> Tensor:

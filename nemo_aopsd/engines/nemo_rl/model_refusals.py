@@ -48,23 +48,18 @@ def _divides(layers: int, stages: int, given: list[int]) -> bool:
 
 
 def _tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
-    if not tree.uses_megatron:
+    """Of the trainer and the sampler."""
+    shared = {"attention heads": model.heads, "columns of the MLP": model.mlp_width if model.experts == 0 else None}
+    if tree.uses_megatron:
+        # Megatron could pad the vocabulary, but NeMo RL does not tell it to.
+        parts = shared | {"words of the vocabulary": model.vocabulary}
+        parts |= {f"{kind} of linear attention": number for kind, number in model.linear_heads.items()}
+        yield from _indivisible(tree.tensor_key, tree.tensor, parts, model, model.key_heads)
+    else:
         parts = {"attention heads": model.heads, "key-value heads": model.key_heads}
         yield from _indivisible(tree.tensor_key, tree.tensor, parts, model)
-        return
-    # Megatron could pad the vocabulary, but NeMo RL does not tell it to.
-    parts = _shared(model) | {"words of the vocabulary": model.vocabulary}
-    parts |= {f"{kind} of linear attention": number for kind, number in model.linear_heads.items()}
-    yield from _indivisible(tree.tensor_key, tree.tensor, parts, model, model.key_heads)
-
-
-def _sampler_tensor(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
     key = f"{VLLM}.tensor_parallel_size"
-    yield from _indivisible(key, tree.size(key), _shared(model), model, model.key_heads)
-
-
-def _shared(model: ModelConfig) -> dict[str, int | None]:
-    return {"attention heads": model.heads, "columns of the MLP": model.mlp_width if model.experts == 0 else None}
+    yield from _indivisible(key, tree.size(key), shared, model, model.key_heads)
 
 
 def _indivisible(
@@ -91,4 +86,4 @@ def _experts(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
             yield Fault(key, size, expected, f"Set {key} to a power of two that divides them, or to 1")
 
 
-MODEL_RULES: tuple[Callable[[Tree, ModelConfig], Iterator[Fault]], ...] = (_stages, _tensor, _sampler_tensor, _experts)
+MODEL_RULES: tuple[Callable[[Tree, ModelConfig], Iterator[Fault]], ...] = (_stages, _tensor, _experts)

@@ -20,8 +20,26 @@ from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config
 
+# Our recipes for NeMo RL's own scripts, by a block of theirs: `aopsd train` can read them, but would train something
+# else, or nothing. Blocks of other scripts are no reason: a config of AOPSD may build on a recipe of NeMo RL's.
+_STOCK = {
+    "sft": "python examples/run_sft.py --config FILE (docs/nemo_rl.md)",
+    "env.aopsd_progress": "python -m nemo_aopsd.baselines.run_stock examples/run_grpo.py --config FILE "
+    "(docs/nemo_rl_environment.md)",
+}
 _NO_LIMIT = 1_000_000  # steps, in NeMo RL's own recipes
 TRACKERS = ("wandb", "swanlab", "tensorboard", "mlflow")
+
+
+def refuse_stock_recipe(tree: Tree) -> None:
+    """Raises UserError with the command that the recipe is for."""
+    for block, command in _STOCK.items():
+        if tree[block]:
+            raise UserError(
+                f"config: with the block `{block}` this is a recipe for a script of NeMo RL's; expected a config of "
+                "AOPSD, such as examples/configs/aopsd_qwen3_4b_megatron.yaml. From the NeMo RL folder run: "
+                f"{command}. If it is meant for AOPSD, remove the block."
+            )
 
 
 def find_faults(tree: Tree, environment: Mapping[str, str]) -> list[Fault]:

@@ -1,12 +1,14 @@
-"""Our addition to a training worker of either backend: a teacher that is always swapped out, streamed and hashed.
+"""Our additions to workers, as mixins in front of NeMo RL's classes.
 
-A mixin in front of NeMo RL's worker classes, which load the initial weights as `reference` and can take them in.
+This run's own socket between trainer and vLLM; and for a trainer, which loads the initial weights as `reference`, a
+teacher that is swapped out, streamed and hashed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +16,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from nemo_aopsd.engines.nemo_rl.refit_socket import OwnRefitSocket
+
+class OwnRefitSocket:
+    """Where the trainer hands its weights to vLLM. Both sides are on one node, under one raylet of this Ray cluster.
+
+    NeMo RL v0.7.0 names the socket after the GPU alone (`base_policy_worker.py`, `vllm_backend.py`), so that two runs
+    which share a GPU read each other's weights without an error.
+    """
+
+    report_device_id: Callable[[], str]  # the worker's own
+
+    def get_zmq_address(self) -> str:
+        return f"ipc:///tmp/{os.environ['RAY_RAYLET_PID']}-{self.report_device_id()}.sock"
 
 
 class TeacherMixin(OwnRefitSocket):

@@ -7,7 +7,7 @@ from nemo_rl.models.generation.vllm.vllm_backend import VllmInternalWorkerExtens
 from torch import Tensor
 
 from nemo_aopsd.engines.nemo_rl import vllm_patches
-from nemo_aopsd.engines.nemo_rl.refit_socket import OwnRefitSocket
+from nemo_aopsd.engines.nemo_rl.teacher_mixin import OwnRefitSocket
 
 
 class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):

@@ -71,26 +71,19 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         """`LanguageModel.continue_greedily`. Prefixes are sent once a row, and read once by vLLM's prefix cache."""
         extended = [list(row) for row in branches]
         growing = [
-            (index, place)
+            (index, place, branch)
             for index, row in enumerate(branches)
             for place, branch in enumerate(row)
             if len(branch.tokens) < length and not (branch.tokens and branch.tokens[-1] in end_ids)
         ]
-        starts = [branches[index][place] for index, place in growing]
-        outputs = self._run(
-            [
-                prompts[index] + responses[index][: start.position] + start.tokens
-                for (index, _), start in zip(growing, starts, strict=True)
-            ],
-            [
-                self.SamplingParams(
-                    temperature=0.0, max_tokens=length - len(start.tokens), stop_token_ids=end_ids, detokenize=False
-                )
-                for start in starts
-            ],
-            salt,
-        )
-        for (index, place), start, output in zip(growing, starts, outputs, strict=True):
+        wholes = [prompts[index] + responses[index][: start.position] + start.tokens for index, _, start in growing]
+        params = [
+            self.SamplingParams(
+                temperature=0.0, max_tokens=length - len(start.tokens), stop_token_ids=end_ids, detokenize=False
+            )
+            for _, _, start in growing
+        ]
+        for (index, place, start), output in zip(growing, self._run(wholes, params, salt), strict=True):
             extended[index][place] = Branch(start.position, start.tokens + list(output.outputs[0].token_ids))
         return extended
 
@@ -117,12 +110,9 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             )
             for first in firsts
         ]
-        scored = [
-            _tail(output, first, length)
-            for output, first, length in zip(self._run(wholes, params, salt), firsts, lengths, strict=True)
-        ]
-        places = iter(scored)
-        return [[next(places) for _ in row] for row in branches]
+        outputs = zip(self._run(wholes, params, salt), firsts, lengths, strict=True)
+        scored = iter([_tail(*each) for each in outputs])
+        return [[next(scored) for _ in row] for row in branches]
 
     def _run(self, prompts: list[Tokens], params: list[Any], salt: str) -> list[Any]:
         if not prompts:

@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from nemo_aopsd.config.keys import first_line
-from nemo_aopsd.engines.vllm_only.worker import Failure, Gpu, Request, Response, Task, work
+from nemo_aopsd.engines.vllm_only.worker import Found, Gpu, Request, Task, work
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
@@ -67,7 +67,7 @@ class Worker:
         return None
 
 
-Results = Queue[tuple[Worker, Response | Failure | None]]
+Results = Queue[tuple[Worker, Found | str | None]]  # a response, a failure, or an end
 
 
 class VLLMModel:
@@ -127,8 +127,7 @@ class VLLMModel:
             task = Task(sampling, requests[start :: len(self.workers)])
             threading.Thread(target=worker.exchange, args=(task, results), daemon=True).start()
         for _ in requests:
-            response = self._next(results)
-            yield response.index, Generation(response.tokens, response.finished)
+            yield self._next(results)
 
     def _start(self, needed: int) -> None:
         if needed <= self.length:
@@ -139,7 +138,7 @@ class VLLMModel:
             arguments = (gpu, str(self.path), self.length, self.memory_share, self.end_ids)
             self.workers.append(start_worker(gpu, self.target, arguments))
 
-    def _next(self, results: Results) -> Response:
+    def _next(self, results: Results) -> Found:
         while True:
             for worker in self.workers:
                 if worker.process.poll() is not None:
@@ -147,13 +146,10 @@ class VLLMModel:
             with suppress(Empty):
                 worker, found = results.get(timeout=_LOOK)
                 break
-        if isinstance(found, Response):
+        if isinstance(found, tuple):
             return found
-        if found is None:
-            what = f" {_ending(worker.wait(_LOOK))} before all responses were there"
-        else:
-            what = f": {found.message.rstrip('.')}"
-        raise UserError(f"vLLM on GPU {worker.gpu.name}{what}. {_GO_ON}")
+        end = f": {found.rstrip('.')}" if found else f" {_ending(worker.wait(_LOOK))} before all responses were there"
+        raise UserError(f"vLLM on GPU {worker.gpu.name}{end}. {_GO_ON}")
 
 
 def start_worker(gpu: Gpu, target: Callable[..., None], arguments: tuple) -> Worker:

@@ -11,13 +11,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from nemo_aopsd.config.keys import first_line
-from nemo_aopsd.types import Sampling, Tokens
+from nemo_aopsd.types import Generation, Sampling, Tokens
+
+Found = tuple[int, Generation]  # a request's index and its response
 
 _LOOK = 0.5  # seconds between looks at whether the parent lives
 
@@ -46,24 +49,11 @@ class Task:
     requests: list[Request]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """`finished`: it ended with an end token, which is the last of `tokens`."""
-
-    index: int
-    tokens: Tokens
-    finished: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    message: str
-
-
 def main(descriptor: int, parent: int) -> None:
     """A worker from start to end, the leader of its own process group, with `descriptor` its end of the pipe.
 
-    What comes first through the pipe says what to do. Any failure is sent back; nothing outlives it or the `parent`.
+    What comes first through the pipe says what to do. Any failure is sent back, as text; nothing outlives it or the
+    `parent`.
     """
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     pipe = Connection(descriptor)
@@ -72,7 +62,7 @@ def main(descriptor: int, parent: int) -> None:
         target(*arguments, pipe)
     except BaseException as error:  # whatever it is, sys.exit too, the parent must hear of it
         traceback.print_exc()
-        pipe.send(Failure(f"{type(error).__name__}: {first_line(error)}"))
+        pipe.send(f"{type(error).__name__}: {first_line(error)}")
     finally:
         _end()
 
@@ -88,11 +78,11 @@ def _end() -> None:
 
 
 def work(gpu: Gpu, path: str, max_model_len: int, memory_share: float, end_ids: list[int], pipe: Connection) -> None:
-    """Answer each Task that comes through `pipe` with a Response for each request."""
+    """Answer each Task that comes through `pipe` with what `Found` says for each request."""
     show(gpu)  # before vLLM looks for devices
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process is enough, and sooner at work
     engine = open_engine(path, max_model_len, memory_share)
-    while (task := next_task(pipe)) is not None:
+    for task in tasks(pipe):
         answer(engine, end_ids, task, pipe.send)
 
 
@@ -110,12 +100,11 @@ def show(gpu: Gpu) -> None:
     os.environ |= {"CUDA_VISIBLE_DEVICES": gpu.index, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts
 
 
-def next_task(pipe: Connection) -> Task | None:
-    """The next task, whenever it comes; None once the parent is gone."""
-    try:
-        return pipe.recv()
-    except EOFError:
-        return None
+def tasks(pipe: Connection) -> Iterator[Task]:
+    """Each task, whenever it comes, until the parent is gone."""
+    with suppress(EOFError):
+        while True:
+            yield pipe.recv()
 
 
 def open_engine(path: str, max_model_len: int, memory_share: float) -> Any:
@@ -134,7 +123,7 @@ def open_engine(path: str, max_model_len: int, memory_share: float) -> Any:
     )
 
 
-def answer(engine: Any, end_ids: list[int], task: Task, send: Callable[[Response], None]) -> None:
+def answer(engine: Any, end_ids: list[int], task: Task, send: Callable[[Found], None]) -> None:
     """Add all requests, then step until none is left."""
     for request in task.requests:
         params = sampling_params(task.sampling, request, end_ids)
@@ -143,8 +132,8 @@ def answer(engine: Any, end_ids: list[int], task: Task, send: Callable[[Response
         for output in engine.step():
             if output.finished:
                 completion = output.outputs[0]
-                finished = completion.finish_reason == "stop"
-                send(Response(int(output.request_id), list(completion.token_ids), finished))
+                response = Generation(list(completion.token_ids), completion.finish_reason == "stop")
+                send((int(output.request_id), response))
 
 
 def sampling_params(sampling: Sampling, request: Request, end_ids: list[int]) -> Any:

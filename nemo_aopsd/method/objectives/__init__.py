@@ -1,4 +1,4 @@
-"""Objectives: pure functions on per-token log-probs, one file each. An engine calls them inside its forward."""
+"""Objectives: pure functions on per-token log-probs, a file a kind. An engine calls them inside its forward."""
 
 from __future__ import annotations
 
@@ -10,26 +10,21 @@ def build_objective(config: ObjectiveConfig) -> Objective:
     """The objective that the config names."""
     from nemo_aopsd.method.objectives.dash import Dash
     from nemo_aopsd.method.objectives.eopd import EntropyAware
-    from nemo_aopsd.method.objectives.fkl import ForwardKL
+    from nemo_aopsd.method.objectives.fkl import ForwardKL, TopKForwardKL
     from nemo_aopsd.method.objectives.gkd import GeneralizedDistillation
     from nemo_aopsd.method.objectives.grpo import GroupRelative
-    from nemo_aopsd.method.objectives.jsd import JensenShannon
     from nemo_aopsd.method.objectives.minillm import MiniLLM
     from nemo_aopsd.method.objectives.pg import PolicyGradient
-    from nemo_aopsd.method.objectives.rkl import ReverseKL
     from nemo_aopsd.method.objectives.sft import SupervisedFineTuning
-    from nemo_aopsd.method.objectives.topk_fkl import TopKForwardKL
 
     return {
         "pg": PolicyGradient,
         "sft": SupervisedFineTuning,
         "grpo": GroupRelative,
         "fkl": ForwardKL,
-        "rkl": ReverseKL,
-        "jsd": JensenShannon,
+        **dict.fromkeys(("gkd", "rkl", "jsd"), GeneralizedDistillation),
         "topk_fkl": TopKForwardKL,
         "dash": Dash,
         "eopd": EntropyAware,
-        "gkd": GeneralizedDistillation,
         "minillm": MiniLLM,
     }[config.name](config)

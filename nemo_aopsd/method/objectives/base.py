@@ -39,18 +39,6 @@ class BaseObjective:
         return (torch.where(mask, values, 0.0).sum(-1) / lengths).sum() / num_rows
 
 
-def whole(teacher: Tensor | TopK) -> Tensor:
-    """The teacher's distributions [N, V], which an objective with a full signal is given."""
-    assert not isinstance(teacher, TopK), "the engine gave the teacher's top k alone"
-    return teacher
-
-
-def likeliest(teacher: Tensor | TopK) -> TopK:
-    """The teacher's top k, which an objective with a top-k signal is given."""
-    assert isinstance(teacher, TopK), "the engine gave the teacher's whole distributions"
-    return teacher
-
-
 def token_mean(values: Tensor, mask: Tensor, num_tokens: float) -> Tensor:
     """sum m l / N. `where`, since padding may hold anything and 0 * inf would poison the sum."""
     return torch.where(mask, values, 0.0).sum() / num_tokens

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.method.objectives.base import likeliest, token_mean
+from nemo_aopsd.method.objectives.base import token_mean
 from nemo_aopsd.method.objectives.divergences import top_k_forward_kl
 from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.types import Signal, TopK
@@ -27,7 +27,8 @@ class EntropyAware(PolicyGradient):
 
     def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
         """KL_t [N], behind a shut gate too."""
-        return top_k_forward_kl(student_logprobs, likeliest(teacher), "teacher_renorm")
+        assert isinstance(teacher, TopK), "the signal asks for it"
+        return top_k_forward_kl(student_logprobs, teacher, "teacher_renorm")
 
     def __call__(
         self,

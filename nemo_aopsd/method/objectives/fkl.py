@@ -1,4 +1,4 @@
-"""OPSD and OP2SD: forward KL over the whole vocabulary, each entry clipped from above."""
+"""Forward KL: over the whole vocabulary with clipped entries (OPSD, OP2SD), or on the teacher's K likeliest tokens."""
 
 from __future__ import annotations
 
@@ -30,3 +30,14 @@ class ForwardKL(Distillation):
         if isinstance(teacher, TopK):
             return top_k_forward_kl(student_logprobs, teacher, self.top_k_form, self.token_clip)
         return forward_kl(student_logprobs, teacher, self.token_clip)
+
+
+class TopKForwardKL(ForwardKL):
+    """D_t = the form `top_k_form` of `forward_kl_on_top_k`, 8 K bytes of supervision a token; no token is clamped at 0.
+
+    `train/frac_negative`: tokens whose truncated sum is below 0, which some other implementations clamp.
+    """
+
+    def __init__(self, config: ObjectiveConfig):
+        super().__init__(config)
+        self.signal, self.top_k_form, self.token_clip = Signal(top_k=config.top_k), config.top_k_form, None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean, whole
+from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean
 from nemo_aopsd.method.objectives.divergences import reverse_kl
 from nemo_aopsd.types import Signal, TopK, TrainRow
 
@@ -35,7 +35,8 @@ class MiniLLM(BaseObjective):
         return [replace(row, advantages=found.clamp(-bound, bound)) for row, found in zip(rows, returns, strict=True)]
 
     def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
-        return reverse_kl(student_logprobs, whole(teacher))
+        assert not isinstance(teacher, TopK), "the signal is full"
+        return reverse_kl(student_logprobs, teacher)
 
     def __call__(
         self,
