@@ -10,8 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from nemo_aopsd.engines.local import attention
-from nemo_aopsd.engines.local.decoding import ROOM
+from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
@@ -19,6 +18,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import Sampling
 from tests.local_models import END, tiny_model, tiny_settings
 
+ROOM = 32
 PROMPTS = [[4 + row] * (1 + 7 * row) for row in range(9)] * 2  # 18 rows of 1 to 57 tokens, two of each
 
 
@@ -44,6 +44,7 @@ def addresses(step: GraphStep) -> list[int]:
 
 
 def generate(monkeypatch, step_class, sampling, size):
+    monkeypatch.setattr(decoding, "ROOM", ROOM)
     monkeypatch.setattr(GraphStep, "_capture", lambda step: Replayed(step))
     monkeypatch.setattr(LocalModel, "_step_class", step_class)
     model = LocalModel(tiny_model("qwen3"), tiny_settings(generation_batch_size=size), frozenset([END]))
@@ -54,15 +55,15 @@ def generate(monkeypatch, step_class, sampling, size):
     ("sampling", "size"), [({}, 8), ({"top_k": 10, "top_p": 0.9}, 18), ({"temperature": 0}, 18), ({}, 1)]
 )
 def test_a_step_of_fixed_shape_writes_the_same_text(monkeypatch, sampling, size):
-    """600 tokens: the buffer grows twice, and rows end at any time."""
-    sampling = Sampling(max_new_tokens=600, **sampling)
+    """The buffer grows twice, and rows end at any time."""
+    sampling = Sampling(max_new_tokens=80, **sampling)
     expected = generate(monkeypatch, EagerStep, sampling, size)
     Replayed.made = 0
     assert generate(monkeypatch, GraphStep, sampling, size) == expected
     lengths = [len(generation.tokens) for generation in expected]
-    assert min(lengths) < 64 and max(lengths) > 512
+    assert min(lengths) < ROOM and max(lengths) > 2 * ROOM
     batches = -(-len(PROMPTS) // size)
-    assert Replayed.made <= batches * (1 + math.log2(size) + 600 / ROOM)  # where the buffer changes, not at each step
+    assert Replayed.made <= batches * (1 + math.log2(size) + 80 / ROOM)  # where the buffer changes, not at each step
 
 
 class Graph:

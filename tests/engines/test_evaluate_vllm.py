@@ -151,7 +151,7 @@ def test_requests_that_nobody_will_read_do_not_keep_the_command(tmp_path):
     assert told.startswith("vLLM on GPU GPU-8d63: ValueError: invalid literal for int() with base 10: 'GPU-8d63'. Its")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_parent_that_is_killed_leaves_no_process_behind(tmp_path, number):
     body = (
         "model = VLLMModel(Path('m'), [Gpu('0', '0')], 100, [1], 0.9, target=fake_vllm.work)\n"

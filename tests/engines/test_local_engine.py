@@ -101,50 +101,6 @@ def test_gradients_equal_a_plain_per_token_loss(kind, monkeypatch):
         torch.testing.assert_close(gradients[name], expected[name], atol=1e-5, rtol=1e-3)
 
 
-def test_a_step_is_one_clipped_adamw_update():
-    engine = build(
-        max_grad_norm=0.01, optimizer=OptimizerSettings(lr=0.1, weight_decay=0.5, betas=(0.8, 0.9), eps=1e-3)
-    )
-    before = weights(engine)
-    gradients, metrics = captured_gradients(engine, rows_for(engine))
-    scale = min(1.0, 0.01 / (metrics["train/grad_norm"] + 1e-6))
-    assert scale < 0.5
-    for name, weight in weights(engine).items():
-        gradient = gradients[name] * scale
-        # First step of Adam: both moments are corrected to the gradient itself.
-        expected = before[name] * (1 - 0.1 * 0.5) - 0.1 * gradient / (gradient.abs() + 1e-3)
-        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_the_update_follows_the_teacher():
-    engine = build(optimizer=OptimizerSettings(lr=1e-3, weight_decay=0.0))
-    prompt, response = [4, 5], [9, 10, 11]
-    before = plain_logprobs(engine.student.network.causal_lm, prompt, response)
-    target = before + torch.tensor([2.0, -2.0, 2.0])
-    train_row = TrainRow(prompt, response, before, target, torch.ones(3), torch.ones(3, dtype=torch.bool))
-    for _ in range(5):
-        engine.train([train_row], OBJECTIVE)
-    change = plain_logprobs(engine.student.network.causal_lm, prompt, response) - before
-    assert (change.sign() == torch.tensor([1.0, -1.0, 1.0])).all()
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        [row([4, 5], [6, 7], counted=False), row([4], [])],
-    ],
-    ids=["no row", "masked and empty"],
-)
-def test_nothing_to_learn_skips_the_step_and_says_so(rows):
-    engine = build()
-    before = weights(engine)
-    metrics = engine.train(rows, OBJECTIVE)
-    assert metrics.pop("train/skipped") == 1
-    assert set(metrics.values()) == {0.0} and "train/grad_norm" in metrics and "train/loss" in metrics
-    assert_same(weights(engine), before)
-
-
 def test_an_empty_or_masked_row_beside_others_stays_finite_and_changes_nothing():
     engine, without = build(), build()
     rows = rows_for(engine)
@@ -241,13 +197,13 @@ def test_a_failed_write_names_the_file(tmp_path):
 
 
 def test_small_updates_survive_bfloat16():
-    """At lr 1e-4 one step is below the spacing of bfloat16 at 1.0; only float32 masters add up a hundred of them."""
+    """At lr 1e-4 one step is below the spacing of bfloat16 at 1.0; only float32 masters add up forty of them."""
     engine = build(dtype=torch.bfloat16, optimizer=OptimizerSettings(lr=1e-4, weight_decay=0.0))
     before = weights(engine)["model.norm.weight"]
     rows = [row([4, 5], [9, 10, 11])]
     engine.train(rows, OBJECTIVE)
     assert torch.equal(weights(engine)["model.norm.weight"], before)
-    for _ in range(99):
+    for _ in range(39):
         engine.train(rows, OBJECTIVE)
     assert not torch.equal(weights(engine)["model.norm.weight"], before)
 

@@ -1,4 +1,4 @@
-"""Comparing whole distributions takes no more memory than the sampled path, at the vocabulary of Qwen3.
+"""Comparing whole distributions takes no more memory than the sampled path: the sizes of Qwen3 divided by eight.
 
 Live bytes are counted tensor by tensor, so the numbers are the same on every machine. At 16k tokens, and on a GPU:
 benchmarks/loss_memory.py.
@@ -11,20 +11,27 @@ import torch
 
 from benchmarks.loss_memory import COMPARED, GOAL, SAMPLED, LiveBytes, make_network, measure
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.engines.local.network import MAX_LOGITS
+from nemo_aopsd.engines.local import network as network_module
 
-V = 151_936
+V, MAX_LOGITS = 151_936 // 8, network_module.MAX_LOGITS // 8
 TOKENS = 450  # three chunks of the sampled path, nine of a comparison
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="counts float32 tensors on a CPU")
 
 
-def peak(config: ObjectiveConfig, tokens: int = TOKENS, vocabulary: int = V) -> int:
-    return measure(config, make_network(vocabulary), make_network(vocabulary), tokens)
+def peak(config: ObjectiveConfig, tokens: int = TOKENS) -> int:
+    return measure(config, make_network(V), make_network(V), tokens)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_chunks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network_module, "MAX_LOGITS", MAX_LOGITS)
+        yield
 
 
 @pytest.fixture(scope="module")
-def sampled() -> int:
+def sampled(small_chunks) -> int:
     return peak(SAMPLED)
 
 

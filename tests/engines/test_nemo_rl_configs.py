@@ -1,53 +1,41 @@
 """The configs for NeMo RL, read by our own loader, against the public architecture of their models."""
 
 import json
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from huggingface_hub import constants
 
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
+from nemo_aopsd.models.config_json import find_model_config
 from tests import REPO
 
-ROOT = REPO
-CONFIGS = ROOT / "examples" / "configs"
+CONFIGS = REPO / "examples" / "configs"
 ENVIRONMENT = {"TORCH_CUDA_ARCH_LIST": "9.0"}
 TENSOR, PIPELINE = "policy.megatron_cfg.tensor_model_parallel_size", "policy.megatron_cfg.pipeline_model_parallel_size"
 
 
-@dataclass(frozen=True)
-class Architecture:
-    layers: int
-    heads: int
-    kv_heads: int
-    hidden: int
-    ffn: int | None  # of one expert, where there are experts; None where no public figure was at hand
-    vocabulary: int
-    head_dim: int = 128
-    experts: int = 1
-    linear_heads: int | None = None  # of gated delta layers: keys and values
+def sizes(layers, heads, key_heads, hidden, mlp, vocabulary, **more):
+    """As the `config.json` of the model at huggingface.co has them, as far as our rules read them."""
+    named = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": key_heads}
+    return named | {"hidden_size": hidden, "intermediate_size": mlp, "vocab_size": vocabulary} | more
 
 
-# Layers, heads and experts: Qwen3 Technical Report, arXiv 2505.09388, tables 1 and 2; hidden, ffn and vocabulary sizes:
+# Layers, heads and experts: Qwen3 Technical Report, arXiv 2505.09388, tables 1 and 2; hidden, MLP and vocabulary sizes:
 # config.json of the models at huggingface.co/Qwen. The 2507 releases have the architecture of the first ones.
 #
 # Qwen3.5-2B is less certain: 24 layers (6 of them full attention), 8 heads, 2 key-value heads and 16 linear heads as
 # its model card is quoted by others (fitmygpu.com/models/qwen-3.5-2b), 2 key-value heads also in Megatron-Bridge's
 # recipe (recipes/qwen_vl/h100/qwen35_vl.py); the vocabulary is that of the whole family in transformers' Qwen3_5Config.
-ARCHITECTURES = {
-    "Qwen/Qwen3-4B-Instruct-2507": Architecture(36, 32, 8, 2560, 9728, 151936),
-    "Qwen/Qwen3-8B": Architecture(36, 32, 8, 4096, 12288, 151936),
-    "Qwen/Qwen3-14B": Architecture(40, 40, 8, 5120, 17408, 151936),
-    "Qwen/Qwen3-32B": Architecture(64, 64, 8, 5120, 25600, 151936),
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": Architecture(48, 32, 4, 2048, 768, 151936, experts=128),
-    "Qwen/Qwen3.5-2B": Architecture(24, 8, 2, 2048, None, 248320, head_dim=256, linear_heads=16),
+MODELS = {
+    "Qwen/Qwen3-4B-Instruct-2507": sizes(36, 32, 8, 2560, 9728, 151936),
+    "Qwen/Qwen3-8B": sizes(36, 32, 8, 4096, 12288, 151936),
+    "Qwen/Qwen3-14B": sizes(40, 40, 8, 5120, 17408, 151936),
+    "Qwen/Qwen3-32B": sizes(64, 64, 8, 5120, 25600, 151936),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": sizes(48, 32, 4, 2048, 6144, 151936, num_experts=128),
+    "Qwen/Qwen3.5-2B": sizes(24, 8, 2, 2048, None, 248320, linear_num_key_heads=16, linear_num_value_heads=16),
 }
-TINY = json.loads((ROOT / "nemo_aopsd/builtin/model" / "config.json").read_text())
-TINY_ARCHITECTURE = Architecture(
-    *(TINY["num_hidden_layers"], TINY["num_attention_heads"], TINY["num_key_value_heads"]),
-    *(TINY["hidden_size"], TINY["intermediate_size"], TINY["vocab_size"], TINY["head_dim"]),
-)
 
 TP_2 = (f"{TENSOR}=2", "policy.megatron_cfg.sequence_parallel=true")
 RUNS = {
@@ -78,15 +66,15 @@ def load(run):
     return load_config(CONFIGS / f"aopsd_{run.split()[0]}.yaml", RUNS[run])
 
 
-@pytest.fixture(params=RUNS)
-def config(request):
-    return load(request.param)
-
-
 @pytest.fixture
-def architecture(config):
-    name = config.policy["model_name"]
-    return TINY_ARCHITECTURE if name.endswith("builtin/model") else ARCHITECTURES[name]
+def models_are_here(tmp_path, monkeypatch):
+    """In the hub's cache: their sizes alone, by which the checks go."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    for name, content in MODELS.items():
+        folder = tmp_path / f"models--{name.replace('/', '--')}"
+        for file, text in {"snapshots/abc/config.json": json.dumps(content), "refs/main": "abc"}.items():
+            (folder / file).parent.mkdir(parents=True)
+            (folder / file).write_text(text)
 
 
 def test_every_config_is_covered():
@@ -96,50 +84,33 @@ def test_every_config_is_covered():
     assert ours == {f"aopsd_{run.split()[0]}" for run in RUNS}
 
 
-def test_it_passes_the_start_up_checks(config):
-    assert config.aopsd.engine == "nemo_rl"
+@pytest.mark.parametrize("run", RUNS)
+def test_it_passes_the_start_up_checks_with_its_model_s_sizes(models_are_here, run):
+    """What the checks ask of sizes: test_nemo_rl_model_sizes.py."""
+    config = load(run)
+    model = find_model_config(config.policy["model_name"])
+    assert model is not None and None not in (model.layers, model.heads, model.key_heads, model.vocabulary)
     settings = read_settings(config, ENVIRONMENT)
-    assert settings.backend == "megatron"
-    batch = config.aopsd.num_prompts_per_step * config.aopsd.num_generations_per_prompt
-    assert settings.train_global_batch_size == batch == 32
-    assert batch % settings.data_parallel_size == 0
-
-
-def test_layers_heads_and_weights_divide(config, architecture):
+    assert (settings.backend, settings.train_global_batch_size) == ("megatron", 32)
+    assert config.aopsd.num_prompts_per_step * config.aopsd.num_generations_per_prompt == 32
+    assert 32 % settings.data_parallel_size == 0
     megatron, vllm = config.policy["megatron_cfg"], config.policy["generation"]["vllm_cfg"]
-    tensor, pipeline = megatron["tensor_model_parallel_size"], megatron["pipeline_model_parallel_size"]
-    for size in (tensor, vllm["tensor_parallel_size"]):
-        # Megatron-Bridge does not pad the vocabulary unless told to, and NeMo RL does not tell it.
-        for whole in (architecture.heads, architecture.kv_heads, architecture.hidden, architecture.vocabulary):
-            assert whole % size == 0
-        assert (architecture.ffn or size) % size == 0
-        assert (architecture.linear_heads or size) % size == 0
-    first = megatron["num_layers_in_first_pipeline_stage"]
-    if first is None:
-        assert architecture.layers % pipeline == 0
-    else:
-        assert (architecture.layers - first) % (pipeline - 1) == 0
-    assert megatron["num_layers_in_last_pipeline_stage"] is None
-
-
-def test_experts_divide(config, architecture):
-    megatron, cluster = config.policy["megatron_cfg"], config.raw["cluster"]
-    expert = megatron["expert_model_parallel_size"]
-    assert architecture.experts % expert == 0
-    assert (expert > 1) == (architecture.experts > 1)
+    tensor, expert = megatron["tensor_model_parallel_size"], megatron["expert_model_parallel_size"]
+    for size in (tensor, vllm["tensor_parallel_size"]):  # no key-value head is copied
+        assert model.key_heads % size == model.hidden % size == 0
+    assert (expert > 1) == (model.experts > 1)
     # All-to-all stays within a node, and so does tensor parallelism, in training and in vLLM.
-    for size in (expert, megatron["tensor_model_parallel_size"]):
-        assert cluster["gpus_per_node"] % size == 0
-    assert cluster["gpus_per_node"] % config.policy["generation"]["vllm_cfg"]["tensor_parallel_size"] == 0
+    for size in (expert, tensor, vllm["tensor_parallel_size"]):
+        assert settings.gpus_per_node % size == 0
 
 
 def test_blockwise_fp8_has_whole_blocks():
     config = load("qwen3_4b_megatron_fp8")
-    megatron, architecture = config.policy["megatron_cfg"], ARCHITECTURES[config.policy["model_name"]]
+    megatron, model = config.policy["megatron_cfg"], MODELS[config.policy["model_name"]]
     assert megatron["fp8_cfg"] == {"enabled": True, "fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}
     tensor = megatron["tensor_model_parallel_size"]
-    qkv = (architecture.heads + 2 * architecture.kv_heads) * architecture.head_dim
-    for width in (architecture.hidden, architecture.ffn // tensor, qkv // tensor):
+    qkv = (model["num_attention_heads"] + 2 * model["num_key_value_heads"]) * 128
+    for width in (model["hidden_size"], model["intermediate_size"] // tensor, qkv // tensor):
         assert width % 128 == 0
     assert config.policy["make_sequence_length_divisible_by"] == 128 * tensor
     assert config.policy["generation"]["vllm_cfg"]["precision"] == "bfloat16"
