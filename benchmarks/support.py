@@ -21,7 +21,7 @@ from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
-from nemo_aopsd.method.context import assign_donors, student_messages, teacher_messages
+from nemo_aopsd.method.context import donors_for, student_messages, teacher_messages
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK
 
@@ -65,7 +65,7 @@ def distributions(num_problems: int, student: str) -> dict[str, list[Pair]]:
     config = load_config(CONFIG)
     engine = local.build(config)
     problems = load_problems(EMBEDDED / "data/train.jsonl")[:num_problems]
-    donors = assign_donors(problems, seed=0)
+    donors = donors_for(problems, "other_problem", seed=0)
     prompts = [engine.tokenizer.render(student_messages(problem, "tiny"), None) for problem in problems]
     answers = [output.tokens for output in engine.student.generate(prompts, config.rollout, 0)]
     models = [AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64) for path in (student, EMBEDDED / "model")]
