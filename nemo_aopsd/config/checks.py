@@ -36,9 +36,6 @@ class OurKeys(Open):
 
 def check_run(tree: Tree) -> tuple[RunKeys | None, list[Fault]]:
     """The typed keys of a whole config, and all that cannot work: dotted keys, each with a sentence."""
-    faults = list(_unwritable(tree))
-    if faults:
-        return None, faults
     run, faults = validate(RunKeys, tree)
     wrong = [key for key, _ in faults]
     if run is None:  # the rules see defaults in place of what is wrong
@@ -176,10 +173,3 @@ def _without(tree: Tree, keys: Sequence[str]) -> Tree:
         block, _, leaf = key.rpartition(".")
         (select(changed, block) or {}).pop(leaf, None)
     return changed
-
-
-def _unwritable(tree: Tree) -> Iterator[Fault]:
-    """The run folder keeps the config as UTF-8, which has no halves of a surrogate pair."""
-    for key, value in flatten(tree).items():
-        if any("\ud800" <= character <= "\udfff" for character in f"{key}{value}"):
-            yield key, f"`{key}` holds bytes that are no text: {value!a}. Write it in UTF-8."

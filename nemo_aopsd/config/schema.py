@@ -1,6 +1,6 @@
 """The strict `aopsd:` block: each key with its type, range, default, and the reason for the default.
 
-The text under a key is its entry in docs/config.md (`python -m nemo_aopsd.config.document`), and its first sentence
+The text under a key is its entry in docs/config.md (`python docs/make_config.py`), and its first sentence
 ends the message about a wrong value. pydantic reads these classes when a config is loaded (`checks.py`); here they are
 plain dataclasses, so that importing them costs nothing. What we read of NeMo RL's own blocks is in `nemo_rl_keys.py`.
 """

@@ -7,7 +7,6 @@ import pytest
 
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.errors import UserError
 from tests import REPO
 from tests.config import BASE, message
 
@@ -49,23 +48,19 @@ def test_parents_come_first_and_the_child_wins(write):
     assert (aopsd.weighting, aopsd.max_num_epochs, aopsd.seed) == ("continuation", 2, 3)
 
 
-SLIPS = {
-    "policy: {max_grad_nrom: 0.1}": "policy.max_grad_norm",
-    "policy: {generation: {temprature: 0.2}}": "policy.generation.temperature",
-    "policy: {precison: bfloat16}": "policy.precision",
-    "data: {train: {data_pth: x.jsonl}}": "data.train.data_path",
-    "data: {trian: {data_path: x.jsonl}}": "data.train",
-    "logger: {logdir: x}": "logger.log_dir",
-    "checkpointing: {save_perod: 1}": "checkpointing.save_period",
-}
-
-
-@pytest.mark.parametrize("text", SLIPS)
-def test_slips_in_nemo_rl_s_blocks_are_refused(write, text):
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("policy: {max_grad_nrom: 0.1}", "policy.max_grad_norm"),
+        ("policy: {generation: {temprature: 0.2}}", "policy.generation.temperature"),
+        ("data: {trian: {data_path: x.jsonl}}", "data.train"),
+        ("logger: {logdir: x}", "logger.log_dir"),
+    ],
+)
+def test_slips_in_nemo_rl_s_blocks_are_refused(write, text, meant):
     write(BASE, "base.yaml")
     child = write(f"defaults: base.yaml\n{text}\n")
-    with pytest.raises(UserError, match=rf"run\.yaml:2: unknown key .* Did you mean `{SLIPS[text]}`\?"):
-        load_config(child)
+    assert re.match(rf"{child}:2: unknown key .* Did you mean `{meant}`\?", message(child))
 
 
 def test_slips_of_keys_that_only_a_parent_has_are_refused_unless_added_on_purpose(write):
@@ -103,18 +98,14 @@ def test_interpolation_and_arithmetic_of_nemo_rl(write):
     assert Path(config.aopsd.prompts) == REPO / "nemo_aopsd/prompts/tiny"
 
 
-@pytest.mark.parametrize("plus", ["", "+", "++"])
-def test_overrides_with_and_without_plus(base, plus):
-    aopsd = load_config(base, [f"{plus}aopsd.probes.threshold=0.5", f"{plus}aopsd.context.kind=plan"]).aopsd
-    assert aopsd.probes.threshold == 0.5 and aopsd.context.kind == "plan"
-
-
-def test_of_two_overrides_of_a_key_the_last_one_wins(base):
-    aopsd = load_config(
-        base, ["aopsd.seed=1", "aopsd.probes.length=4", "aopsd.seed=2", "aopsd.probes={length: 5}"]
-    ).aopsd
+def test_overrides_with_and_without_plus_and_the_last_one_wins(base):
+    for plus in ("", "+", "++"):
+        aopsd = load_config(base, [f"{plus}aopsd.probes.threshold=0.5", f"{plus}aopsd.context.kind=plan"]).aopsd
+        assert aopsd.probes.threshold == 0.5 and aopsd.context.kind == "plan"
+    words = ["aopsd.seed=1", "aopsd.probes.length=4", "aopsd.seed=2", "aopsd.probes={length: 5}"]
+    aopsd = load_config(base, words).aopsd
     assert (aopsd.seed, aopsd.probes.length) == (2, 5)
-    assert load_config(base, ["aopsd.probes={length: 5}", "aopsd.probes.length=4"]).aopsd.probes.length == 4
+    assert load_config(base, [*words, "aopsd.probes.length=4"]).aopsd.probes.length == 4
 
 
 def test_override_values_are_yaml(base):
@@ -138,6 +129,12 @@ def test_override_values_are_yaml(base):
 def test_what_a_run_stores_reads_back_to_the_same_config(base, write):
     config = load_config(base, ["aopsd.seed=5", "policy.optimizer.kwargs.lr=1e-5", "aopsd.prompts='é: #'"])
     assert load_config(write(to_yaml(config), "stored.yaml")) == config
+
+
+def test_a_block_over_an_interpolation_changes_what_it_means_and_a_missing_value_changes_nothing(write):
+    write(BASE + "env: {a: {x: 1, y: 2}, b: '${env.a}', c: 3}\n", "base.yaml")
+    env = load_config(write("defaults: base.yaml\nenv: {b: {y: 5}, c: '???'}\n")).raw["env"]
+    assert env == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 5}, "c": 3}
 
 
 def test_every_config_that_is_shipped_loads():

@@ -72,21 +72,18 @@ def load(name, *overrides, base=TINY):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_config_is_short_checked_and_holds_only_what_makes_the_method(name):
-    path = find_method(name)
-    assert len(path.read_text(encoding="utf-8").splitlines()) < 10
-    assert all(key.startswith("aopsd.") for key in METHODS[name].settings)
-    check_inputs(load(name))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_config_goes_over_a_large_model_and_nothing_of_its_own_method_is_left(name):
-    has_gap = METHODS[name].settings["aopsd.objective.name"] == "pg"
+def test_a_config_is_short_and_goes_over_any_model_so_that_nothing_of_its_own_method_is_left(name):
+    method = METHODS[name]
+    assert len(find_method(name).read_text(encoding="utf-8").splitlines()) < 10
+    assert all(key.startswith("aopsd.") for key in method.settings)
+    rows = [row.split(": ", 1) for row in method.row.split("; ")]  # a place in the paper, or none and why
+    assert all(re.fullmatch(r"none|(tab|fig):[\w-]+( [a-c])?", label) and text for label, text in rows)
+    at_tiny, has_gap = load(name), method.settings["aopsd.objective.name"] == "pg"
+    check_inputs(at_tiny)
     at_large = load(name, *([] if has_gap else ["aopsd.engine=local"]), base=LARGE)
     assert at_large.policy["model_name"] == "Qwen/Qwen3-8B"
-    at_tiny = load(name).aopsd
     for field in ("objective", "context", "weighting", "teacher", "probes", "num_generations_per_prompt"):
-        assert getattr(at_large.aopsd, field) == getattr(at_tiny, field)
+        assert getattr(at_large.aopsd, field) == getattr(at_tiny.aopsd, field)
 
 
 def test_nemo_rl_refuses_the_objectives_that_it_has_not_by_the_line_of_the_method():
@@ -98,15 +95,14 @@ def test_nemo_rl_refuses_the_objectives_that_it_has_not_by_the_line_of_the_metho
         assert load(name, "aopsd.objective.support=64", base=LARGE).aopsd.objective.support == 64
 
 
-@pytest.mark.parametrize(("name", "point"), POINTS.items())
-def test_points_of_the_four_axes(name, point):
-    aopsd = load(name).aopsd
-    assert (aopsd.objective.name, aopsd.context.kind, aopsd.weighting, aopsd.curriculum.name) == point
-
-
-@pytest.mark.parametrize(("name", "settings"), SETTINGS.items())
-def test_settings_beside_the_axes(name, settings):
-    assert settings.items() <= METHODS[name].settings.items()
+def test_points_of_the_four_axes_and_settings_beside_them():
+    for name, point in POINTS.items():
+        aopsd = load(name).aopsd
+        assert (aopsd.objective.name, aopsd.context.kind, aopsd.weighting, aopsd.curriculum.name) == point, name
+    for name, settings in SETTINGS.items():
+        assert settings.items() <= METHODS[name].settings.items(), name
+    assert load("base").aopsd.max_num_steps == 0
+    assert load("grpo").aopsd.num_generations_per_prompt == 8
 
 
 def test_every_member_of_the_papers_sweeps_is_aopsd_but_for_one_factor():
@@ -115,11 +111,6 @@ def test_every_member_of_the_papers_sweeps_is_aopsd_but_for_one_factor():
         if name.startswith(("delta_", "k_", "betas_")):
             extra = {key: value for key, value in METHODS[name].settings.items() if whole.get(key) != value}
             assert extra == SETTINGS[name]
-
-
-def test_base_takes_no_step_and_grpo_compares_8_answers():
-    assert load("base").aopsd.max_num_steps == 0
-    assert load("grpo").aopsd.num_generations_per_prompt == 8
 
 
 def test_a_method_goes_over_the_base_and_overrides_over_the_method():
@@ -133,13 +124,10 @@ def test_the_list_has_every_file_once_and_its_row():
     listed = json.loads(result.stdout)
     files = {path.stem for kind in ("methods", "ablations") for path in (FOLDER / kind).glob("*.yaml")}
     assert {method["name"] for method in listed} == files and len(listed) == len(files)
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["methods"]).stdout
+    assert all(re.search(rf"^ *{re.escape(name)} ", text, re.MULTILINE) for name in files)
     rows = {method["name"]: method["row"] for method in listed}
     assert rows["topk32"] == "tab:gradient-time: Top-32 forward KL" and rows["k_16"] == "fig:exp-sensitivity b: k = 16"
-
-
-def test_the_tables_name_all():
-    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["methods"]).stdout
-    assert all(re.search(rf"^ *{re.escape(name)} ", text, re.MULTILINE) for name in METHODS)
 
 
 def test_an_unknown_name_gets_the_nearest_one():
@@ -153,12 +141,6 @@ def test_a_file_without_its_two_lines_is_refused(tmp_path):
         (tmp_path / "methods/mine.yaml").write_text(f"{header}aopsd: {{weighting: uniform}}\n")
         with pytest.raises(UserError, match=r"mine\.yaml:1: expected two lines"):
             list(list_methods(tmp_path))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_row_names_a_place_in_the_paper_or_none_and_why(name):
-    rows = [row.split(": ", 1) for row in METHODS[name].row.split("; ")]
-    assert all(re.fullmatch(r"none|(tab|fig):[\w-]+( [a-c])?", label) and text for label, text in rows)
 
 
 def test_the_document_has_every_config_and_its_row():

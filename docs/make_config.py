@@ -1,4 +1,4 @@
-"""docs/config.md and docs/config.schema.json, made from the schema: `python -m nemo_aopsd.config.document [FOLDER]`."""
+"""config.md and config.schema.json, made from the schema: `python docs/make_config.py [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Tree = dict[str, Any]
 _HEAD = """\
 # Config reference
 
-Made from `nemo_aopsd/config/schema.py` and `nemo_rl_keys.py` by `python -m nemo_aopsd.config.document`; a test keeps it
-fresh. The `aopsd:` block is strict. NeMo RL's blocks are open: listed are the keys that we read, and a key without a
+Made from `nemo_aopsd/config/schema.py` and `nemo_rl_keys.py` by `python docs/make_config.py`; a test keeps it fresh.
+The `aopsd:` block is strict. NeMo RL's blocks are open: listed are the keys that we read, and a key without a
 default must be set. "Paper" means that the paper states the value; every other default is a choice of ours.
 [choices.md](choices.md) has the decisions without a key.
 
@@ -92,4 +92,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
