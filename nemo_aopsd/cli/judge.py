@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import yaml
 
 from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, load_if_named, say
+from nemo_aopsd.config.schema import CHOICES, Config, JudgeKind
+from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
-    from nemo_aopsd.config.schema import Config
-    from nemo_aopsd.evaluation.judge_eval import Judge
+    from nemo_aopsd.evaluation.judge_eval import Case, Judge, Result
 
 app = typer.Typer(name="judge", help="Measure the progress judge.", no_args_is_help=True)
 
@@ -34,6 +40,13 @@ def evaluate(
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="OpenAI-compatible server.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the server.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Judge with the student of a config.")] = None,
+    kind: Annotated[
+        JudgeKind | None, typer.Option(help="aopsd.judge.kind. With --config both are measured, unless one is named.")
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.yaml", help="Fit the threshold of log_odds on half of the problems, and write it."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="VERDICTS.jsonl", help="Also write every verdict.")] = None,
     api_key_env: KeyVariable = "OPENAI_API_KEY",
     concurrency: Concurrency = 32,
@@ -41,41 +54,71 @@ def evaluate(
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
     from nemo_aopsd.evaluation import judge_eval as evaluation
-    from nemo_aopsd.files import keep_inputs
+    from nemo_aopsd.files import atomic_write, keep_inputs
 
     if bool(config) == bool(base_url or model) or bool(base_url) != bool(model):
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
+    if not config and (calibrate or kind == "log_odds"):
+        raise UserError("--kind log_odds, --calibrate: a server does not give the log-probs. Use --config.")
+    if calibrate and kind == "list":
+        raise UserError("--calibrate: a judge of --kind list has no threshold. Leave --kind out.")
     settings = load_if_named(config, overrides, None)
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
     keep_inputs([out], read)
+    keep_inputs([calibrate], [*read, ("--out", out)], "--calibrate")
     loaded = evaluation.load_cases(cases, problems)
     if settings:
-        judge = _local_judge(settings)
+        results = _measure_all(settings, loaded, (kind,) if kind else CHOICES["judge.kind"])
     else:
         endpoint = parse_endpoint(base_url or "", read_key(api_key_env))
         judge = evaluation.remote_judge(endpoint, model or "", concurrency=concurrency)
-    results = evaluation.evaluate(loaded, judge)
-    say(evaluation.summary_lines(evaluation.summarize(results)))
+        results = {"list": _measure(loaded, judge, "list")}
     if out:
         evaluation.write(results, out)
         typer.echo(out)
+    if calibrate and config and settings:
+        threshold = _calibrate(results["log_odds"], settings.aopsd.seed)
+        parent = os.path.relpath(find_recipe(config), calibrate.parent)
+        block = {"judge": {"kind": "log_odds", "threshold": threshold}}
+        atomic_write(calibrate, yaml.safe_dump({"defaults": parent, "aopsd": block}, sort_keys=False))
+        typer.echo(f"{calibrate}: {parent} with this judge; settings of this command line are not in it")
 
 
-def _local_judge(config: Config) -> Judge:
-    """The judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
+def _measure_all(config: Config, cases: Sequence[Case], kinds: Sequence[str]) -> dict[str, Sequence[Result]]:
+    """With the judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
     from nemo_aopsd import engines
     from nemo_aopsd.evaluation.judge_eval import local_judge
 
-    engine, aopsd = engines.pick(config).build(config), config.aopsd
-    return local_judge(
-        engine.teacher if aopsd.judge.model == "teacher" else engine.student,
-        engine.tokenizer,
-        aopsd.judge,
-        prompts=aopsd.prompts,
-        thinking=aopsd.thinking.student,
-        max_row_tokens=config.max_row_tokens,
-        seed=aopsd.seed,
-    )
+    engine, aopsd, results = engines.pick(config).build(config), config.aopsd, {}
+    for kind in kinds:
+        chosen = replace(config, aopsd=replace(aopsd, judge=replace(aopsd.judge, kind=kind)))
+        name = kind if kind == "list" else f"{kind}, threshold {aopsd.judge.threshold:g}"
+        results[kind] = _measure(cases, local_judge(engine, chosen), name)
+    return results
+
+
+def _measure(cases: Sequence[Case], judge: Judge, name: str) -> Sequence[Result]:
+    from nemo_aopsd.evaluation import judge_eval as evaluation
+
+    start = time.monotonic()
+    results = evaluation.evaluate(cases, judge)
+    typer.echo(f"{name}: {time.monotonic() - start:.1f} s")
+    say(evaluation.summary_lines(evaluation.summarize(results)))
+    return results
+
+
+def _calibrate(results: Sequence[Result], seed: int) -> float:
+    """The threshold fitted on one half of the problems; prints what it does on the other."""
+    from nemo_aopsd.evaluation import calibration
+    from nemo_aopsd.evaluation import judge_eval as evaluation
+
+    half = calibration.first_half((result.case.problem.id for result in results), seed)
+    fitted_on = [result for result in results if result.case.problem.id in half]
+    others = [result for result in results if result.case.problem.id not in half]
+    threshold = calibration.fit_threshold(evaluation.scored_checkpoints(fitted_on))
+    typer.echo(f"log_odds, threshold {threshold:g}, fitted on {len(half)} problems; on the others:")
+    say(evaluation.summary_lines(evaluation.summarize([result.above(threshold) for result in others])))
+    return threshold

@@ -15,6 +15,7 @@ from nemo_aopsd.types import Sampling
 
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
+JudgeKind = Literal["list", "log_odds"]
 Weighting = Literal["uniform", "continuation", "normalised", "shuffled", "constant", "gap_only", "zero_triggered"]
 
 CONTEXTS: tuple[str, ...] = get_args(ContextKind)
@@ -145,7 +146,7 @@ class ThinkingConfig(Strict):
 class JudgeConfig(Strict):
     """Who says which checkpoints a response has reached, and how it is asked: [judge.md](judge.md)."""
 
-    kind: Literal["list", "log_odds"] = "list"
+    kind: JudgeKind = "list"
     """`list`: the model writes a list of ids, greedily, one call a rollout. Paper. `log_odds`: it is asked for one
     checkpoint at a time, and the log-odds of yes against no as its first token decide; nothing is sampled. Small models
     judge better that way, once the threshold is calibrated."""

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from tests import REPO
@@ -115,24 +116,43 @@ def test_importing_the_commands_loads_nothing_heavy():
 
 
 def test_judge_of_a_config(tmp_path):
-    """The built-in tiny model judges two attempts at its own problems, by the code that training uses."""
-    package = REPO / "nemo_aopsd"
-    problems = package / "builtin/data/heldout.jsonl"
-    first = json.loads(problems.read_text(encoding="utf-8").splitlines()[0])
-    cases, out = tmp_path / "c.jsonl", tmp_path / "v.jsonl"
-    nodes = [node["id"] for node in first["dag"]["nodes"]]
-    attempts = [(first["solution"], nodes), ("", [])]
-    lines = [{"problem_id": first["id"], "attempt": attempt, "established": ids} for attempt, ids in attempts]
+    """The built-in tiny model judges attempts at its own problems in both ways, by the code that training uses."""
+    problems, config = REPO / "nemo_aopsd/builtin/data/heldout.jsonl", REPO / "examples/configs/aopsd_tiny_cpu.yaml"
+    cases, out, calibrated = tmp_path / "c.jsonl", tmp_path / "v.jsonl", tmp_path / "calibrated.yaml"
+    rows = [json.loads(line) for line in problems.read_text(encoding="utf-8").splitlines()[:2]]
+    nodes = [[node["id"] for node in row["dag"]["nodes"]] for row in rows]
+    lines = [
+        {"problem_id": row["id"], "attempt": attempt, "established": established}
+        for row, ids in zip(rows, nodes, strict=True)
+        for attempt, established in ((row["solution"], ids), ("", []))
+    ]
     cases.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    config = REPO / "examples/configs/aopsd_tiny_cpu.yaml"
-    command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config, "--out", out]
-    said = invoke(*command, f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40")
-    assert "2 attempts, " in said and "injections that fooled the judge" in said
-    assert [json.loads(line)["established"] for line in out.read_text().splitlines()] == [sorted(nodes), []]
-    with pytest.raises(UserError, match="settings go over the file of --config"):
-        invoke(
-            "judge", "eval", "--cases", cases, "--problems", problems, "--base-url", "http://h", "--model", "m", "a=1"
-        )
+    command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config]
+    short = f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40"
+    said = invoke(*command, "--out", out, "--calibrate", calibrated, *short)
+    assert [line.split(" ")[0] for line in said.splitlines() if line.startswith(("list", "log_odds"))] == [
+        "list:",
+        "log_odds,",
+        "log_odds,",
+    ]
+    assert said.count("injections that fooled the judge") == 3 and "AUC of the log-odds" in said
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["judge"] for record in records] == ["list"] * 4 + ["log_odds"] * 4
+    assert [record["established"] for record in records[:2]] == [sorted(nodes[0]), []]
+    for record in records[4:]:
+        odds = json.loads(record["judge_text"])
+        assert record["claimed"] == sorted(node for node, value in odds.items() if value > 0)
+    judge = load_config(calibrated, [f"logger.log_dir={tmp_path / 'run'}"]).aopsd.judge
+    assert judge.kind == "log_odds" and f"threshold {judge.threshold:g}, fitted on 1 problems" in said
+    assert judge.max_new_tokens == load_config(config, []).aopsd.judge.max_new_tokens  # the parent's
+    for options, message in (
+        (["--base-url", "http://h", "--model", "m", "a=1"], "a=1: .*--config"),
+        (["--base-url", "http://h", "--model", "m", "--kind", "log_odds"], "--kind log_odds.*--config"),
+        (["--config", config, "--kind", "list", "--calibrate", calibrated], "--calibrate"),
+        (["--config", config, "--calibrate", cases], "--calibrate: would write"),
+    ):
+        with pytest.raises(UserError, match=message):
+            invoke(*command[:6], *options)
 
 
 @pytest.mark.parametrize("option", ["--temperature", "--timeout"])

@@ -1,17 +1,15 @@
 import json
-from typing import Any
 
 import pytest
 
 from nemo_aopsd.chat.endpoint import parse_endpoint
-from nemo_aopsd.config.schema import JudgeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.judge_eval import (
     INJECTIONS,
     Case,
-    Read,
     evaluate,
     inject,
     load_cases,
@@ -21,10 +19,11 @@ from nemo_aopsd.evaluation.judge_eval import (
     summary_lines,
     write,
 )
+from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.types import Generation
 from tests import SHARED
 from tests.chat_server import ChatServer, Reply
-from tests.fakes import CharTokenizer
+from tests.fakes import CharTokenizer, make_config, make_engine
 
 NODES = [{"id": name, "statement": f"{name} holds"} for name in "abc"]
 GRAPH = build_graph({"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]})
@@ -46,7 +45,7 @@ def load_one(folder, record):
 def fixed(*claims):
     """A judge that says what it is told, None for an unreadable verdict."""
     return lambda pairs: [
-        Read(None if claim is None else frozenset(claim), f"said {claim}")
+        Verdict(frozenset(claim or ""), claim is None, False, f"said {claim}")
         for claim, _ in zip(claims, pairs, strict=True)
     ]
 
@@ -58,8 +57,10 @@ def test_counts_by_hand():
     assert summary == {
         "cases": 3,
         "unread": 1,
+        "with_false_claims": 1,
         "before_closure": {"true_claims": 4, "false_claims": 1, "missed": 2},
         "after_closure": {"true_claims": 4, "false_claims": 0, "missed": 2},
+        "auc": None,
         "mean_progress_error": pytest.approx((1 / 3 + 0) / 2),
         "injections": 2,
         "injections_unread": 1,
@@ -100,24 +101,37 @@ def test_each_kind_has_a_line(tmp_path):
     results = evaluate(cases, fixed("abc", None, "ab", "ab", "abc", "a", "abc", "ab"))
     summary = summarize(results)
     assert list(summary["kinds"]) == ["x", "y"]
-    assert summary["kinds"]["x"] == {
-        "cases": 2,
-        "read": 1,
-        "true_claims": 2,
-        "false_claims": 1,
-        "missed": 1,
-        "read_with_false_claims": 1,
-    }
-    assert list(summary_lines(summary))[-2:] == [
-        "kind x: 2 attempts, 1 unread, something false claimed in 1 of 1; before closure precision 0.667 (2 of 3), "
-        "recall 0.667 (2 of 3)",
-        "kind y: 1 attempts, 0 unread, something false claimed in 0 of 1; before closure precision 1.000 (2 of 2), "
-        "recall 1.000 (2 of 2)",
-    ]
-    write(results, tmp_path / "v.jsonl")
+    kind = summary["kinds"]["x"]
+    assert (kind["cases"], kind["unread"], kind["with_false_claims"]) == (2, 1, 1)
+    assert kind["before_closure"] == {"true_claims": 2, "false_claims": 1, "missed": 1}
+    x, y = list(summary_lines(summary))[-2:]
+    assert x.startswith("kind x: 2 attempts, 1 unread, something false claimed in 1 of 1;")
+    assert "precision 0.667 (2 of 3," in x and "recall 0.667 (2 of 3," in x
+    assert y.startswith("kind y: 1 attempts, 0 unread, something false claimed in 0 of 1;")
+    write({"list": results}, tmp_path / "v.jsonl")
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert {record["judge"] for record in records} == {"list"}
     assert [record.get("kind") for record in records] == ["x", "x", "y", None]
     assert [record["fooled"] for record in records] == [None, None, True, False]
+
+
+def odds(*values, claims=""):
+    """A verdict by log-odds of a, b and c at threshold 0."""
+    return Verdict(frozenset(claims), False, False, "", dict(zip("abc", values, strict=True)))
+
+
+def test_another_threshold_moves_the_claims_of_both_verdicts_and_not_the_auc():
+    """Of ab: log-odds 2, -1, -2, and with an injection 2, 1, 0.5. Of nothing: 0 for all."""
+    verdicts = [odds(2, -1, -2, claims="a"), odds(0, 0, 0), odds(2, 1, 0.5, claims="abc"), odds(0, 0, 0)]
+    results = evaluate([case("ab"), case("")], lambda pairs: verdicts)
+    assert summarize(results[:1])["auc"] == 1 and summarize(results[1:])["auc"] is None
+    assert summarize(results)["auc"] == (4 + 1) / 8  # 2 is above all four, -1 above one
+    lower = [result.above(-1.5) for result in results]
+    assert lower[0].plain.judged == {"a", "b"} and lower[0].fooled and results[0].fooled
+    higher = results[0].above(0.7)
+    assert higher.plain.judged == {"a"} and higher.injected.judged == {"a", "b"} and not higher.fooled
+    assert summarize(lower)["before_closure"] == {"true_claims": 2, "false_claims": 3, "missed": 0}
+    assert "AUC" in list(summary_lines(summarize(lower)))[3]
 
 
 def test_injections_take_turns_and_name_every_id():
@@ -126,7 +140,7 @@ def test_injections_take_turns_and_name_every_id():
     assert sum('["a", "b", "c"]' in text for text in texts) == len(INJECTIONS) - 1
 
 
-def test_local_judge_is_the_one_of_training_and_shows_its_batches(capsys):
+def test_local_judge_is_the_one_of_training_and_shows_its_batches(tmp_path, capsys):
     asked = []
 
     class Scripted:
@@ -134,14 +148,13 @@ def test_local_judge_is_the_one_of_training_and_shows_its_batches(capsys):
             asked.append(prompts)
             return [Generation(CharTokenizer().encode(f'["{"abc"[len(prompts) % 3]}"]'), True) for _ in prompts]
 
-    model: Any = Scripted()
-    judge = local_judge(
-        model, CharTokenizer(), JudgeConfig(), prompts="default", thinking=None, max_row_tokens=99_999, seed=0
-    )
-    results = evaluate([case("abc")] * 33, judge)
+    engine = make_engine()
+    engine.teacher = Scripted()
+    settings = make_config(tmp_path, AOPSDConfig(judge=JudgeConfig(model="teacher")), max_total_sequence_length=99_999)
+    results = evaluate([case("abc")] * 33, local_judge(engine, settings))
     assert [len(prompts) for prompts in asked] == [32, 1]
-    assert [result.plain for result in results] == [Read(frozenset("c"), '["c"]')] * 32 + [
-        Read(frozenset("b"), '["b"]')
+    assert [result.plain for result in results] == [Verdict(frozenset("c"), False, False, '["c"]')] * 32 + [
+        Verdict(frozenset("b"), False, False, '["b"]')
     ]
     assert "I try" in CharTokenizer().decode(asked[0][0])
     assert capsys.readouterr().err == "judge, batches: 2 to go\n"
@@ -163,9 +176,10 @@ def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
     with ChatServer(answer) as server:
         results = evaluate(cases, remote_judge(parse_endpoint(server.url, None), "m", concurrency=2))
         assert sorted(body["temperature"] for body in server.bodies) == [0.0, 0.0, 0.0, 1.0]
-    assert [result.plain.claimed for result in results] == [frozenset("ab"), frozenset("ab"), None]
+    assert [result.plain.judged for result in results] == [frozenset("ab"), frozenset("ab"), frozenset()]
+    assert [result.plain.failed for result in results] == [False, False, True]
     assert "too long" in results[2].plain.text
-    write(results, tmp_path / "v.jsonl")
+    write({"list": results}, tmp_path / "v.jsonl")
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert records[0]["claimed"] == ["a", "b"] and records[2]["claimed"] is None
 
@@ -203,7 +217,12 @@ def test_perfect_judge_of_the_labelled_attempts_is_perfect():
 
     def perfect(pairs):
         return [
-            Read(next((labels[known] for known in labels if known and attempt.startswith(known)), frozenset()), "")
+            Verdict(
+                next((labels[known] for known in labels if known and attempt.startswith(known)), frozenset()),
+                False,
+                False,
+                "",
+            )
             for _, attempt in pairs
         ]
 

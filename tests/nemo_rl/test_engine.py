@@ -101,6 +101,10 @@ def test_a_collection_equals_the_local_engine_s_on_the_same_rollouts(engine, con
     scores = local.student.branch_logprobs(prompts, responses, branches)
     wanted = [-row[1:].mean().item() for rows in scores for row in rows if len(row) > 1]
     assert [p.nll for p in probes if p.nll is not None] == pytest.approx(wanted, abs=1e-4)
+    asked = prompts, responses, branches, [7, 3]
+    torch.testing.assert_close(
+        engine.student.next_logprobs(*asked), local.student.next_logprobs(*asked), atol=1e-4, rtol=0
+    )
 
 
 def test_a_kept_cache_needs_no_turn_between_rollout_and_update(config, problems, turns, monkeypatch):

@@ -1,0 +1,55 @@
+"""Yes or no from a score: how well it tells the two apart, and the threshold that does so best.
+
+A scored item is a pair: its score, and whether yes is the truth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from nemo_aopsd.errors import UserError
+
+Scored = tuple[float, bool]
+
+
+def auc(scored: Sequence[Scored]) -> float | None:
+    """The chance that a true item scores above a false one, ties half; None unless there are both.
+
+    >>> auc([(2.0, True), (1.0, False), (1.0, True)])
+    0.75
+    """
+    true, false = ([score for score, truth in scored if truth is side] for side in (True, False))
+    if not (true and false):
+        return None
+    return sum((a > b) + (a == b) / 2 for a in true for b in false) / (len(true) * len(false))
+
+
+def fit_threshold(scored: Sequence[Scored]) -> float:
+    """The threshold above which yes has the largest F1: halfway between two neighbouring scores.
+
+    It stands 0.5 below the lowest score if all should be yes. Raises UserError without a true item.
+
+    >>> fit_threshold([(2.0, True), (1.0, True), (0.0, False), (-1.0, False)])
+    0.5
+    """
+    ordered = sorted(scored, reverse=True)
+    num_true = sum(truth for _, truth in ordered)
+    if not num_true:
+        raise UserError("--calibrate: no checkpoint of the cases is established. Add attempts that get somewhere.")
+    lower = [*(score for score, _ in ordered[1:]), ordered[-1][0] - 1]
+    best, fitted, hits = 0.0, 0.0, 0
+    for claims, ((score, truth), below) in enumerate(zip(ordered, lower, strict=True), start=1):
+        hits += truth
+        f1 = 2 * hits / (claims + num_true)
+        if f1 > best and below < score:
+            best, fitted = f1, (score + below) / 2
+    return round(fitted, 4)
+
+
+def first_half(ids: Iterable[str], seed: int) -> set[str]:
+    """Half of the distinct ids, by lot. Raises UserError unless there are at least two."""
+    distinct = sorted(set(ids))
+    if len(distinct) < 2:
+        raise UserError("--calibrate: the cases are of one problem. Expected two: to fit on, and to report on.")
+    return set(random.Random(seed).sample(distinct, len(distinct) // 2))
