@@ -36,5 +36,5 @@ if [[ ! -e $out/model ]]; then
 fi
 
 aopsd judge eval --cases "$out/data/judge_cases.jsonl" --problems "$out/data/heldout.jsonl" \
-    --config examples/configs/wordproblems_smollm2.yaml | tee "$out/judge.txt"
+    --kind list --config examples/configs/wordproblems_smollm2.yaml | tee "$out/judge.txt"
 aopsd compare examples/suites/wordproblems.yaml "$@"

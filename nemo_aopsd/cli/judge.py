@@ -60,10 +60,8 @@ def evaluate(
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
-    if not config and (calibrate or kind == "log_odds"):
-        raise UserError("--kind log_odds, --calibrate: a server does not give the log-probs. Use --config.")
-    if calibrate and kind == "list":
-        raise UserError("--calibrate: a judge of --kind list has no threshold. Leave --kind out.")
+    if (calibrate and kind == "list") or ((calibrate or kind == "log_odds") and not config):
+        raise UserError("--kind log_odds and --calibrate: need a model's log-probs. Give --config, and no --kind list.")
     settings = load_if_named(config, overrides, None)
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
@@ -80,7 +78,9 @@ def evaluate(
         evaluation.write(results, out)
         typer.echo(out)
     if calibrate and config and settings:
-        threshold = _calibrate(results["log_odds"], settings.aopsd.seed)
+        threshold, others = evaluation.calibrate(results["log_odds"], settings.aopsd.seed)
+        typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
+        say(evaluation.summary_lines(evaluation.summarize(others)))
         parent = os.path.relpath(find_recipe(config), calibrate.parent)
         block = {"judge": {"kind": "log_odds", "threshold": threshold}}
         atomic_write(calibrate, yaml.safe_dump({"defaults": parent, "aopsd": block}, sort_keys=False))
@@ -108,17 +108,3 @@ def _measure(cases: Sequence[Case], judge: Judge, name: str) -> Sequence[Result]
     typer.echo(f"{name}: {time.monotonic() - start:.1f} s")
     say(evaluation.summary_lines(evaluation.summarize(results)))
     return results
-
-
-def _calibrate(results: Sequence[Result], seed: int) -> float:
-    """The threshold fitted on one half of the problems; prints what it does on the other."""
-    from nemo_aopsd.evaluation import calibration
-    from nemo_aopsd.evaluation import judge_eval as evaluation
-
-    half = calibration.first_half((result.case.problem.id for result in results), seed)
-    fitted_on = [result for result in results if result.case.problem.id in half]
-    others = [result for result in results if result.case.problem.id not in half]
-    threshold = calibration.fit_threshold(evaluation.scored_checkpoints(fitted_on))
-    typer.echo(f"log_odds, threshold {threshold:g}, fitted on {len(half)} problems; on the others:")
-    say(evaluation.summary_lines(evaluation.summarize([result.above(threshold) for result in others])))
-    return threshold

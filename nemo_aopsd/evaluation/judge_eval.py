@@ -32,7 +32,7 @@ from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.calibration import auc
+from nemo_aopsd.evaluation.calibration import auc, first_half, fit_threshold
 from nemo_aopsd.files import derive_seed, read_jsonl, write_jsonl
 from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict
 from nemo_aopsd.method.step import judge_rollouts
@@ -130,7 +130,14 @@ def evaluate(cases: Sequence[Case], judge: Judge) -> list[Result]:
     return [Result(case, verdicts[index], injected.get(index)) for index, case in enumerate(cases)]
 
 
-def scored_checkpoints(results: Iterable[Result]) -> list[tuple[float, bool]]:
+def calibrate(results: Sequence[Result], seed: int) -> tuple[float, list[Result]]:
+    """The threshold fitted on one half of the problems, and what it makes of the other half."""
+    half = first_half((result.case.problem.id for result in results), seed)
+    threshold = fit_threshold(_scored(result for result in results if result.case.problem.id in half))
+    return threshold, [result.above(threshold) for result in results if result.case.problem.id not in half]
+
+
+def _scored(results: Iterable[Result]) -> list[tuple[float, bool]]:
     """The log-odds of each checkpoint of each plain attempt, and whether it is established; none of a `list` judge."""
     return [
         (value, node in result.case.established)
@@ -162,7 +169,7 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
         "with_false_claims": with_false,
         "before_closure": _counts(before),
         "after_closure": _counts(after),
-        "auc": auc(scored_checkpoints(results)),
+        "auc": auc(_scored(results)),
         "mean_progress_error": sum(errors) / len(errors) if errors else None,
         "injections": len(injected),
         "injections_unread": sum(verdict.failed for verdict in injected),
@@ -261,12 +268,11 @@ def local_judge(engine: Engine, config: Config) -> Judge:
     """The judge that training uses, with its own retries and its own cutting of long attempts, behind a bar."""
 
     def judge(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
-        starts = track(range(0, len(pairs), _BATCH_SIZE), "judge, batches", Console(stderr=True))
-        return [verdict for start in starts for verdict in judge_batch(pairs[start : start + _BATCH_SIZE], start)]
-
-    def judge_batch(pairs: Sequence[tuple[Problem, str]], start: int) -> list[Verdict]:
-        responses = [engine.tokenizer.encode(attempt) for _, attempt in pairs]
-        seed = derive_seed(config.aopsd.seed, "judge eval", start // _BATCH_SIZE)
-        return judge_rollouts([problem for problem, _ in pairs], responses, engine, config, seed)
+        verdicts: list[Verdict] = []
+        for start in track(range(0, len(pairs), _BATCH_SIZE), "judge, batches", Console(stderr=True)):
+            problems, attempts = zip(*pairs[start : start + _BATCH_SIZE], strict=True)
+            seed = derive_seed(config.aopsd.seed, "judge eval", start)
+            verdicts += judge_rollouts(problems, [*map(engine.tokenizer.encode, attempts)], engine, config, seed)
+        return verdicts
 
     return judge

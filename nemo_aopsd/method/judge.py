@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.config.schema import JudgeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MARKUP = re.compile(r"<\s*([|\uff5c][^<>]*[|\uff5c]|/?\s*attempt)\s*>", re.IGNORECASE)
 _UNCLOSED = re.compile(r'\[\s*["\d][^\]]*\Z')  # a list that ran out of tokens
 CUT = "\n[... middle of the attempt left out ...]\n"
+Asked = tuple[list[Tokens], bool]  # the prompts for one attempt, and whether it lost its middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,6 @@ class Verdict:
         return replace(self, judged=frozenset(id for id, value in (self.log_odds or {}).items() if value > threshold))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the judge reads of one attempt, and whether that lost its middle."""
-
-    prompts: list[Tokens]
-    cut: bool
-
-
 def judge_messages(problem: Problem, attempt: str, prompts: str) -> list[Message]:
     """The prompt of a `list` judge. Chat markup and closing tags in the attempt are defused: it stays a quotation."""
     checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.graph.nodes(data=True))
@@ -75,16 +68,14 @@ def _message(problem: Problem, attempt: str, prompts: str, template: str, **gaps
     return [{"role": "user", "content": fill(prompts, template, problem=problem.problem, attempt=quoted, **gaps)}]
 
 
-def judge_prompts(
-    problem: Problem, attempt: str, tokenizer: Tokenizer, kind: str, prompts: str, thinking: bool | None
-) -> list[Tokens]:
+def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> list[Tokens]:
     """What the judge reads of an attempt: one prompt, or for `log_odds` one a checkpoint.
 
     The latter never think, whatever is set: the first token is the answer.
     """
-    if kind == "list":
-        return [tokenizer.render(judge_messages(problem, attempt, prompts), thinking)]
-    return [tokenizer.render(messages, False) for messages in checkpoint_messages(problem, attempt, prompts)]
+    if aopsd.judge.kind == "list":
+        return [tokenizer.render(judge_messages(problem, attempt, aopsd.prompts), aopsd.thinking.student)]
+    return [tokenizer.render(messages, False) for messages in checkpoint_messages(problem, attempt, aopsd.prompts)]
 
 
 def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
@@ -127,10 +118,8 @@ def judge_attempts(
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     responses: Sequence[Tokens],
+    aopsd: AOPSDConfig,
     *,
-    config: JudgeConfig,
-    prompts: str,
-    thinking: bool | None,
     max_row_tokens: int,
     seed: int,
 ) -> list[Verdict]:
@@ -138,18 +127,14 @@ def judge_attempts(
 
     Prompts and verdict fit into `max_row_tokens`. Raises UserError if a problem leaves no room for any attempt.
     """
-
-    def ask(problem: Problem, attempt: str) -> list[Tokens]:
-        return judge_prompts(problem, attempt, tokenizer, config.kind, prompts, thinking)
-
-    room = max_row_tokens - config.verdict_tokens
+    room = max_row_tokens - aopsd.judge.verdict_tokens
     asked = [
-        _ask_within(room, ask, problem, response, tokenizer, config.max_attempt_tokens)
+        _ask_within(room, problem, response, tokenizer, aopsd)
         for problem, response in zip(problems, responses, strict=True)
     ]
-    if config.kind == "list":
-        return _read_lists(model, tokenizer, problems, asked, config, seed)
-    return _read_log_odds(model, tokenizer, problems, asked, config.threshold)
+    if aopsd.judge.kind == "list":
+        return _read_lists(model, tokenizer, problems, asked, aopsd.judge, seed)
+    return _read_log_odds(model, tokenizer, problems, asked, aopsd.judge.threshold)
 
 
 def _read_lists(
@@ -167,11 +152,11 @@ def _read_lists(
         if not pending:
             break
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=float(trial > 0))
-        outputs = model.generate([asked[index].prompts[0] for index in pending], sampling, seed + trial)
+        outputs = model.generate([asked[index][0][0] for index in pending], sampling, seed + trial)
         for index, output in zip(pending, outputs, strict=True):
             text = tokenizer.decode(output.tokens)
             judged = parse_verdict(text, problems[index].graph)
-            verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index].cut, text)
+            verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index][1], text)
         pending = [index for index in pending if verdicts[index].failed]
     return [verdicts[index] for index in range(len(problems))]
 
@@ -181,15 +166,16 @@ def _read_log_odds(
 ) -> list[Verdict]:
     """All questions in one call; what those on one response share is its prefix, read once."""
     yes, no = answer_tokens(tokenizer)
-    shared = [_common_prefix(each.prompts) for each in asked]
+    shared = [_common_prefix(prompts) for prompts, _ in asked]
     branches = [
-        [Branch(0, prompt[len(start) :]) for prompt in each.prompts] for start, each in zip(shared, asked, strict=True)
+        [Branch(0, prompt[len(start) :]) for prompt in prompts]
+        for start, (prompts, _) in zip(shared, asked, strict=True)
     ]
     found = model.next_logprobs(shared, [[]] * len(shared), branches, yes + no)
     verdicts = []
-    for problem, each, row in zip(problems, asked, found, strict=True):
+    for problem, (_, cut), row in zip(problems, asked, found, strict=True):
         odds = {node: log_odds(logprobs, len(yes)) for node, logprobs in zip(problem.graph, row, strict=True)}
-        verdicts.append(Verdict(frozenset(), False, each.cut, json.dumps(odds), odds).above(threshold))
+        verdicts.append(Verdict(frozenset(), False, cut, json.dumps(odds), odds).above(threshold))
     return verdicts
 
 
@@ -225,22 +211,16 @@ def log_odds(logprobs: Tensor, num_yes: int) -> float:
     return (answers[:num_yes].logsumexp(0) - answers[num_yes:].logsumexp(0)).item()
 
 
-def _ask_within(
-    room: int,
-    ask: Callable[[Problem, str], list[Tokens]],
-    problem: Problem,
-    response: Tokens,
-    tokenizer: Tokenizer,
-    limit: int,
-) -> Asked:
+def _ask_within(room: int, problem: Problem, response: Tokens, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> Asked:
     """Prompts of at most `room` tokens each, the attempt's middle left out for it if need be."""
+    limit = aopsd.judge.max_attempt_tokens
     while True:
         attempt, cut = shorten(response, tokenizer, limit)
-        prompts = ask(problem, attempt)
+        prompts = judge_prompts(problem, attempt, tokenizer, aopsd)
         longest = max(map(len, prompts))
         excess = longest - room
         if excess <= 0:
-            return Asked(prompts, cut)
+            return prompts, cut
         if limit == 0:
             raise UserError(
                 f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {longest} tokens without any "

@@ -134,9 +134,7 @@ def judge_rollouts(
         engine.tokenizer,
         problems,
         responses,
-        config=aopsd.judge,
-        prompts=aopsd.prompts,
-        thinking=aopsd.thinking.student,
+        aopsd,
         max_row_tokens=config.max_row_tokens,
         seed=derive_seed(seed, "judge"),
     )

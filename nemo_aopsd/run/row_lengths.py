@@ -38,8 +38,7 @@ def check_lengths(
         faults += _too_long(config, asked, tokens, what, "drop these problems")
     if aopsd.needs_progress:  # as judge.py refuses it in the middle of a step
         judge, behind = aopsd.judge, aopsd.judge.verdict_tokens
-        settings = judge.kind, aopsd.prompts, aopsd.thinking.student
-        prompts = [judge_prompts(problem, CUT, tokenizer, *settings) for problem in problems]
+        prompts = [judge_prompts(problem, CUT, tokenizer, aopsd) for problem in problems]
         tokens = [max(map(len, rows)) + behind for rows in prompts]
         what = f"the judge's prompt without any attempt, with {behind} tokens of a verdict, does not fit"
         otherwise = "lower aopsd.judge.max_new_tokens" if judge.kind == "list" else "drop these problems"

@@ -143,7 +143,7 @@ def test_judge_of_a_config(tmp_path):
         odds = json.loads(record["judge_text"])
         assert record["claimed"] == sorted(node for node, value in odds.items() if value > 0)
     judge = load_config(calibrated, [f"logger.log_dir={tmp_path / 'run'}"]).aopsd.judge
-    assert judge.kind == "log_odds" and f"threshold {judge.threshold:g}, fitted on 1 problems" in said
+    assert judge.kind == "log_odds" and f"log_odds, threshold {judge.threshold:g}, fitted" in said
     assert judge.max_new_tokens == load_config(config, []).aopsd.judge.max_new_tokens  # the parent's
     for options, message in (
         (["--base-url", "http://h", "--model", "m", "a=1"], "a=1: .*--config"),

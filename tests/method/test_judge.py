@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.config.schema import JudgeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig, ThinkingConfig
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
@@ -151,9 +151,7 @@ def judge(script, responses, **config):
         WordTokenizer(),
         [PROBLEM] * len(responses),
         responses,
-        config=JudgeConfig(**config),
-        prompts="default",
-        thinking=False,
+        AOPSDConfig(judge=JudgeConfig(**config), thinking=ThinkingConfig(student=False)),
         max_row_tokens=99_999,
         seed=5,
     )
@@ -206,9 +204,9 @@ class CharJudge:
 
 def judge_within(max_row_tokens, attempt):
     model, tokenizer = CharJudge(), CharTokenizer()
-    options = {"config": JudgeConfig(max_new_tokens=20), "prompts": "default", "thinking": None, "seed": 0}
+    aopsd = AOPSDConfig(judge=JudgeConfig(max_new_tokens=20))
     responses = [tokenizer.encode(attempt)]
-    (verdict,) = judge_attempts(model, tokenizer, [PROBLEM], responses, max_row_tokens=max_row_tokens, **options)
+    (verdict,) = judge_attempts(model, tokenizer, [PROBLEM], responses, aopsd, max_row_tokens=max_row_tokens, seed=0)
     return verdict, model.lengths[0]
 
 

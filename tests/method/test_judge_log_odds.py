@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_aopsd.config.schema import JudgeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.errors import UserError
@@ -30,8 +30,8 @@ class Words:
 
 
 def judge(model, problems, responses, tokenizer=None, config=CONFIG, max_row_tokens=99_999):
-    options = {"prompts": "default", "thinking": None, "seed": 0, "max_row_tokens": max_row_tokens}
-    return judge_attempts(model, tokenizer or CharTokenizer(), problems, responses, config=config, **options)
+    sizes = {"max_row_tokens": max_row_tokens, "seed": 0}
+    return judge_attempts(model, tokenizer or CharTokenizer(), problems, responses, AOPSDConfig(judge=config), **sizes)
 
 
 def test_log_odds_by_hand():
