@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_cost_nemo import STAGES, arm_named, make_config
+from benchmarks.step_cost_nemo import STAGES, config_of, make_config
 from nemo_aopsd.cluster.plan import make_plan
 from nemo_aopsd.cluster.plan.stages import step_seconds
 from nemo_aopsd.config.schema import Config
@@ -54,7 +54,7 @@ def compare(path: Path) -> Iterator[Line]:
 def predict(found: dict[str, Any], arm: str, config: Config) -> dict[str, float]:
     """Seconds by stage on the card that the arm ran on, with every length as it was forced."""
     steps = [step for step in found["steps"] if step["arm"] == arm]
-    plan = make_plan(arm_named(arm).applied(config, threshold=1.0), card(found["device"]))
+    plan = make_plan(config_of(arm, config, 1.0), card(found["device"]))
     work = replace(
         plan.work,
         question=found["question"],

@@ -9,14 +9,8 @@ the arms do the same work but for what is the method's:
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
   - no judge (context `solution`): it would lengthen both arms and so flatter the ratio.
-
-Not measured: Adam (one kernel a step, and the way of its moments to host memory and back: in both arms, so that leaving
-it out raises the ratio), real text. Two GPUs: `cluster.gpus_per_node=2 policy.megatron_cfg.tensor_model_parallel_size=2
-policy.megatron_cfg.sequence_parallel=true`.
-
-NeMo RL's start (weights written, converted and loaded twice, vLLM's graphs) takes some four of the 9 minutes, a step
-with 32 responses 35 to 40 s: two or three rounds of two arms behind the first. A second run on the same DIR starts
-faster.
+Not measured: real text, and Adam, which both arms would have, so that leaving it out raises the ratio. NeMo RL's start
+takes some four of the 9 minutes, a step with 32 responses 35 to 40 s. A second run on the same DIR starts faster.
 """
 
 from __future__ import annotations
@@ -66,31 +60,20 @@ OVERRIDES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Arm:
-    """A method, and what makes it one."""
-
-    label: str
-    weighting: str = "uniform"
-    top_k: int = 0  # the forward KL over so many tokens; 0: PG on the sampled ones
-
-    def applied(self, config: Config, threshold: float) -> Config:
-        """`config` with this method and `threshold` nats for probes."""
-        aopsd = config.aopsd
-        objective = aopsd.objective
-        if self.top_k:
-            objective = dataclasses.replace(objective, name="topk_fkl", top_k=self.top_k)
-        probes = dataclasses.replace(aopsd.probes, threshold=threshold)
-        aopsd = dataclasses.replace(aopsd, weighting=self.weighting, probes=probes, objective=objective)
-        return dataclasses.replace(config, aopsd=aopsd)
+PG = {"uniform": "PG", "continuation": "PG + continuation"}  # arms on sampled tokens; the others are `topk16` and so on
 
 
-ARMS = {"uniform": Arm("PG"), "continuation": Arm("PG + continuation", "continuation")}
+def label_of(arm: str) -> str:
+    return PG.get(arm) or f"top-{arm[4:]} forward KL"
 
 
-def arm_named(name: str) -> Arm:
-    """One of `ARMS`, or `topk16` and the like."""
-    return ARMS.get(name) or Arm(f"top-{name[4:]} forward KL", top_k=int(name[4:]))
+def config_of(arm: str, config: Config, threshold: float) -> Config:
+    """`config` with the method of this arm and `threshold` nats for probes."""
+    aopsd = dataclasses.replace(config.aopsd, probes=dataclasses.replace(config.aopsd.probes, threshold=threshold))
+    if arm in PG:
+        return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=arm))
+    objective = dataclasses.replace(aopsd.objective, name="topk_fkl", top_k=int(arm[4:]))
+    return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting="uniform", objective=objective))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +91,7 @@ class Step:
     def __str__(self) -> str:
         rate = "" if self.rate is None else f", {self.rate:.3%} at the threshold"
         work = f"responses of {self.lengths} tokens{rate}, {self.num_probes} probes, mean suffix {self.mean_suffix:.1f}"
-        return f"{arm_named(self.arm).label}: {self.seconds['total']:.1f} s; {work}"
+        return f"{label_of(self.arm)}: {self.seconds['total']:.1f} s; {work}"
 
 
 def main() -> None:
@@ -126,7 +109,7 @@ def main() -> None:
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     try:
-        arms = [*ARMS, *(f"topk{k}" for k in args.top_k)]
+        arms = [*PG, *(f"topk{k}" for k in args.top_k)]
         steps = measure(engine, config, problems, arms, args.rate, args.steps, deadline, say)
     finally:
         engine.stop()
@@ -153,16 +136,13 @@ def measure(
     Fewer, but at least one, where the next would end after `deadline` (of `time.monotonic`) if it took as long.
     """
     parts = watch(engine)
-    first = run_step(engine, "uniform", ARMS["uniform"].applied(config, threshold=1.0), problems, parts, seed=0)[1]
-    threshold = threshold_of(gaps_of(first), rate)
-    configs = {name: arm_named(name).applied(config, threshold) for name in arms}
-    sides = ("student_prompt", "teacher_prompt")
-    prompts = {side: sorted({len(getattr(rollout.draft, side)) for rollout in first.scored}) for side in sides}
-    say(f"tokens of prompts: {prompts}; threshold forced to {threshold:.4f} nats, k = {config.aopsd.probes.length}")
+    first = run_step(engine, "uniform", config_of("uniform", config, 1.0), problems, parts, seed=0)[1]
+    threshold = gaps_of(first).double().quantile(1 - rate).item()  # which so large a share is at or above
+    configs = {name: config_of(name, config, threshold) for name in arms}
+    say(f"threshold forced to {threshold:.4f} nats, k = {config.aopsd.probes.length}")
     for name in arms[1:]:
         say(f"warm-up, {run_step(engine, name, configs[name], problems, parts, seed=0)[0]}")
-    steps: list[Step] = []
-    took = 0.0
+    steps, took = list[Step](), 0.0
     for number in range(1, num_rounds + 1):
         start = time.monotonic()
         if steps and start + took > deadline:
@@ -182,28 +162,25 @@ def run_step(
     parts.clear()
     start = time.perf_counter()
     result = train_step(problems, engine, build_objective(config.aopsd.objective), config, donors={}, seed=seed)
-    total = time.perf_counter() - start
-    seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | {"total": total}
-    suffixes = [len(probe.suffix) for rollout in result.scored for probe in rollout.probes]
+    seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | {"total": time.perf_counter() - start}
+    suffixes = [len(probe.suffix) for row in result.scored for probe in row.probes]
     threshold = config.aopsd.probes.threshold
-    rate = None if arm_named(name).top_k else (gaps_of(result) >= threshold).float().mean().item()
-    lengths = sorted({len(rollout.draft.output.tokens) for rollout in result.scored})
-    mean_suffix = statistics.mean(suffixes) if suffixes else 0.0
+    rate = (gaps_of(result) >= threshold).float().mean().item() if name in PG else None
+    lengths = sorted({len(row.draft.output.tokens) for row in result.scored})
+    mean_suffix = statistics.mean(suffixes or [0.0])
     return Step(name, seconds, lengths, threshold, rate, len(suffixes), mean_suffix), result
 
 
 def gaps_of(result: StepResult) -> torch.Tensor:
     """|gap| of every response token of a step, in nats."""
-    return torch.cat([rollout.gap.abs() for rollout in result.scored])
-
-
-def threshold_of(gaps: torch.Tensor, rate: float) -> float:
-    """The (1 - rate) quantile of `gaps`: that share of them is at or above it."""
-    return gaps.double().quantile(1 - rate).item()
+    return torch.cat([row.gap.abs() for row in result.scored if row.gap is not None])
 
 
 def watch(engine: Any) -> dict[str, float]:
-    """Seconds inside a few of the engine's methods, by label, added up from now on until cleared."""
+    """Seconds inside a few of the engine's methods, by label, added up from now on until cleared.
+
+    A change of turn is in the stage that needs it: the refit in rollout, the way back from probes in update.
+    """
     parts: dict[str, float] = {}
 
     def put(owner: Any, method: str, label: str) -> None:
@@ -250,18 +227,15 @@ def _spread(values: Any) -> dict[str, float]:
 def report(steps: Sequence[Step]) -> list[str]:
     """The table: seconds and share of each stage by arm, and what each stage adds to the ratio."""
     found = summary(steps)
-    base, *others = found["seconds"].values()
+    (base, *others), (base_label, *labels) = found["seconds"].values(), map(label_of, found["seconds"])
     whole = base["total"]["median"]
     added = [{name: (arm[name]["median"] - base[name]["median"]) / whole for name in base} for arm in others]
-    base_label, *labels = (arm_named(name).label for name in found["seconds"])
     heads = "".join(f"{label:>28}{'adds':>9}" for label in labels)
     lines = [f"{'median seconds (least-greatest)':32}{base_label:>28}{heads}"]
     for name in base:
         label = name if name in (*STAGES, "total") else f"  within these: {name}"
-        cells = (
-            f"{_cell(arm[name], arm['total']['median']):>28}{adds[name]:>+9.3f}"
-            for arm, adds in zip(others, added, strict=True)
-        )
+        pairs = zip(others, added, strict=True)
+        cells = (f"{_cell(arm[name], arm['total']['median']):>28}{adds[name]:>+9.3f}" for arm, adds in pairs)
         lines.append(f"{label:32}{_cell(base[name], whole):>28}{''.join(cells)}")
     for label, ratio, adds in zip(labels, found["ratios"].values(), added, strict=True):
         limits = sorted(STAGES, key=lambda stage: -adds[stage])
@@ -269,11 +243,7 @@ def report(steps: Sequence[Step]) -> list[str]:
             f"{label} over {base_label}: {ratio['median']:.3f} (median of {found['rounds']} rounds, "
             f"{ratio['least']:.3f} to {ratio['greatest']:.3f}); limited by {limits[0]}, then {limits[1]}"
         )
-    return [
-        *lines,
-        f"goal for {ARMS['continuation'].label}: {GOAL}",
-        "a change of turn counts to the stage that needs it: the refit to rollout, the way back from probes to update",
-    ]
+    return [*lines, f"goal for {PG['continuation']}: {GOAL}"]
 
 
 def _cell(seconds: dict[str, float], whole: float) -> str:
@@ -295,7 +265,7 @@ def make_config(args: argparse.Namespace, model: Path) -> Config:
 
 
 def make_problems(tokenizer: Tokenizer, config: Config, question: int, teacher_prompt: int) -> list[Problem]:
-    """Problems of digits, no two alike; prompts of `question` (student) and `teacher_prompt` tokens, template included.
+    """Problems of digits, no two alike, with prompts of `question` (student) and `teacher_prompt` tokens in all.
 
     For a tokenizer that has a token for a digit and the space before it. Raises UserError if a template is too long.
     """
@@ -319,10 +289,8 @@ def make_problems(tokenizer: Tokenizer, config: Config, question: int, teacher_p
 def write_model(folder: Path, layers: int, hidden: int) -> Path:
     """A bf16 Hugging Face directory under `folder`, written unless it is there: Qwen3-4B for 36 and 2560, or smaller.
 
-    Without any end token. The tokenizer is the embedded model's: 320 words, enough for prompts, and no more is text.
+    `hidden` is a multiple of 320. Without any end token. The tokenizer is the embedded model's, of 320 words.
     """
-    if hidden % 320:
-        raise UserError(f"--hidden {hidden}: expected a multiple of 320, which makes four heads of each.")
     target = folder.absolute() / f"qwen3_{layers}x{hidden}"
     if target.exists():
         return target

@@ -71,18 +71,7 @@ def lanes(out: Path) -> list[Lane]:
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
     grpo = stock("grpo", "nemo_rl_environment", out)
     data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
-    evaluate = [
-        *CLI,
-        "evaluate",
-        SMOLLM2,
-        *data,
-        "--engine",
-        "vllm",
-        "--gpu-memory",
-        "0.3",
-        "--out",
-        f"{out}/evaluated",
-    ]
+    evaluate = [*CLI, *f"evaluate {SMOLLM2} --engine vllm --gpu-memory 0.3 --out {out}/evaluated".split(), *data]
     return [
         Lane("bf16", 1),
         Lane("kept", 1, "aopsd.probes.keep_cache=true"),

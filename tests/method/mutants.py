@@ -38,9 +38,9 @@ method/weighting.py : method/test_weighting.py
 method/probes.py : method/test_probes.py STEP
     gap.abs() >= config.threshold => gap.abs() > config.threshold
     if gap[t] > 0 else [] => if gap[t] < 0 else []
-    (-logprobs[1:].mean()) => (-logprobs.mean())
-    (-logprobs[1:].mean()) => (-logprobs[1:].sum())
-    (-logprobs[1:].mean()) => logprobs[1:].mean()
+    if config.score_anchor else logprobs[1:] => if config.score_anchor else logprobs
+    (-scored.mean()) => (-scored.sum())
+    (-scored.mean()) => scored.mean()
     starts_B, config.length) => starts_B, config.length + 1)
 method/rollout.py : STEP
     self.teacher_logprobs - self.student_logprobs => self.student_logprobs - self.teacher_logprobs

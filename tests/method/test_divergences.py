@@ -66,7 +66,7 @@ def test_zero_times_log_zero_is_zero_by_hand(student, teacher, forward, reverse,
     [
         *({"name": name} for name in ("rkl", "jsd", "gkd")),
         *({"name": "fkl"} | more for more in ({}, {"token_clip": 0.05}, {"support": V}, {"support": V + 1})),
-        *({"name": "topk_fkl", "top_k": k, "top_k_form": form} for k in (4, V, V + 1) for form in FORMS),
+        *({"name": "topk_fkl", "top_k": k, "top_k_form": form} for k in (4, V + 1) for form in FORMS),
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )

@@ -12,7 +12,7 @@ from nemo_aopsd.method.objectives.dash import coefficients
 from nemo_aopsd.method.objectives.divergences import forward_kl
 from nemo_aopsd.method.objectives.minillm import mean_of_the_rest
 from nemo_aopsd.types import Signal, TrainRow
-from tests.method.objective_batch import FORMS, NAMES, Batch, V, draw, float64, objective, top_of
+from tests.method.objective_batch import FORMS, NAMES, Batch, V, draw, float64, objective
 
 # Equivalences
 
@@ -41,21 +41,6 @@ def test_eopd_with_its_gate_shut_is_pg_and_open_it_adds_the_renormalised_kl():
     kl = batch.loss(objective("topk_fkl", top_k_form="teacher_renorm"))[0].item()
     assert loss.item() == pytest.approx(policy + 0.7 * kl, abs=1e-12)
     assert metrics["train/gate_rate"] == 1
-
-
-def test_eopd_opens_at_the_tokens_whose_teacher_has_the_entropy():
-    batch = Batch()
-    entropy = -(batch.teacher.exp() * batch.teacher).sum(-1)
-    threshold = entropy[batch.mask].median().item()
-    metrics = batch.loss(objective("eopd", entropy_threshold=threshold))[1]
-    is_open = entropy[batch.mask] >= threshold
-    assert metrics["train/gate_rate"].item() == pytest.approx(is_open.double().mean().item())
-    assert 0 < is_open.sum() < len(is_open)
-    kl = objective("eopd").divergence(
-        batch.logits.log_softmax(-1).flatten(0, 1), top_of(batch.teacher.flatten(0, 1), 4)
-    )
-    expected = (kl.view(2, 4)[batch.mask] * is_open).sum().item() / len(is_open)
-    assert metrics["train/divergence"].item() == pytest.approx(expected)
 
 
 def recursion(values: list[float], kappa: float) -> float:

@@ -97,8 +97,8 @@ def test_what_a_step_returns_is_what_nemo_rl_takes():
 )
 def test_the_reward_is_the_share_of_the_closed_set(verdict, reached, reward):
     with ChatServer(said(verdict)) as server:
-        found, _ = outcome(settings(server.url))
-    assert (found["reward"], found["reached"], found["failed"]) == (reward, list(reached), False)
+        found, _ = outcome(settings(server.url, reward={"progress": 0.5}))
+    assert (found["reward"], found["reached"], found["failed"]) == (0.5 * reward, list(reached), False)
 
 
 def test_each_attempt_gets_its_own_verdict_in_order():
@@ -129,18 +129,12 @@ def test_the_request_is_the_judges_prompt_with_the_policys_sampling():
 def test_correctness_off_the_main_thread_as_in_a_ray_actor(text, grade, correct):
     """`\\frac{1}{2}` against 0.5 needs math-verify, which refuses any thread but the main one. No judge is asked."""
     found = {}
-    config = settings("http://127.0.0.1:1/v1", reward={"progress": 0.0, "correct": 1.0})
+    config = settings("http://127.0.0.1:1/v1", reward={"progress": 0.0, "correct": 2.0})
     thread = threading.Thread(target=lambda: found.update(zip(("outcome", "env"), outcome(config, text), strict=True)))
     thread.start()
     thread.join(100)
-    assert found["outcome"] == {"reward": float(correct), "correct": correct, "grade": grade}
+    assert found["outcome"] == {"reward": 2.0 * correct, "correct": correct, "grade": grade}
     assert found["env"].counters["correct"] == correct
-
-
-def test_a_weighted_sum():
-    with ChatServer(said('["a", "d"]')) as server:
-        found, _ = outcome(settings(server.url, reward={"progress": 0.5, "correct": 2.0}), "\\boxed{\\frac{1}{2}}")
-    assert found["reward"] == 0.5 * 0.5 + 2.0
 
 
 # Bad judges

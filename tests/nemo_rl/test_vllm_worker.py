@@ -258,11 +258,6 @@ def test_a_step_on_the_scheduler_equals_the_reference(folder, monkeypatch, is_as
     assert sum(worker.llm.num_tokens) == computed or (num_blocks < 512 and sum(worker.llm.num_tokens) > computed)
 
 
-def test_the_same_seed_samples_the_same(folder):
-    first, again, other = (make_toy_worker(folder).sample(PROMPTS, SAMPLING, s, [END], "student") for s in (1, 1, 2))
-    assert [r.tokens for r in first] == [r.tokens for r in again] != [r.tokens for r in other]
-
-
 @pytest.mark.parametrize("missing", ["hits", "tails"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_scores_without_a_patch_raise(folder, monkeypatch, missing, is_async):
