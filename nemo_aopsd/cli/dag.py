@@ -60,8 +60,7 @@ def build(
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
     from nemo_aopsd.graphs.pipeline.pipeline import Settings
     from nemo_aopsd.graphs.pipeline.pipeline import build as build_all
-    from nemo_aopsd.graphs.pipeline.progress import watching
-    from nemo_aopsd.graphs.pipeline.results import beside, files_of, summary_lines
+    from nemo_aopsd.graphs.pipeline.results import beside, files_of, summary_lines, watching
 
     keep_inputs(files_of(out), [("PROBLEMS", problems)])
     settings = Settings(

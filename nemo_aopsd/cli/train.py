@@ -131,7 +131,7 @@ def _train(
 ) -> None:
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
-    from nemo_aopsd.models.readable import check_readable
+    from nemo_aopsd.models.limits import check_readable
     from nemo_aopsd.run.row_lengths import check_lengths
     from nemo_aopsd.run.trainer import train as train_problems
 

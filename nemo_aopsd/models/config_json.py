@@ -1,15 +1,17 @@
-"""The one reader of a model's `config.json`: everything that this package needs from it, typed."""
+"""The one reader of a model's `config.json`: everything that this package needs from it. Nothing is downloaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_json
-from nemo_aopsd.models.hub_cache import find_cached
 
 FILE = "config.json"
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -61,6 +63,29 @@ def find_model_config(name: str, overrides: Mapping[str, Any] | None = None) -> 
     path = Path(name) / FILE
     found = path if path.is_file() else None if Path(name).is_dir() else find_cached(name, FILE)
     return read_model_config(found, overrides) if found else None
+
+
+def find_cached(name: str, file: str) -> Path | None:
+    """Where the local cache has `file` of the hub's model `name`; None if it has not, or no model has such a name."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, file)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def find_published(name: str) -> ModelConfig | None:
+    """Of the hub's model `name`, from this package; None for one that `published.yaml` does not list."""
+    configs = (block["config"] for block in _published().values() if name in block.get("names", ()))
+    return next((parse(config, name) for config in configs), None)
+
+
+@cache
+def _published() -> dict[str, Any]:
+    return yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
 
 
 def read_model_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelConfig:

@@ -1,14 +1,18 @@
-"""Whether a model's vocabulary and positions suffice for a config, checked before anything is sampled."""
+"""Whether a model's vocabulary, positions and tokenizer suffice for a run, checked before anything is sampled."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import FILE, ModelConfig, read_model_config
 
 ROW = "policy.max_total_sequence_length"
+_LEAST_KEPT = 0.5  # share of the letters and digits of a text that must come back
 
 
 def check_limits(config: Config, model: Path) -> None:
@@ -41,3 +45,23 @@ def check_row(config: Config, model: ModelConfig) -> None:
             f"config: {ROW} is {row}, but {model.where} has {longest} positions (max_position_embeddings): beyond "
             f"them it was never trained. Set it to at most {longest}."
         )
+
+
+def check_readable(problems: Sequence[Problem], tokenizer: Tokenizer, model: str) -> list[str]:
+    """A warning if questions come back from the tokenizer of `model` without most of their letters and digits."""
+    lost = [problem for problem in problems if not _comes_back(problem.problem, tokenizer)]
+    if not lost:
+        return []
+    return [
+        f"{len(lost)} of {len(problems)} questions are mostly unknown tokens to {model} (first: {lost[0].where}, "
+        f"problem {lost[0].id!r}): it cannot read them. Choose another policy.model_name, or problems in its language."
+    ]
+
+
+def _comes_back(text: str, tokenizer: Tokenizer) -> bool:
+    written, read = _letters(text), _letters(tokenizer.decode(tokenizer.encode(text)))
+    return read >= _LEAST_KEPT * written
+
+
+def _letters(text: str) -> int:
+    return sum(character.isalnum() for character in text)

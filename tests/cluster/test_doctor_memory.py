@@ -9,8 +9,7 @@ from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.model import read_size
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.config_json import parse
-from nemo_aopsd.models.published import find_published
+from nemo_aopsd.models.config_json import find_published, parse
 from tests import REPO
 
 CONFIGS = REPO / "examples/configs"

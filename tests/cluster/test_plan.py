@@ -17,7 +17,7 @@ from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, first_seconds,
 from nemo_aopsd.cluster.plan.workload import Assumed, Workload, from_config
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.published import find_published
+from nemo_aopsd.models.config_json import find_published
 from tests import REPO
 
 CONFIGS = REPO / "examples/configs"

@@ -12,7 +12,7 @@ import pytest
 
 from nemo_aopsd.chat.endpoint import parse_endpoint
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.graphs.pipeline.journal import Journal
+from nemo_aopsd.graphs.pipeline.ledger import Journal
 from nemo_aopsd.graphs.pipeline.pipeline import Settings, build
 from nemo_aopsd.graphs.pipeline.results import beside
 from tests.chat_server import ChatServer

@@ -1,4 +1,4 @@
-"""More words or positions than a model has: refused before anything is sampled, on either engine."""
+"""More words or positions than a model has, and questions that its tokenizer cannot read: told before sampling."""
 
 import json
 from dataclasses import replace
@@ -6,11 +6,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from transformers import AutoTokenizer
 
 from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
+from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config, parse, read_model_config
-from nemo_aopsd.models.limits import check_limits, check_row, check_words
+from nemo_aopsd.models.limits import check_limits, check_readable, check_row, check_words
+from nemo_aopsd.models.tokenizer import HFTokenizer
+from tests import REPO
+
+EMBEDDED = REPO / "nemo_aopsd/builtin"
+EXAMPLES = REPO / "examples/data/problems.jsonl"
 
 
 def config(**objective):
@@ -83,3 +90,22 @@ def test_a_number_that_is_not_said_is_asked_for_by_name(model):
     assert found.need("vocabulary") == 320
     with pytest.raises(UserError, match=f"{model}/config.json: .* hidden"):
         found.need("hidden")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return HFTokenizer(AutoTokenizer.from_pretrained(EMBEDDED / "model"), ())
+
+
+def test_the_built_in_model_reads_its_own_problems_and_no_others(tokenizer):
+    assert check_readable(load_problems(EMBEDDED / "data/train.jsonl")[:20], tokenizer, "m") == []
+    english = load_problems(EXAMPLES)
+    (warning,) = check_readable(english, tokenizer, "m")
+    assert warning.startswith(f"{len(english)} of {len(english)} questions are mostly unknown tokens to m (first: ")
+    assert f"{english[0].where}, problem {english[0].id!r}" in warning
+
+
+def test_a_few_unknown_letters_are_none_of_it(tokenizer):
+    own = load_problems(EMBEDDED / "data/train.jsonl")[0]
+    assert check_readable([replace(own, problem=own.problem + " q\u00e9")], tokenizer, "m") == []
+    assert check_readable([replace(own, problem="?!")], tokenizer, "m") == []

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.config_json import ModelConfig, find_model_config
-from nemo_aopsd.models.hub_cache import find_cached
-from nemo_aopsd.models.published import find_published
+from nemo_aopsd.models.config_json import ModelConfig, find_cached, find_model_config, find_published
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)

@@ -13,8 +13,7 @@ from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Completion, Request
 from nemo_aopsd.data.problems import Problem, load_rows
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.graphs.pipeline.journal import Journal
-from nemo_aopsd.graphs.pipeline.ledger import BudgetUsedUp, Ledger
+from nemo_aopsd.graphs.pipeline.ledger import BudgetUsedUp, Journal, Ledger
 from nemo_aopsd.graphs.pipeline.results import Tally, Watch, files_of, write
 from nemo_aopsd.graphs.pipeline.roles import Ask, Outcome, build_one
 from nemo_aopsd.graphs.pipeline.stages import SCHEMAS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,23 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{count:>6}  {reason}"
     if summary["accepted_without_contexts"]:
         yield f"{summary['accepted_without_contexts']} accepted without plan and subproblems"
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """A function to call whenever a count changes: one line on a terminal with counts and cost, else nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def watch(tally: Tally, ledger: Ledger) -> None:
+            done = tally.accepted + tally.rejected + tally.unfinished
+            counts = f"{tally.accepted} accepted · {tally.repaired} repaired · {tally.rejected} rejected"
+            text = f"{counts} · {tally.unfinished} unfinished · {ledger.this_run.tokens:,} tokens"
+            bar.update(task, total=tally.problems, completed=done, description=text)
+
+        yield watch
