@@ -112,13 +112,13 @@ def _prompt(messages: list[Message]) -> list[str]:
     return ["<|user|>", *split(message["content"]), "<|assistant|>"]
 
 
-def examples_of_chunk(chunk: int) -> list[Example]:
-    """The `CHUNK` examples of one random stream."""
+def examples_of_chunk(chunk: int, count: int = CHUNK) -> list[Example]:
+    """The first `count` of the `CHUNK` examples of one random stream."""
     rng = random.Random(SEED * 1_000_003 + chunk)
     asked = PLAIN_QUESTION if chunk < PLAIN_SHARE * NUM_EXAMPLES / CHUNK else QUESTION
     ids_of = vocabulary()
     made = []
-    for kind in rng.choices(list(SHARES), list(SHARES.values()), k=CHUNK):
+    for kind in rng.choices(list(SHARES), list(SHARES.values()), k=CHUNK)[:count]:
         prompt, response = example(rng, kind, asked)
         pieces = [*prompt, *response.pieces, "<|end|>"]
         learn = [0] * len(prompt) + [int(flag) for flag in response.learn] + [1]

@@ -75,25 +75,12 @@ def test_each_row_gets_all_of_its_faults_and_none_stops_the_next(write):
     ]
 
 
-@pytest.mark.parametrize("answer", [0, "0", 7, True, 0.5, None, ""])
-def test_an_answer_means_what_it_means_in_training(write, answer):
-    stated = {"nodes": [{"id": "a", "statement": f"The answer is {answer}."}], "edges": []}
-    path = write({"id": "p", "problem": "?", "answer": answer, "dag": stated})
-    states_answer = kinds(path) == [["states_answer"]]
-    assert states_answer or kinds(path) == [["bad_answer"]]
-    assert states_answer == (answer in (0, "0", 7) and answer is not True)
-    if states_answer:  # the start of training asks whether a teacher would see it, the loader does not
-        assert load_problems(path)[0].answer == str(answer)
-    else:
-        with pytest.raises(UserError, match="`answer` must be"):
-            load_problems(path)
-
-
 @pytest.mark.parametrize(
     ("change", "kinds_found"),
     [
         ({}, []),
         ({"answer": 7, "solution": "", "plan": [], "subproblems": ["so?"], "extra": [1]}, []),
+        ({"answer": 0}, []),
         ({"answer": 0.5}, ["bad_answer"]),
         ({"answer": True}, ["bad_answer"]),
         ({"answer": ["7"]}, ["bad_answer"]),
@@ -225,7 +212,7 @@ def shared(name):
 
 def test_real_reasoning_graphs_pass_entirely():
     rows = list(check_file(shared("reasoning_dags.jsonl")))
-    assert rows and not any(row.faults for row in rows)
+    assert len(rows) == 36 and not any(row.faults for row in rows)
 
 
 def test_graphs_of_others_get_their_known_verdict():

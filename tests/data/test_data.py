@@ -6,7 +6,6 @@ import pytest
 
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
-from tests import SHARED
 
 GOOD = {"id": "p1", "problem": "1 + 1?", "answer": "2"}
 
@@ -98,24 +97,3 @@ def test_no_file_and_no_problem(tmp_path, write):
         load_problems(tmp_path)
     with pytest.raises(UserError, match="no problem in it"):
         load_problems(write(b""))
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "with_dag"),
-    [
-        ("reasoning_dags", 36, 36),
-        ("aime24", 30, 0),
-        ("aime25", 30, 0),
-        ("hmmt_feb25", 30, 0),
-        ("brumo25", 30, 0),
-        ("aime_1983_2023_train", 975, 0),
-        ("limo_v2_subset40", 40, 0),
-    ],
-)
-def test_shared_files_load(name, count, with_dag):
-    path = SHARED / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"needs {path}")
-    problems = load_problems(path)
-    assert len(problems) == count
-    assert sum(problem.dag is not None for problem in problems) == with_dag

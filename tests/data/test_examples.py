@@ -25,7 +25,6 @@ RAW = {record["id"]: record for record in map(json.loads, (FOLDER / "problems.js
 LABELS = [json.loads(line) for line in (FOLDER / "judge_cases.jsonl").read_text(encoding="ascii").splitlines()]
 CASES = list(zip(LABELS, load_cases(FOLDER / "judge_cases.jsonl", FOLDER / "problems.jsonl"), strict=True))
 CONTESTS = ("aime24", "aime25", "hmmt_feb25", "brumo25", "aime_1983_2023_train", "reasoning_dags")
-SLIPS = {"ex-28-squared-digit-sums": [(r"56\cdot 2^6", "3548")]}  # other slips are in what is added up
 
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id)
 each_case = pytest.mark.parametrize(("label", "case"), CASES, ids=[f"{x['problem_id']}-{x['kind']}" for x in LABELS])
@@ -135,4 +134,3 @@ def test_labels_fit_their_kind_and_rest_on_words_of_the_attempt(label, case):
         assert established == set(graph)
     elif kind not in ("claimed", "later_without_earlier"):
         assert established and established < set(graph)
-    assert false_equations(case.attempt)[0] == SLIPS.get(label["problem_id"], [])

@@ -278,18 +278,11 @@ def test_what_is_too_large_to_be_worked_out_is_no_leak_but_for_its_text():
         (r"\frac123", Fraction(3, 2)),
         ("2-", None),
         ("--2", None),
+        *((beyond, None) for beyond in ("9^{9^9}", "9^{9^9}+1", r"\frac{1}{9^{9^9}}", "451!", "1e999 + 0.5")),
+        ("2^{2000}", 2**2000),
     ],
 )
 def test_values_by_hand(text, value):
-    assert closed_form(normalize(text).text) == (value if value is None else pytest.approx(value, rel=1e-12))
-
-
-@pytest.mark.parametrize(
-    "text", ["9^{9^9}", "9^{9^9}+1", r"\frac{1}{9^{9^9}}", "451!", r"\binom{4001}{2}", "1e999 + 0.5"]
-)
-def test_numbers_beyond_bounds(text):
-    assert closed_form(text) is None
-
-
-def test_exact_numbers_beyond_the_floats():
-    assert closed_form("2^{2000}") == 2**2000 and not numbers.same_number(closed_form("2^{2000}"), 1.5)
+    found = closed_form(normalize(text).text)
+    assert found == value or found == pytest.approx(value, rel=1e-12)
+    assert found is None or not numbers.same_number(found, 1.5) or value == Fraction(3, 2)
