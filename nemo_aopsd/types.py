@@ -62,6 +62,14 @@ class Signal:
     entropy: bool = False
     full: bool = False
 
+    @property
+    def payload(self) -> int:
+        """Bytes of supervision a token; 0 without a teacher, and where a full distribution stays within the update.
+
+        For a sampled token its id and log-prob, its weight and its mask; each of the top k is an id and a log-prob.
+        """
+        return 0 if self.full else 13 * self.sampled + 8 * self.top_k + 4 * self.entropy
+
 
 @dataclass(frozen=True, slots=True)
 class TopK:

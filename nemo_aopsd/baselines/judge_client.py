@@ -138,11 +138,9 @@ def discover_servers() -> list[str]:
             f"found no Ray actor named {_WORKERS}*, so the policy's own vLLM cannot judge. Use "
             "policy.generation.backend=vllm, or name another judge in env.aopsd_progress.judge.base_urls."
         )
-    workers = [ray.get_actor(name) for name in names]
-    if not all(hasattr(worker, _REPORT) for worker in workers):
-        raise UserError(f"the policy's vLLM ({names[0]}) is not asynchronous and serves no HTTP. Set {_SWITCHES}.")
+    reports = [getattr(ray.get_actor(name), _REPORT, None) for name in names]  # none of a synchronous vLLM
     try:
-        reported = ray.get([getattr(worker, _REPORT).remote() for worker in workers], timeout=_DISCOVERY_SECONDS)
+        reported = ray.get([report.remote() for report in reports if report], timeout=_DISCOVERY_SECONDS)
     except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
         raise UserError(
             f"the policy's vLLM workers ({', '.join(names)}) did not say where they serve: {type(error).__name__}. "

@@ -25,7 +25,7 @@ from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
 from nemo_aopsd.method.weighting import gap_weights
-from nemo_aopsd.types import Signal, Tokens, TrainRow
+from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
     from nemo_aopsd.engine import Objective
@@ -51,7 +51,8 @@ def train_step(
     with clock("update"):
         rows = [row.train_row(config.aopsd, objective) for row in found.scored]
         metrics = engine.train(objective.prepare(rows), objective)
-    metrics |= _payload(rows, objective.signal)
+    if objective.signal.payload and any(row.response for row in rows):
+        metrics["train/supervision_bytes_per_token"] = float(objective.signal.payload)
     return StepResult(found.drafts, found.scored, found.seconds | clock.seconds, metrics)
 
 
@@ -182,27 +183,6 @@ def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:
             f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
         )
     return needed <= config.max_row_tokens
-
-
-def _payload(rows: list[TrainRow], signal: Signal) -> dict[str, float]:
-    """Bytes of supervision a token, by the types that the rows have; absent where they do not hold all of it.
-
-    So without a teacher, and for a full signal: its distributions are formed within the update and sent nowhere.
-    """
-    import torch
-
-    num_tokens = sum(len(row.response) for row in rows)
-    if not num_tokens or signal.full or not (signal.sampled or signal.top_k):
-        return {}
-    num_bytes = 0
-    for row in rows:
-        if row.teacher_logprobs is not None:  # the sampled id, as int32 like those of the top k
-            num_bytes += torch.int32.itemsize * len(row.response)
-            num_bytes += row.teacher_logprobs.nbytes + row.weights.nbytes + row.mask.nbytes
-        if row.top_k is not None:
-            num_bytes += row.top_k.ids.nbytes + row.top_k.logprobs.nbytes
-            num_bytes += row.top_k.entropy.nbytes if signal.entropy else 0
-    return {"train/supervision_bytes_per_token": num_bytes / num_tokens}
 
 
 class _Clock:

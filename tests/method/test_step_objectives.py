@@ -166,6 +166,6 @@ def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
         ({"name": "minillm"}, None),  # whose whole distribution is in the update
     ],
 )
-def test_supervision_bytes_per_token_by_the_types_of_the_rows(changes, expected):
+def test_supervision_bytes_per_token_are_those_of_the_types_of_the_rows(changes, expected):
     found = step(make_engine(), settings(**changes)).train_metrics
     assert found.get("train/supervision_bytes_per_token") == expected

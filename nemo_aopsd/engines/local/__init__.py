@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.engines.local.settings import read_settings
+from nemo_aopsd.engines.local.settings import Settings, read_settings
 from nemo_aopsd.models.config_json import parse
 from nemo_aopsd.models.limits import check_row, check_words
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from nemo_aopsd.engines.local.engine import LocalEngine
     from nemo_aopsd.engines.local.model import LocalModel
     from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -25,9 +27,22 @@ def check(config: Config) -> None:
 
 def build(config: Config) -> LocalEngine:
     """Load model and tokenizer. Raises UserError on a setting or a model that this engine cannot take."""
-    settings = read_settings(config)
-
+    settings, causal_lm, tokenizer = _load(config)
     from nemo_aopsd.engines.local.engine import LocalEngine
+
+    return LocalEngine(causal_lm, tokenizer, settings)
+
+
+def open_model(config: Config) -> tuple[LocalModel, HFTokenizer]:
+    """Model and tokenizer to sample from, without a teacher or an optimizer. Raises what `build` raises."""
+    settings, causal_lm, tokenizer = _load(config)
+    from nemo_aopsd.engines.local.model import LocalModel
+
+    return LocalModel(causal_lm, settings, tokenizer.end_ids), tokenizer
+
+
+def _load(config: Config) -> tuple[Settings, PreTrainedModel, HFTokenizer]:
+    settings = read_settings(config)
     from nemo_aopsd.engines.local.loading import load_model, load_tokenizer, wrap_tokenizer
 
     tokenizer = load_tokenizer(settings)
@@ -35,16 +50,4 @@ def build(config: Config) -> LocalEngine:
     head: Any = causal_lm.get_output_embeddings()
     check_words(config, head.weight.shape[0], str(settings.model))
     check_row(config, parse(causal_lm.config.to_dict(), str(settings.model)))
-    return LocalEngine(causal_lm, wrap_tokenizer(tokenizer, causal_lm), settings)
-
-
-def open_model(config: Config) -> tuple[LocalModel, HFTokenizer]:
-    """Model and tokenizer to sample from, without a teacher or an optimizer. Raises what `build` raises."""
-    settings = read_settings(config)
-
-    from nemo_aopsd.engines.local.loading import load_model, load_tokenizer, wrap_tokenizer
-    from nemo_aopsd.engines.local.model import LocalModel
-
-    causal_lm = load_model(settings)
-    tokenizer = wrap_tokenizer(load_tokenizer(settings), causal_lm)
-    return LocalModel(causal_lm, settings, tokenizer.end_ids), tokenizer
+    return settings, causal_lm, wrap_tokenizer(tokenizer, causal_lm)

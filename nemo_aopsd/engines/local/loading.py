@@ -21,18 +21,17 @@ from nemo_aopsd.models.tokenizer import HFTokenizer
 def load_tokenizer(settings: Settings) -> Any:
     """The Hugging Face tokenizer. Raises UserError if there is none."""
     try:
-        return AutoTokenizer.from_pretrained(*_source(settings.tokenizer)[0], **_source(settings.tokenizer)[1])
+        return AutoTokenizer.from_pretrained(**_source(settings.tokenizer))
     except (OSError, ValueError) as error:
         raise UserError(f"{settings.tokenizer}: no usable tokenizer: {first_line(error)}. Check the folder.") from error
 
 
 def load_model(settings: Settings) -> PreTrainedModel:
     """The causal language model on this machine's device, in evaluation mode. Raises UserError if it is unfit."""
-    positional, named = _source(settings.model)
     disable_progress_bar()  # transformers would draw its own bars between ours
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            *positional, **named, dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
+            **_source(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
         raise UserError(f"{settings.model}: is no usable causal language model: {first_line(error)}.") from error
@@ -45,12 +44,6 @@ def load_model(settings: Settings) -> PreTrainedModel:
     return model
 
 
-def end_ids(model: PreTrainedModel) -> list[int]:
-    """The end tokens that the model's generation settings name."""
-    found = model.generation_config.eos_token_id
-    return [] if found is None else found if isinstance(found, list) else [found]
-
-
 def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
     """The tokenizer with the model's end tokens. Raises UserError if it has more tokens than the model."""
     embeddings: Any = model.get_input_embeddings()
@@ -60,13 +53,14 @@ def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
             f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but the model's vocabulary has {rows}. "
             "Set policy.tokenizer.name to the tokenizer that belongs to the model."
         )
-    return HFTokenizer(tokenizer, end_ids(model))
+    found = model.generation_config.eos_token_id
+    return HFTokenizer(tokenizer, [] if found is None else found if isinstance(found, list) else [found])
 
 
-def _source(path: Path) -> tuple[tuple[str], dict[str, str]]:
+def _source(path: Path) -> dict[str, Any]:
     if path.suffix == ".gguf":
-        return (str(path.parent),), {"gguf_file": path.name}
-    return (str(path),), {}
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    return {"pretrained_model_name_or_path": str(path)}
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ CUDA is never touched here: a process that has opened a GPU cannot hand it over.
 from __future__ import annotations
 
 import atexit
-import itertools
 import multiprocessing
 import os
 import re
@@ -182,31 +181,28 @@ def visible_gpus() -> list[Gpu]:
 
     Of a GPU that is split, "all" means its parts. Raises UserError if there is none, or a name is not there.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), list[Gpu]()
     if named is None:
         present = _present()
         split = {gpu.index for gpu in present if gpu.name.startswith("MIG-")}
         gpus = [gpu for gpu in present if gpu.name.startswith("MIG-") or gpu.index not in split]
-    else:
-        names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in named.split(",")))  # as CUDA
-        gpus = [Gpu(name, name) if name.isdecimal() else _find(name) for name in names if name]
+    for name in filter(None, map(str.strip, (named or "").split(","))):
+        if name == "-1":
+            break  # as CUDA, which looks no further
+        present = [Gpu(name, name)] if name.isdecimal() else _present()
+        found = [gpu for gpu in present if gpu.name.startswith(name)]
+        if len(found) != 1:
+            raise UserError(
+                f"--engine vllm: CUDA_VISIBLE_DEVICES names {name!r}, which fits {len(found)} GPUs. Give numbers, or "
+                f"names of these: {', '.join(gpu.name for gpu in present) or 'none'}."
+            )
+        gpus += found
     if not gpus:
         raise UserError(
             "--engine vllm: no GPU to be seen. Check CUDA_VISIBLE_DEVICES and nvidia-smi, or leave --engine out for "
             "the local engine."
         )
     return gpus
-
-
-def _find(name: str) -> Gpu:
-    present = _present()
-    found = [gpu for gpu in present if gpu.name.startswith(name)]
-    if len(found) != 1:
-        raise UserError(
-            f"--engine vllm: CUDA_VISIBLE_DEVICES names {name!r}, which fits {len(found)} GPUs. Give numbers, or of "
-            f"these: {', '.join(gpu.name for gpu in present) or 'none'}."
-        )
-    return found[0]
 
 
 def _present() -> list[Gpu]:
