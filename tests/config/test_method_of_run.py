@@ -93,7 +93,8 @@ OTHER = {
     **{"objective.token_clip": 1e-3, "objective.jsd_beta": 0.9, "objective.top_k": 3, "objective.top_k_form": "tail"},
     **{"objective.dash_kappa": 0.1, "objective.entropy_threshold": 3.0, "objective.entropy_weight": 9.0},
     **{"objective.on_policy_rate": 1.0, "objective.divergence": "rkl", "objective.whiten": True},
-    **{"context.kind": "dag_full", "context.mark_frontier": False, "judge.model": "teacher"},
+    **{"context.kind": "dag_full", "context.mark_frontier": False},
+    **{"judge.model": "teacher", "judge.kind": "log_odds", "judge.threshold": -9.0},
     **{"probes.threshold": 0.1, "probes.length": 3, "probes.max_per_rollout": 1},
     **{"probes.beta_positive": 0.1, "probes.beta_negative": 0.1},
     # Not of a step: the order between epochs, and what the engine makes of its teacher.

@@ -76,6 +76,9 @@ REFUSED = {
     "policy.generation.temperature=1e-300": "from 0.01 to 100; got 1e-300",
     "policy.generation.top_p=0.95": "of exactly 1; got 0.95",
     "policy.generation.top_k=20": "must be null or one of -1, 0; got 20",
+    "aopsd.judge.kind=both": "must be one of list, log_odds; got 'both'",
+    "aopsd.judge.threshold=.inf": "finite",
+    "aopsd.judge.threshold=null": "got None",
     "checkpointing.enabled=maybe": "true or false; got 'maybe'",
     "checkpointing.enabled=null": "got None.",
     "checkpointing.checkpoint_dir=null": "got None.",
@@ -204,6 +207,7 @@ def test_settings_that_are_fine_at_their_limit(base):
     load_config(base, ["policy.generation.top_k=-1", "policy.generation.top_p=1.0", "aopsd.curriculum.ema=0"])
     load_config(base, ["aopsd.num_prompts_per_step=6", "aopsd.curriculum.name=shuffle", "aopsd.curriculum.ema=1"])
     load_config(base, ["aopsd.probes.length=2", "aopsd.judge.num_retries=0", "policy.generation.max_new_tokens=255"])
+    load_config(base, ["aopsd.judge.kind=log_odds", "aopsd.judge.max_new_tokens=1024"])  # it writes nothing
 
 
 def test_all_wrong_values_are_told_at_once(base):

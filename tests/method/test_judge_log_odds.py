@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.judge import answer_tokens, checkpoint_messages, judge_attempts, log_odds
+from nemo_aopsd.method.rollout import Draft
+from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.models.tokenizer import HFTokenizer
-from tests.fakes import CharTokenizer, make_problem
+from nemo_aopsd.types import Generation
+from tests.fakes import CharTokenizer, make_config, make_engine, make_problem
 from tests.local_models import END, plain_logprobs, tiny_model, tiny_settings, tiny_tokenizer
 
 CONFIG = JudgeConfig(kind="log_odds")
@@ -103,6 +107,15 @@ def test_verdicts_claim_what_is_above_the_threshold_and_are_never_unread():
         attempt = "my attempt" if problem is problems[0] else ""
         assert wholes == [m[0]["content"] + "\n" for m in checkpoint_messages(problem, attempt, "default")]
         assert text(prompt).endswith(": x") and {branch.position for branch in row} == {0}  # all that they share
+
+
+def test_the_model_that_the_config_names_is_asked_and_reaches_the_rollout():
+    engine, config = make_engine(), make_config(Path("run"), AOPSDConfig(judge=replace(CONFIG, model="teacher")))
+    engine.teacher = Scripted("ac")
+    (verdict,) = judge_rollouts([make_problem(0)], [CharTokenizer().encode("x")], engine, config, seed=0)
+    assert verdict.judged == {"a", "c"}
+    draft = Draft(make_problem(0), [1], Generation([2], True)).judged(verdict)
+    assert draft.reached == {"a"} and draft.progress == 1 / 4  # c requires b
 
 
 def test_an_attempt_loses_its_middle_for_the_longest_question():

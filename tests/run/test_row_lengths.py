@@ -17,6 +17,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
 )
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.judge import CUT
 from nemo_aopsd.run.row_lengths import check_lengths
 from tests import REPO
 from tests.fakes import CharTokenizer, make_config, make_problem
@@ -25,6 +26,7 @@ KEY = "policy.max_total_sequence_length"
 PROMPTS = {
     "student": "{problem}",
     "judge": "{problem}{checkpoints}{attempt}",
+    "judge_checkpoint": "{problem}{attempt}{checkpoint}",
     "teacher_dag": "{problem}{context}",
     "teacher_dag_marked": "{problem}{context}",
     "teacher_solution": "{problem}{context}",
@@ -135,6 +137,19 @@ def test_a_judge_without_room_for_an_attempt_is_refused(prompts):
     assert "with 180 tokens of a verdict" in line and line.endswith("or lower aopsd.judge.max_new_tokens.")
     assert check(prompts, problems, 200, judge=JudgeConfig(max_new_tokens=20), **asked) == []
     assert check(prompts, problems, 200, judge=long, context=ContextConfig(kind="none")) == []  # nobody asks it
+    by_one = JudgeConfig(kind="log_odds", max_new_tokens=180)
+    need = len(problems[0].problem + CUT + "xa = 0\n") + 1  # its longest question, and yes or no
+    assert check(prompts, problems, need, judge=by_one, **asked) == []
+    [line] = refused(prompts, problems, need - 1, judge=by_one, **asked)
+    assert f"{KEY} is {need - 1}; expected at least {need}: " in line
+
+
+def test_a_tokenizer_without_yes_and_no_is_refused_where_they_are_read(prompts, monkeypatch):
+    asked = {"curriculum": CurriculumConfig(name="competence"), "context": ContextConfig(kind="none")}
+    monkeypatch.setattr(CharTokenizer, "encode", lambda self, text: [1] * len(text))
+    assert check(prompts, [problem(0, 5)], 300, **asked | {"judge": JudgeConfig(max_new_tokens=9)}) == []
+    with pytest.raises(UserError, match=r"aopsd\.judge\.kind=log_odds"):
+        check(prompts, [problem(0, 5)], 300, **asked | {"judge": JudgeConfig(kind="log_odds")})
 
 
 def test_a_run_is_refused_before_its_folder_has_anything_and_a_warning_does_not_stop_it(command_line, tmp_path):
