@@ -57,18 +57,11 @@ def by_name(diagnosis):
     return {check.name: check for check in diagnosis.checks}
 
 
-def test_the_matrix_is_that_of_the_verification_log():
+def test_versions_are_those_of_the_verification_log_and_worker_classes_where_their_names_say():
     stack = " ".join((REPO / "docs/verification.md").read_text().split())
-    for name, words in {
-        "torch": "torch {}",
-        "transformers": "transformers {}",
-        "megatron-bridge": "Megatron-Bridge {}",
-        "transformer-engine": "Transformer Engine {}",
-    }.items():
-        assert words.format(versions.TESTED[name]) in stack
-
-
-def test_every_worker_class_of_ours_is_where_its_name_says():
+    names = {"torch": "torch", "megatron-bridge": "Megatron-Bridge", "transformer-engine": "Transformer Engine"}
+    for package, name in names.items():
+        assert f"{name} {versions.TESTED[package]}" in stack
     for ours, _ in WORKERS.values():
         module, _, name = ours.rpartition(".")
         source = (REPO / module.replace(".", "/")).with_suffix(".py").read_text()
@@ -105,10 +98,8 @@ def test_each_fault_is_found_with_its_remedy(tiny_cluster, options, name, severi
 
 def test_gpus_are_counted_and_fp8_needs_hopper():
     (gpu,) = machine.find_gpus(answering(gpus=(A100,)))
-    assert gpu.memory == 81920 * 2**20
-    assert machine.check_gpus([gpu], "", 1, is_fp8=True).severity == "error"
-    seven = machine.find_gpus(answering(gpus=(H100,) * 7))
-    check = machine.check_gpus(seven, "", 8, is_fp8=False)
+    assert gpu.memory == 81920 * 2**20 and machine.check_gpus([gpu], "", 1, is_fp8=True).severity == "error"
+    check = machine.check_gpus(machine.find_gpus(answering(gpus=(H100,) * 7)), "", 8, is_fp8=False)
     assert check.severity == "error" and "7 x NVIDIA H100" in check.found and "cluster.gpus_per_node=7" in check.remedy
 
 
@@ -177,7 +168,11 @@ def test_the_probe_reads_versions_and_imports_nothing_but_the_class(tmp_path):
     assert probe.import_error("json.Missing").startswith("AttributeError")
 
 
-def test_room_is_compared_with_what_is_free(monkeypatch, tmp_path):
+def test_checkpoints_take_14_bytes_a_parameter_and_one_more_than_are_kept(monkeypatch, tiny_cluster, tmp_path):
+    diagnosis = diagnose(tiny_cluster, around())
+    kept = tiny_cluster.checkpointing["keep_top_k"] + 1
+    expected = by_name(diagnosis)["room for checkpoints"].expected
+    assert expected.startswith(f"{kept * 14 * diagnosis.parameters / 1e9:.1f} GB: {kept} checkpoints")
     usage = shutil.disk_usage(tmp_path)._replace(free=2 * 10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert machine.check_space("room", tmp_path / "new", 2e9, "all").severity == "ok"
@@ -185,17 +180,10 @@ def test_room_is_compared_with_what_is_free(monkeypatch, tmp_path):
     assert check.severity == "error" and "3.0 GB" in check.remedy
 
 
-def test_checkpoints_take_14_bytes_a_parameter_and_one_more_than_are_kept(tiny_cluster):
-    diagnosis = diagnose(tiny_cluster, around())
-    kept = tiny_cluster.checkpointing["keep_top_k"] + 1
-    expected = by_name(diagnosis)["room for checkpoints"].expected
-    assert expected.startswith(f"{kept * 14 * diagnosis.parameters / 1e9:.1f} GB: {kept} checkpoints")
-
-
 def test_a_folder_that_is_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    assert machine.check_writable("cache", tmp_path / "file" / "hub", "Set HF_HOME").severity == "error"
-    assert machine.check_writable("cache", tmp_path / "new" / "hub", "Set HF_HOME").severity == "ok"
+    for name, severity in (("file", "error"), ("new", "ok")):
+        assert machine.check_writable("cache", tmp_path / name / "hub", "Set HF_HOME").severity == severity
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     assert machine.hf_home({"HF_HOME": "/a"}) == Path("/a")
     assert machine.hf_home({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface")
@@ -236,32 +224,25 @@ def test_a_model_that_is_not_here(cache, name, severity, remedy):
     assert (content is not None) == (name == "Qwen/Qwen3-4B")  # a published architecture is known all the same
 
 
-def test_a_broken_config_json_is_told_by_its_place(tmp_path):
-    (tmp_path / "config.json").write_text("[]")
-    check, content = model.check_model(str(tmp_path))
-    assert check.severity == "error" and f"{tmp_path}/config.json" in check.found and content is None
-
-
-@pytest.mark.parametrize(("file", "severity"), [("m.gguf", "ok"), ("config.json", "warn")])
+@pytest.mark.parametrize(("file", "severity"), [("m.gguf", "ok"), ("config.json", "warn"), ("config.json", "error")])
 def test_what_cannot_be_counted_has_no_table(tmp_path, file, severity):
-    (tmp_path / file).write_text('{"model_type": "qwen3_5"}')
-    name = tmp_path / file if file == "m.gguf" else tmp_path
+    is_broken, name = severity == "error", tmp_path / file if file == "m.gguf" else tmp_path
+    (tmp_path / file).write_text("[]" if is_broken else '{"model_type": "qwen3_5"}')
     config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.model_name={name}"])
     diagnosis = diagnose(config, around(gpus=()))
     found = by_name(diagnosis)
-    assert found["model"].severity == "ok" and found["parameters"].severity == severity
+    assert found["model"].severity == ("error" if is_broken else "ok")
+    assert f"{tmp_path}/config.json" in found["model"].found or not is_broken
+    assert found["parameters"].severity == ("ok" if is_broken else severity)
     assert diagnosis.memory == [] and diagnosis.parameters is None and "memory" not in found
     assert found["tokenizer"].severity == ("ok" if file == "m.gguf" else "error")
 
 
-def test_dtensor_is_not_estimated_and_says_so(tiny_cluster):
+def test_dtensor_is_not_estimated_and_a_config_without_sizes_is_one_message(tiny_cluster):
     tiny_cluster.raw["policy"]["megatron_cfg"]["enabled"] = False
     tiny_cluster.raw["policy"]["dtensor_cfg"]["enabled"] = True
     found = by_name(diagnose(tiny_cluster, around()))
     assert found["memory"].severity == "warn" and "worker dtensor" in found and "worker megatron" not in found
-
-
-def test_a_config_without_sizes_is_one_message(tiny_cluster):
     tiny_cluster.raw["cluster"]["gpus_per_node"] = None
     with pytest.raises(UserError, match=r"cluster\.gpus_per_node is null"):
         diagnose(tiny_cluster, around())

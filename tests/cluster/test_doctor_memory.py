@@ -115,11 +115,6 @@ def test_bytes_of_qwen3_30b_a3b_on_16_gpus_by_hand():
     assert found["vLLM weights"] == 2 * 30_532_122_624 / 4
 
 
-def test_fp8_keeps_quantised_weights_beside_those_of_bfloat16():
-    found = sizes(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron_fp8.yaml"))
-    assert found["FP8 weights"] == 2 * 2_011_326_208
-
-
 def test_sums_by_place_and_turn():
     rows = memory.items(read_size(QWEN3_4B), layout_of("aopsd_qwen3_4b_megatron.yaml"))
     by_name = {row.name: row.size for row in rows}
@@ -147,7 +142,8 @@ def test_what_a_setting_changes(override, name, ratio):
     assert after[name] == pytest.approx(ratio * before[name])
 
 
-def test_without_recomputation_every_layer_is_kept():
+def test_fp8_keeps_quantised_weights_beside_and_without_recomputation_every_layer_is_kept():
+    assert sizes(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron_fp8.yaml"))["FP8 weights"] == 2 * 2_011_326_208
     file, key = "aopsd_qwen3_4b_megatron.yaml", "policy.megatron_cfg.activation_checkpointing=false"
     layer = 2 * (5 * 2560 + 2 * 4096 + 2 * 1024 + 4 * 9728) * 16384 / 2
     assert sizes(QWEN3_4B, layout_of(file, key))["activations"] == (36 + 2) * layer
@@ -159,19 +155,15 @@ def severities(content, layout, machine):
     return {check.name.removeprefix("memory: "): check.severity for check in checks}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("aopsd_qwen3_4b_megatron.yaml", QWEN3_4B),
-        ("aopsd_qwen3_4b_megatron_fp8.yaml", QWEN3_4B),
-        ("aopsd_qwen3_8b.yaml", QWEN3_8B),
-        ("aopsd_qwen3_14b.yaml", QWEN3_14B),
-        ("aopsd_qwen3_32b.yaml", QWEN3_32B),
-        ("aopsd_qwen3_30b_a3b.yaml", QWEN3_30B_A3B),
-    ],
-)
-def test_the_shipped_configs_fit_an_h100(name, content):
-    found = severities(content, layout_of(name), (GPU, HOST))
+SHIPPED = {
+    **{"4b_megatron": QWEN3_4B, "4b_megatron_fp8": QWEN3_4B, "8b": QWEN3_8B, "14b": QWEN3_14B, "32b": QWEN3_32B},
+    "30b_a3b": QWEN3_30B_A3B,
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_configs_fit_an_h100(name):
+    found = severities(SHIPPED[name], layout_of(f"aopsd_qwen3_{name}.yaml"), (GPU, HOST))
     assert set(found.values()) == {"ok"}, found
 
 
@@ -204,10 +196,7 @@ def test_a_trainer_that_scores_beside_vllm_by_hand():
         assert severities(QWEN3_4B, changed, (GPU, HOST))["beside vLLM"] == expected
         apart = replace(changed, keeps_cache=False)
         assert severities(QWEN3_4B, apart, (GPU, HOST))["beside vLLM"] == "ok"
-
-
-def test_without_probes_no_cache_is_kept():
-    overrides = ("aopsd.probes.keep_cache=true", "aopsd.weighting=uniform")
+    overrides = ("aopsd.probes.keep_cache=true", "aopsd.weighting=uniform")  # without probes no cache is kept
     assert not layout_of("aopsd_qwen3_4b_megatron.yaml", *overrides).keeps_cache
 
 

@@ -1,7 +1,7 @@
 """`aopsd plan`: every second of a step by hand on a model and machine of round numbers, and held against real steps."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,53 +26,19 @@ MEASURED = Path(plan_step_cost.__file__).parent / "measured"
 
 # 600 parameters at work on a token and a head of 1,000 that is the embedding; 1,640 in all. A token takes
 # 1,200 + 64 c FLOPs behind c others, its logits 2,000. A decoding step reads 3,200 B of weights, 64 B a cached token.
-SIZE = ModelSize(
-    layers=(Layer(attention=100, mlp=200, router=0, experts=0, norms=10),) * 2,
-    embedding=1000,
-    head=0,
-    final_norm=20,
-    hidden=10,
-    vocabulary=100,
-    query_width=8,
-    key_heads=2,
-    head_width=4,
-    mlp_width=7,
-    experts_per_token=0,
-)
+WIDTHS = {"hidden": 10, "vocabulary": 100, "query_width": 8, "key_heads": 2, "head_width": 4, "mlp_width": 7}
+LAYERS = (Layer(attention=100, mlp=200, router=0, experts=0, norms=10),) * 2
+SIZE = ModelSize(LAYERS, embedding=1000, head=0, final_norm=20, experts_per_token=0, **WIDTHS)
 SHEET = GPU("toy", 10**9, bandwidth=100, flops=1000, link=10, host=20)
-RATES = Rates(
-    sampler_bandwidth=0.8,
-    sampler_compute=0.7,
-    sampler_step=0.11,
-    sampler_request=0.13,
-    sampler_sync=0.017,
-    update_compute=0.6,
-    score_compute=0.5,
-    layer=0.19,
-    link=0.4,
-    host=0.3,
-    refit=0.2,
-    turn=2.3,
-)
-SHARES = {"sampler_bandwidth", "sampler_compute", "update_compute", "score_compute", "link", "host", "refit"}
-WORK = Workload(
-    problems=5,
-    prompts=2,
-    rows=4,
-    question=10,
-    teacher_prompt=30,
-    response=20,
-    longest=25,
-    judge_prompt=50,
-    judge_answer=5,
-    probes=6,
-    probe_length=3,
-    is_judged=True,
-    teacher_judges=False,
-    scores_student=True,
-    initial_attempts=2,
-    missing=None,
-)
+SHARES = {  # of the data sheet's rate; the others are waits in seconds
+    **{"sampler_bandwidth": 0.8, "sampler_compute": 0.7, "update_compute": 0.6, "score_compute": 0.5},
+    **{"link": 0.4, "host": 0.3, "refit": 0.2},
+}
+WAITS = {"sampler_step": 0.11, "sampler_request": 0.13, "sampler_sync": 0.017, "layer": 0.19, "turn": 2.3}
+RATES = Rates(**SHARES, **WAITS)
+TOKENS = {"question": 10, "teacher_prompt": 30, "response": 20, "longest": 25, "judge_prompt": 50, "judge_answer": 5}
+COUNTS = {"problems": 5, "prompts": 2, "rows": 4, "probes": 6, "probe_length": 3, "initial_attempts": 2}
+WORK = Workload(**COUNTS, **TOKENS, is_judged=True, teacher_judges=False, scores_student=True, missing=None)
 
 
 LAYOUT = read_layout(load_config(CLUSTER))
@@ -86,8 +52,7 @@ def setup(rows_at_once=1024, **changes):
 
 def seconds(terms):
     """Of work in seconds at the data sheet's rate, and of counts of waits."""
-    rates = {field.name: getattr(RATES, field.name) for field in fields(RATES)}
-    return sum(amount / rates[name] if name in SHARES else amount * rates[name] for name, amount in terms.items())
+    return sum(amount / SHARES[name] if name in SHARES else amount * WAITS[name] for name, amount in terms.items())
 
 
 # Four rows are read at 40 x (1200 + 64 x 5) + 4 x 2000 FLOPs, 68.8 s. They then go 25 steps (80,000 B of weights)
@@ -273,18 +238,11 @@ def test_rows_and_tokens_by_hand():
     assert workload("aopsd.curriculum.name=shuffle").initial_attempts == 0 < work.initial_attempts
 
 
-@pytest.mark.parametrize(
-    ("context", "shown"),
-    [
-        ("none", 0),
-        ("solution", 1000 + 30),
-        ("other_problem", 100 + 1000 + 30),
-        ("dag_frontier", 200 + 30),
-        *((name, 400 + 30) for name in ("dag_full", "plan", "subproblems")),
-    ],
-)
-def test_what_the_teacher_reads_beside_the_question(context, shown):
-    assert workload(f"aopsd.context.kind={context}").teacher_prompt == 100 + shown
+def test_what_the_teacher_reads_beside_the_question():
+    graph = dict.fromkeys(("dag_full", "plan", "subproblems"), 400 + 30)
+    others = {"none": 0, "solution": 1000 + 30, "other_problem": 100 + 1000 + 30, "dag_frontier": 200 + 30}
+    for context, shown in (graph | others).items():
+        assert workload(f"aopsd.context.kind={context}").teacher_prompt == 100 + shown, context
 
 
 @pytest.mark.parametrize(
@@ -321,12 +279,12 @@ def test_an_epoch_is_its_steps():
     assert found["epoch_gpu_hours"] == pytest.approx(sum(found["epoch_seconds"].values()) * 8 / 3600)
     assert found["initial_attempts_seconds"] > found["epoch_seconds"]["rollout"]  # eight attempts a problem
     assert {check["name"] for check in found["memory_checks"]} >= {"memory: training", "memory: sampling"}
-
-
-def test_the_table_has_errors_where_steps_were_measured_and_says_what_is_left_out():
     printed = " ".join(call(CLUSTER, "data.train.data_path=none").stdout.split())
     assert "-59% to -20%" in printed and "initial attempts" in printed and "data.train.data_path=none" in printed
     assert "Adam" in printed and "extrapolation" in printed
+    given = planned("--response", 1000)["workload"]
+    assert (given["response"], given["longest"]) == (1000, 4096)
+    assert given["probes"] == pytest.approx(0.0115 * 1000 * 32)
 
 
 @pytest.mark.parametrize(
@@ -345,13 +303,6 @@ def test_no_seconds_are_stated_for_what_was_never_measured(name, words, unmeasur
     assert found["memory_bytes"]["training"] > 1e10
     if unmeasured:
         assert unmeasured[0] in call(CONFIGS / f"aopsd_{name}.yaml", *words).stdout
-
-
-def test_the_mean_response_may_be_given():
-    found = planned("--response", 1000)["workload"]
-    assert (found["response"], found["longest"]) == (1000, 4096) and found["probes"] == pytest.approx(
-        0.0115 * 1000 * 32
-    )
 
 
 @pytest.mark.parametrize(
