@@ -44,31 +44,31 @@ def instructions():
     return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
 
 
-def make_environment(folder):
-    """A virtual environment that sees this one's packages, but not this checkout."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site,) = folder.glob("lib/python*/site-packages")
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """The base image's layout, under a folder that stands for its root; the site-packages of its environments.
+
+    They see this Python's packages, but not this checkout.
+    """
+    root = tmp_path_factory.mktemp("image")
+    places = {"driver": "opt/nemo_rl_venv", **{name: f"opt/ray_venvs/{parent}" for name, parent in PARENTS.items()}}
+    template = root / places["driver"]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(template)], check=True)
+    (site,) = template.glob("lib/python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     for name, text in STUBS.items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(text)
-        for folder in (site / name).relative_to(site).parents[:-1]:
-            (site / folder / "__init__.py").touch()
-    return site
-
-
-@pytest.fixture
-def image(tmp_path):
-    """The base image's layout, under a folder that stands for its root."""
-    sites = {"driver": make_environment(tmp_path / "opt/nemo_rl_venv")}
-    for name, parent in PARENTS.items():
-        sites[name] = make_environment(tmp_path / "opt/ray_venvs" / parent)
-    uv = tmp_path / "bin/uv"
+        for above in (site / name).relative_to(site).parents[:-1]:
+            (site / above / "__init__.py").touch()
+    for name in PARENTS:
+        shutil.copytree(template, root / places[name], symlinks=True)
+    uv = root / "bin/uv"
     uv.parent.mkdir()
-    uv.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/uv.log\nmkdir -p {tmp_path}/opt/aopsd/site\n')
+    uv.write_text(f'#!/bin/sh\necho "$@" >> {root}/uv.log\nmkdir -p {root}/opt/aopsd/site\n')
     uv.chmod(0o755)
-    (tmp_path / "opt/nemo-rl").mkdir()
-    return tmp_path, sites
+    (root / "opt/nemo-rl").mkdir()
+    return root, {name: root / place / site.relative_to(template) for name, place in places.items()}
 
 
 def environment_of(root, **more):
@@ -85,18 +85,16 @@ def environment_of(root, **more):
     }
 
 
-def replay(root, until="install.sh smoke", **more):
-    """Every COPY and RUN in order, to the step that says `until`; returns the output of the last."""
+def replay(root, only="", **more):
+    """Every COPY and RUN in order, or only the RUN that says so; returns the output of the last."""
+    output = ""
     for keyword, rest in instructions():
-        if keyword == "COPY":
+        if keyword == "COPY" and not only:
             *sources, target = rest.split()
             copy(sources, root / target.lstrip("/"))
-        elif keyword == "RUN":
-            command = rest.replace("/opt/aopsd", f"{root}/opt/aopsd")
-            output = bash(command, environment_of(root, **more)).stdout
-            if until in rest:
-                return output
-    raise AssertionError(f"no step says {until}")
+        elif keyword == "RUN" and only in rest:
+            output = bash(rest.replace("/opt/aopsd", f"{root}/opt/aopsd"), environment_of(root, **more)).stdout
+    return output
 
 
 def copy(sources, target):
@@ -114,7 +112,7 @@ def bash(command, environment, check=True):
     return done
 
 
-def test_the_steps_put_the_package_into_every_environment_and_pass_their_smoke_test(image):
+def test_the_steps_put_the_package_into_every_environment_and_test_it(image):
     root, sites = image
     before = {name: {path.name for path in site.iterdir()} for name, site in sites.items()}
     output = replay(root, APEX="0", APEX_REF="none")
@@ -134,24 +132,19 @@ def test_the_steps_put_the_package_into_every_environment_and_pass_their_smoke_t
     )
     assert aopsd.returncode == 0 and b"doctor" in aopsd.stdout
 
+    (sites["megatron"] / "fused_weight_gradient_mlp_cuda.py").write_text("")  # apex, only at a pinned tag
+    replay(root, "install.sh apex", APEX="1", APEX_REF="26.09")
+    called = (root / "uv.log").read_text().splitlines()[-1]
+    assert f"--python {root}/opt/ray_venvs/{PARENTS['megatron']}/bin/python" in called
+    assert "git+https://github.com/NVIDIA/apex@26.09" in called and "--no-build-isolation" in called
 
-def test_a_worker_that_cannot_be_imported_stops_the_build_and_one_that_needs_a_driver_does_not(image):
-    root, sites = image
+    # A worker that cannot be imported stops the build; one that needs a driver does not.
     (sites["vllm"] / "nemo_rl/models/generation/vllm/vllm_worker.py").write_text("raise ImportError('libcuda.so.1')\n")
     broken = sites["megatron"] / "nemo_rl/models/policy/workers/megatron_policy_worker.py"
     broken.write_text("raise ImportError('undefined symbol: _ZTVN5cudnn')\n")
     with pytest.raises(AssertionError, match=r"TeacherMegatronWorker in .*undefined symbol") as stopped:
-        replay(root, APEX="0", APEX_REF="none")
+        replay(root, "install.sh smoke")
     assert "not checked without a GPU: nemo_aopsd.engines.nemo_rl.vllm_worker" in str(stopped.value)
-
-
-def test_apex_goes_into_megatrons_environment_only_at_a_pinned_tag(image):
-    root, sites = image
-    (sites["megatron"] / "fused_weight_gradient_mlp_cuda.py").write_text("")
-    replay(root, until="apex", APEX="1", APEX_REF="26.09")
-    called = (root / "uv.log").read_text().splitlines()[1]
-    assert f"--python {root}/opt/ray_venvs/{PARENTS['megatron']}/bin/python" in called
-    assert "git+https://github.com/NVIDIA/apex@26.09" in called and "--no-build-isolation" in called
 
 
 @pytest.mark.parametrize(
