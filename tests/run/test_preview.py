@@ -103,25 +103,18 @@ def test_an_unreadable_verdict_is_quoted_and_a_dropped_rollout_says_why():
     assert "this rollout is dropped" in text and "answer<end>" in text
 
 
-def test_empty_unfinished_response():
+def test_an_empty_unfinished_response_and_one_that_would_steer_the_terminal():
     text, _ = preview(AOPSDConfig(), scripted("", "[]", finished=False))
-    assert "(an empty response)" in text
-    assert "0 tokens, cut off at the length limit" in text
+    assert "(an empty response)" in text and "0 tokens, cut off at the length limit" in text
     assert "Mean |gap| not defined; 0 of 0 tokens" in text
-
-
-def test_response_cannot_steer_the_terminal_or_use_markup():
     text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=50.0)), scripted("[bold]a\x0bb[/bold]", "[]"))
     assert r"[bold]a\x0bb[/bold]<end>" in text
     assert gap_text(["\x1b[2J"], [0.0], 2.0).plain == r"\x1b[2J"
 
 
-def test_marks_by_hand():
+def test_marks_by_hand_and_narrow_terminals_lose_no_value():
     text = gap_text(["a", "b", "\n", "c"], [0.1, 2.0, 0.7, -3.0], threshold=2.0)
     assert text.plain == "a«b #1»\n«c #2»"
-
-
-def test_narrow_terminals_lose_no_value():
     text, _ = preview(AOPSDConfig(probes=ProbeConfig(threshold=1.0)), width=40)
     assert "…" not in text and max(map(len, text.splitlines())) <= 40
 

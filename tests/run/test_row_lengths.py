@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config.schema import (
-    AOPSDConfig,
-    ContextConfig,
-    CurriculumConfig,
-    JudgeConfig,
-    ObjectiveConfig,
-    ProbeConfig,
-)
+from nemo_aopsd.config import schema
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.judge import CUT
 from nemo_aopsd.run.row_lengths import check_lengths
@@ -82,7 +76,7 @@ def test_a_question_without_room_for_a_token_is_refused(prompts):
     )
     [line] = refused(prompts, [problem(0, 5)], 20, [problem(6, 5), problem(7, 30)])
     assert "in 1 of 2 problems (longest: data.jsonl:7" in line  # held out
-    sft = ObjectiveConfig(name="sft")  # has no teacher whose row must fit
+    sft = schema.ObjectiveConfig(name="sft")  # has no teacher whose row must fit
     assert check(prompts, [problem(0, 18, solution=99)], 20, objective=sft) == []
 
 

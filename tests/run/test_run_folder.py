@@ -42,28 +42,23 @@ def config_of(run, *overrides):
     return load_config(run.parent / "config.yaml", overrides)
 
 
-def test_a_folder_with_a_run_is_not_free(run, tmp_path):
+def test_what_holds_a_run_or_parts_of_one_or_cannot_be_written_is_not_free(run, tmp_path):
     with pytest.raises(UserError, match=r"already holds a run.*--resume.*logger\.log_dir"):
         run_folder.check_free(run, run / "checkpoints")
     run_folder.check_free(tmp_path / "new/deep", tmp_path / "new/deep/checkpoints")
     assert not (tmp_path / "new").exists()
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file: not a folder that can be written"):
         run_folder.check_free(tmp_path / "file/run", tmp_path / "checkpoints")
-
-
-@pytest.mark.parametrize("left", ["metrics.jsonl", "eval/epoch_000.json", "checkpoints/step_000002/state.json"])
-def test_parts_of_a_run_and_another_run_s_checkpoints_are_no_free_folder(tmp_path, left):
-    (tmp_path / left).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / left).write_text("")
-    with pytest.raises(UserError, match=r"parts of a run without its config.yaml: "):
-        run_folder.check_free(tmp_path, tmp_path / "checkpoints")
+    for index, left in enumerate(("metrics.jsonl", "eval/epoch_000.json", "checkpoints/step_000002/state.json")):
+        parts = tmp_path / f"parts_{index}"
+        (parts / left).parent.mkdir(parents=True)
+        (parts / left).write_text("")
+        with pytest.raises(UserError, match=r"parts of a run without its config.yaml: "):
+            run_folder.check_free(parts, parts / "checkpoints")
     (tmp_path / "shared/step_000004").mkdir(parents=True)
     with pytest.raises(UserError, match=r"shared holds another run's checkpoints"):
-        run_folder.check_free(tmp_path / "run", tmp_path / "shared")
+        run_folder.check_free(tmp_path / "another", tmp_path / "shared")
 
 
 def test_one_process_at_a_time_writes_a_run(tmp_path):
@@ -123,14 +118,8 @@ def test_removal_leaves_everything_else(run, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "step_000001.jsonl").write_text("precious")
-    kept = [
-        "notes.md",
-        "diagnostics/slides.md",
-        "audit/notes.md",
-        "rollouts/notes.jsonl",
-        "eval/aime24/epoch_000.json",
-        "checkpoints/best/state.json",
-    ]
+    kept = ["notes.md", "diagnostics/slides.md", "audit/notes.md", "rollouts/notes.jsonl"]
+    kept += ["eval/aime24/epoch_000.json", "checkpoints/best/state.json"]
     for name in kept:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("precious")
@@ -142,17 +131,14 @@ def test_removal_leaves_everything_else(run, tmp_path):
     assert (other / "step_000001.jsonl").read_text() == "precious"
 
 
-def test_labels_are_never_removed(run):
+def test_labels_are_never_removed_nor_a_folder_without_a_run(run):
     labels = run / "audit/labels/me.jsonl"
     labels.parent.mkdir()
     labels.write_text("work of hours")
     with pytest.raises(UserError, match=r"me\.jsonl: labels .* Move .*/audit away"):
         run_folder.remove_run(run)
     assert labels.exists() and (run / "metrics.jsonl").exists()
-
-
-def test_a_folder_without_a_run_is_never_emptied(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("someone else's")
+    (run / "config.yaml").unlink()
     with pytest.raises(UserError, match="there, but no run"):
-        run_folder.remove_run(tmp_path)
-    assert (tmp_path / "metrics.jsonl").exists()
+        run_folder.remove_run(run)
+    assert (run / "metrics.jsonl").exists()

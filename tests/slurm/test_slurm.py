@@ -71,39 +71,23 @@ def test_a_plan_names_nodes_roles_container_and_command(name, nodes):
     assert f"{8 * nodes} GPUs" in plan
 
 
-def test_account_partition_time_and_mounts_are_variables():
-    plan = planned(
-        "aopsd_qwen3_4b",
-        AOPSD_CONTAINER="image",
-        AOPSD_DATA=DATA,
-        AOPSD_ACCOUNT="physics",
-        AOPSD_PARTITION="long",
-        AOPSD_TIME="01:00:00",
-        AOPSD_MOUNTS="/usr:/there",
-        AOPSD_SBATCH="--qos=high --array=0-4",
-    )
-    assert "--account=physics --partition=long --time=01:00:00" in plan
-    assert "--qos=high --array=0-4" in plan
-    assert "/usr:/there" in plan
-
-
-def test_apptainer_takes_a_sif_image(tmp_path):
+def test_account_partition_time_mounts_and_a_sif_image_are_variables(tmp_path):
     (tmp_path / "nemo.sif").touch()
-    plan = planned("aopsd_qwen3_4b", AOPSD_CONTAINER=str(tmp_path / "nemo.sif"), AOPSD_DATA=DATA)
+    names = {"ACCOUNT": "physics", "PARTITION": "long", "TIME": "01:00:00", "MOUNTS": "/usr:/there"}
+    names |= {"SBATCH": "--qos=high --array=0-4", "CONTAINER": str(tmp_path / "nemo.sif"), "DATA": DATA}
+    plan = planned("aopsd_qwen3_4b", **{f"AOPSD_{name}": value for name, value in names.items()})
+    assert "--account=physics --partition=long --time=01:00:00" in plan
+    assert "--qos=high --array=0-4" in plan and "/usr:/there" in plan
     assert "apptainer exec --nv --bind" in plan and "--container-image" not in plan
 
 
-def test_an_existing_run_is_resumed(tmp_path):
+def test_an_existing_run_is_resumed_and_the_local_engine_needs_no_ray_and_no_gpu(tmp_path):
     env = {"AOPSD_CONTAINER": "none", "AOPSD_ENGINE": "local", "AOPSD_RUN": str(tmp_path)}
-    assert "--resume" not in planned("aopsd_qwen3_4b", **env)
+    plan = planned("aopsd_qwen3_32b", **env)
+    assert "--nodes=1" in plan and "node.sh single" in plan and "--resume" not in plan
+    assert "aopsd_tiny_cpu.yaml aopsd.engine=local" in plan
     (tmp_path / "config.yaml").touch()
     assert f"--resume {tmp_path}" in planned("aopsd_qwen3_4b", **env)
-
-
-def test_the_local_engine_needs_no_ray_and_no_gpu():
-    plan = planned("aopsd_qwen3_32b", AOPSD_CONTAINER="none", AOPSD_ENGINE="local")
-    assert "--nodes=1" in plan and "node.sh single" in plan
-    assert "aopsd_tiny_cpu.yaml aopsd.engine=local" in plan
 
 
 def test_targets_of_an_evaluation_become_an_array():
@@ -133,26 +117,25 @@ def test_a_suite_is_an_array_with_an_element_a_member_and_seed(element, run):
     assert f"compare examples/suites/embedded.yaml --seeds 2 --out {REPO}/out --only {run} \n" in plan
 
 
+NONE = {"AOPSD_CONTAINER": "none"}
+
+
 @pytest.mark.parametrize(
     ("script", "env", "words"),
     [
         ("aopsd_qwen3_4b", {}, "AOPSD_CONTAINER is not set"),
         ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "/no/image.sqsh"}, "AOPSD_CONTAINER: /no/image.sqsh is not there"),
-        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none"}, "AOPSD_DATA is not set"),
-        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_DATA": "no.jsonl"}, "AOPSD_DATA: no.jsonl is not there"),
-        (
-            "aopsd_qwen3_4b",
-            {"AOPSD_CONTAINER": "none", "AOPSD_CONFIG": "no.yaml"},
-            "AOPSD_CONFIG: no.yaml is not there",
-        ),
-        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_ENGINE": "x"}, "must be nemo_rl or local"),
-        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_MOUNTS": "/no:/there"}, "AOPSD_MOUNTS names /no"),
-        ("aopsd_qwen3_4b", {"AOPSD_CONTAINER": "none", "AOPSD_GPUS_PER_NODE": "many"}, "must be a whole number"),
-        ("aopsd_qwen3_32b", {"AOPSD_CONTAINER": "none", "AOPSD_NODES": "1"}, "too few GPUs: .* 1 x 8 = 8, .* needs 16"),
-        ("evaluate", {"AOPSD_CONTAINER": "none"}, "AOPSD_TARGETS is not set"),
-        ("evaluate", {"AOPSD_CONTAINER": "none", "AOPSD_TARGETS": "no", "AOPSD_DATA": "aime25"}, "no is not there"),
-        ("dag_build", {"AOPSD_CONTAINER": "none"}, "AOPSD_PROBLEMS is not set"),
-        ("compare", {"AOPSD_CONTAINER": "none"}, "AOPSD_SUITE is not set"),
+        ("aopsd_qwen3_4b", NONE, "AOPSD_DATA is not set"),
+        ("aopsd_qwen3_4b", NONE | {"AOPSD_DATA": "no.jsonl"}, "AOPSD_DATA: no.jsonl is not there"),
+        ("aopsd_qwen3_4b", NONE | {"AOPSD_CONFIG": "no.yaml"}, "AOPSD_CONFIG: no.yaml is not there"),
+        ("aopsd_qwen3_4b", NONE | {"AOPSD_ENGINE": "x"}, "must be nemo_rl or local"),
+        ("aopsd_qwen3_4b", NONE | {"AOPSD_MOUNTS": "/no:/there"}, "AOPSD_MOUNTS names /no"),
+        ("aopsd_qwen3_4b", NONE | {"AOPSD_GPUS_PER_NODE": "many"}, "must be a whole number"),
+        ("aopsd_qwen3_32b", NONE | {"AOPSD_NODES": "1"}, "too few GPUs: .* 1 x 8 = 8, .* needs 16"),
+        ("evaluate", NONE, "AOPSD_TARGETS is not set"),
+        ("evaluate", NONE | {"AOPSD_TARGETS": "no", "AOPSD_DATA": "aime25"}, "no is not there"),
+        ("dag_build", NONE, "AOPSD_PROBLEMS is not set"),
+        ("compare", NONE, "AOPSD_SUITE is not set"),
         ("compare", SUITE | {"AOPSD_MEMBERS": ""}, "AOPSD_MEMBERS is not set"),
         ("compare", SUITE | {"AOPSD_SEEDS": "0"}, "AOPSD_SEEDS is '0'"),
         ("compare", SUITE | {"SLURM_ARRAY_TASK_ID": "9"}, "array element 9: there are 9"),
