@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import RunPath, finite
+from nemo_aopsd.cli.options import ConfigPath, Overrides, RunPath, finite, load_chosen
+from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
     from nemo_aopsd.analysis.diagnostics.output import Result
@@ -121,6 +122,45 @@ def teacher(
     for line in utility(*found.values()) if len(found) > 1 else ():
         typer.echo(line)
     typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
+
+
+@app.command(epilog="Example: aopsd diagnose direction demo --problems 64 --out runs/direction")
+def direction(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    problems: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of the training problems, drawn by the seed.")
+    ] = 128,
+    answers: Annotated[int, typer.Option(min=2, metavar="N", help="Fresh answers a problem.")] = 8,
+    context: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Repeat for several; default: aopsd.context.kind.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="direction.md and direction.json.")] = Path(
+        "runs/direction"
+    ),
+) -> None:
+    """Before any training: does the update of each context and weighting point towards correctness?"""
+    import random
+
+    from nemo_aopsd import engines
+    from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction, write_direction
+    from nemo_aopsd.config.schema import CHOICES
+    from nemo_aopsd.run.preflight import check_inputs
+
+    for kind in context or ():
+        if kind not in CHOICES["context.kind"]:
+            raise UserError(f"--context {kind}: no such context. Choose from {', '.join(CHOICES['context.kind'])}.")
+    settings = load_chosen(config, overrides, None)
+    if settings.aopsd.engine != "local":
+        raise UserError("aopsd.engine is nemo_rl; only the local engine forms gradients. Set aopsd.engine=local.")
+    engine = engines.pick(settings)
+    engine.check(settings)
+    found, _ = check_inputs(settings)
+    chosen = random.Random(settings.aopsd.seed).sample(found, min(problems, len(found)))
+    kinds = context or [settings.aopsd.context.kind]
+    typer.echo(
+        write_direction(out, diagnose_direction(settings, chosen, engine.build(settings), kinds, answers), settings)
+    )
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:

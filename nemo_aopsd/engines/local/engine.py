@@ -46,18 +46,15 @@ class LocalEngine:
         if not rows:
             _, zeros = self._loss([], objective, 1.0, 1.0)
             return {"train/loss": 0.0, **_floats(zeros), "train/grad_norm": 0.0, "train/skipped": 1.0}
-        num_tokens = float(sum(row.mask.sum().item() for row in rows))
-        lengths = [len(row.prompt) + len(row.response) for row in rows]
-        totals: dict[str, float] = {}
-        for batch in batches(range(len(rows)), lengths, self.settings.train_micro_batch_size):
-            loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens, float(len(rows)))
-            loss.backward()
-            self.optimizer.accumulate()
-            for key, value in _floats({"train/loss": loss, **metrics}).items():
-                totals[key] = totals.get(key, 0.0) + value
+        totals = self._accumulate(rows, objective)
         totals["train/grad_norm"] = self.optimizer.step()
         self._move_teacher()
         return {**totals, "train/skipped": 0.0}
+
+    def gradient(self, rows: list[TrainRow], objective: Objective) -> list[Tensor]:
+        """What `train` would step along before clipping, float32, a tensor for each parameter; nothing is updated."""
+        self._accumulate([row for row in rows if row.mask.any()], objective)
+        return self.optimizer.take_gradients()
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """This engine has no trackers; the run folder has all numbers."""
@@ -98,6 +95,19 @@ class LocalEngine:
         """The student as a Hugging Face directory, tokenizer included."""
         self.student.network.causal_lm.save_pretrained(directory)
         self.tokenizer.hf.save_pretrained(directory)
+
+    def _accumulate(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
+        """Add the gradient of all `rows`, by micro-batches; returns the summed loss and metrics."""
+        num_tokens = float(sum(row.mask.sum().item() for row in rows))
+        lengths = [len(row.prompt) + len(row.response) for row in rows]
+        totals: dict[str, float] = {}
+        for batch in batches(range(len(rows)), lengths, self.settings.train_micro_batch_size):
+            loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens, float(len(rows)))
+            loss.backward()
+            self.optimizer.accumulate()
+            for key, value in _floats({"train/loss": loss, **metrics}).items():
+                totals[key] = totals.get(key, 0.0) + value
+        return totals
 
     def _loss(self, rows: list[TrainRow], objective: Objective, *counts: float) -> tuple[Tensor, dict[str, Tensor]]:
         return micro_batch_loss(self.student.network, self.teacher.network, rows, objective, *counts)

@@ -39,6 +39,13 @@ class MasterOptimizer:
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             param.grad = None
 
+    def take_gradients(self) -> list[Tensor]:
+        """The accumulated gradients, which are forgotten here; zeros for a parameter without one."""
+        masters = self.masters.values()
+        found = [torch.zeros_like(master) if master.grad is None else master.grad for master in masters]
+        self.adamw.zero_grad(set_to_none=True)
+        return found
+
     def step(self) -> float:
         """Clip, update, forget the gradients; returns the norm before clipping. Raises UserError if not finite."""
         norm = nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm).item()

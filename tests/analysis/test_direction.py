@@ -1,0 +1,148 @@
+"""Directions of updates: each gradient against one formed by hand, from a model whose gradient is a formula."""
+
+import json
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nemo_aopsd.analysis.diagnostics import direction
+from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Yardstick, cosine, diagnose_direction
+from nemo_aopsd.cli.diagnose import app
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
+from nemo_aopsd.engines.local.engine import LocalEngine
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.types import TrainRow
+from tests.fakes import FakeEngine, make_config, make_problem, random_table
+from tests.local_models import END, tiny_model, tiny_settings, tiny_tokenizer
+
+
+class GradientEngine(FakeEngine):
+    """What `train` would step along, of the table of logits; the rows are kept."""
+
+    def gradient(self, rows, objective):
+        self.rows = getattr(self, "rows", []) + [rows]
+        before, self.learning_rate = self.learning_rate, 0.0
+        self.train(rows, objective)
+        self.learning_rate = before
+        return [self.student.logits.grad.clone()]
+
+
+def by_hand(engine, rows, factors):
+    """-sum_t f_t d log p(y_t | y_t-1) / d logits over N: one row of the table a token, onehot - p."""
+    table = engine.student.logits.detach()
+    total, num_tokens = torch.zeros_like(table), sum(len(row.response) for row in rows)
+    for row, values in zip(rows, factors, strict=True):
+        last = row.prompt[-1]
+        for token, factor in zip(row.response, values.tolist(), strict=True):
+            change = -table[last].softmax(-1)
+            change[token] += 1
+            total[last] -= factor * change
+            last = token
+    return total / num_tokens
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """Everything of one small measurement; an answer is right if its number of tokens is even."""
+    monkeypatch.setattr(direction, "is_correct", lambda text, _answer: len(text) % 2 == 0)
+    engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
+    aopsd = AOPSDConfig(
+        context=ContextConfig(kind="dag_full"), probes=ProbeConfig(threshold=1.5, untriggered_weight=0.5)
+    )
+    problems = [make_problem(index) for index in range(6)]
+    result = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
+    return engine, result
+
+
+def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found):
+    engine, result = found
+    halves = engine.rows[:2]
+    for rows, gradient in zip(halves, result.yardstick.halves, strict=True):
+        assert torch.allclose(gradient[0], by_hand(engine, rows, [row.advantages for row in rows]))
+    advantages = [row.advantages[0].item() for rows in halves for row in rows]
+    assert sum(advantages) == pytest.approx(0)  # each problem's sum to 0
+    assert {round(value * 4) / 4 for value in advantages} == set(advantages) - {0.0}  # quarters, of four answers
+    assert result.yardstick.num_answers == 24 and 0 < result.yardstick.num_mixed <= 6
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
+    engine, result = found
+    rest, *triggered = engine.rows[2:]
+    rows = dict(zip(WEIGHTINGS, triggered, strict=True))[weighting]
+    arm = next(arm for arm in result.arms if arm.weighting == weighting)
+    elsewhere = 1.0 if weighting in ("uniform", "zero_triggered") else 0.5
+    weights = [elsewhere * one.weights + own.weights for one, own in zip(rest, rows, strict=True)]
+    gaps = [(row.teacher_logprobs - row.old_logprobs).clamp(-10, 10) for row in rows]
+    whole = by_hand(engine, rows, [w * g for w, g in zip(weights, gaps, strict=True)])
+    oracle = sum(gradient[0] for gradient in result.yardstick.halves)
+    expected = (whole * oracle).sum() / whole.norm() / oracle.norm()
+    assert arm.cosine == pytest.approx(expected.item(), abs=1e-6)
+    marked = torch.cat([own.weights for own in rows])[torch.cat([gap.abs() for gap in gaps]) >= 1.5]
+    assert (
+        len(marked)
+        and (weighting != "zero_triggered" or not marked.any())
+        and (arm.triggered_cosine is None) == (weighting == "zero_triggered")
+    )
+    if weighting == "normalised":
+        assert marked.mean().item() == pytest.approx(1, abs=0.2)  # 1 before the cap
+
+
+def test_a_noisy_yardstick_says_how_much_it_can_show():
+    one, other = [torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 1.0])]
+    same = Yardstick((one, one), 8, 4, 1, 1)
+    assert (same.agreement, same.ceiling) == (1, 1)
+    assert Yardstick((one, other), 8, 4, 1, 1).ceiling == 0
+    slanted = Yardstick((one, [torch.tensor([1.0, math.sqrt(3)])]), 8, 4, 1, 1)
+    assert slanted.ceiling == pytest.approx(math.sqrt(2 * 0.5 / 1.5))
+    assert cosine(one, [torch.zeros(2)]) is None
+
+
+def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
+    monkeypatch.setattr(direction, "is_correct", lambda *_: False)
+    engine = GradientEngine(random_table(0), random_table(1))
+    with pytest.raises(UserError, match="8 answers, 0 right"):
+        diagnose_direction(make_config(tmp_path), [make_problem(0), make_problem(1)], engine, ["none"], 4)
+
+
+def test_the_local_engines_gradient_is_what_it_would_step_along():
+    engine = LocalEngine(tiny_model("qwen3"), HFTokenizer(tiny_tokenizer(), [END]), tiny_settings(max_grad_norm=1e9))
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        TrainRow(
+            [2, 5 + row],
+            list(range(6, 9 + row)),
+            *torch.randn(2, 3 + row, generator=generator).unbind(),
+            ones,
+            ones > 0,
+        )
+        for row, ones in ((row, torch.ones(3 + row)) for row in range(5))
+    ]
+    objective, before = build_objective(ObjectiveConfig()), engine.student.logprobs([[2]], [[5, 6]])[0]
+    gradient = engine.gradient(rows, objective)
+    assert torch.equal(engine.student.logprobs([[2]], [[5, 6]])[0], before)
+    norm = math.sqrt(sum(part.double().square().sum().item() for part in gradient))
+    assert engine.train(rows, objective)["train/grad_norm"] == pytest.approx(norm, rel=1e-6)
+
+
+def test_the_command_writes_page_and_numbers(tmp_path):
+    out = tmp_path / "direction"
+    words = ["direction", "demo", "policy.generation.max_new_tokens=96", "--problems", "12", "--answers", "4"]
+    result = CliRunner().invoke(app, [*words, "--context", "dag_full", "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    numbers = json.loads((out / "direction.json").read_text())
+    assert [arm["weighting"] for arm in numbers["arms"]] == list(WEIGHTINGS)
+    assert numbers["yardstick"]["num_answers"] == 48 and numbers["contexts"][0]["rollouts"] == 12
+    assert "| dag_full | normalised |" in (out / "direction.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "key"), [(["--context", "dag_ful"], "dag_ful"), (["aopsd.engine=nemo_rl"], "aopsd.engine")]
+)
+def test_what_it_cannot_do_is_refused(more, key, tmp_path):
+    with pytest.raises(UserError, match=key):
+        CliRunner().invoke(app, ["direction", "demo", *more, "--out", str(tmp_path)], catch_exceptions=False)
