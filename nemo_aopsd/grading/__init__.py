@@ -23,7 +23,6 @@ __all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grad
 Reason = Literal["correct", "wrong", "no_answer", "ungradable"]
 
 _LONGEST = 4000  # characters of an answer that is still worth algebra
-_NO_ANSWER = "no_answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,13 @@ def grade_answer(predicted: str | None, answer: str) -> Grade:
     if not answer.strip():
         raise ValueError("the verified answer is blank")
     if predicted is None or not predicted.strip():
-        return Grade(False, _NO_ANSWER)
-    reason, cause = _compare(predicted, answer)
-    return Grade(reason == "correct", reason, cause)
+        return _graded(None)
+    if predicted.strip() == answer.strip():
+        return _graded(True)
+    if len(predicted) <= _LONGEST:
+        return _compare_short(predicted, answer)
+    given, wanted = exact.integer(predicted.strip()), exact.integer(answer.strip())
+    return _graded(given == wanted) if given and wanted else Grade(False, "ungradable", "too long")
 
 
 def grade_anywhere(text: str, answer: str) -> Grade:
@@ -78,50 +81,31 @@ def grade_anywhere(text: str, answer: str) -> Grade:
     predicted = joined_answer(text)
     if predicted is None:
         predicted = tagged_answer(text)
-    if predicted is not None:
-        return grade_answer(predicted, answer)
-    if is_formula(text):
-        return grade_answer(text, answer)
-    reason, cause = _ask("anywhere", text, answer)
-    return Grade(reason == "correct", reason, cause)
-
-
-def _compare(predicted: str, answer: str) -> tuple[Reason, str]:
-    if predicted.strip() == answer.strip():
-        return "correct", ""
-    if len(predicted) > _LONGEST:
-        return _compare_long(predicted, answer)
-    return _compare_short(predicted, answer)
-
-
-def _compare_long(predicted: str, answer: str) -> tuple[Reason, str]:
-    digits = exact.integer(predicted.strip()), exact.integer(answer.strip())
-    if None in digits:
-        return "ungradable", "too long"
-    return _reason(digits[0] == digits[1]), ""
+    if predicted is None and is_formula(text):
+        predicted = text
+    return _ask("anywhere", text, answer) if predicted is None else grade_answer(predicted, answer)
 
 
 @lru_cache(maxsize=8192)
-def _compare_short(predicted: str, answer: str) -> tuple[Reason, str]:
+def _compare_short(predicted: str, answer: str) -> Grade:
     given, wanted = normalize(predicted), normalize(answer)
     if (given.unit is None or wanted.unit is None or given.unit == wanted.unit) and given.text:
         if given.text == wanted.text and given.percent == wanted.percent:
-            return "correct", ""
+            return _graded(True)
         equal = exact.same_rational(given, wanted)
         if equal is not None:
-            return _reason(equal), ""
+            return _graded(equal)
     return _ask("same", predicted, answer)
 
 
-def _ask(operation: str, predicted: str, answer: str) -> tuple[Reason, str]:
+def _ask(operation: str, predicted: str, answer: str) -> Grade:
     try:
-        equal = POOL.ask(operation, predicted, answer)
+        return _graded(POOL.ask(operation, predicted, answer))
     except GradingTimeout:
-        return "ungradable", "time-out"
+        return Grade(False, "ungradable", "time-out")
     except GradingCrash as error:
-        return "ungradable", str(error)
-    return (_NO_ANSWER if equal is None else _reason(equal)), ""
+        return Grade(False, "ungradable", str(error))
 
 
-def _reason(equal: bool) -> Reason:
-    return "correct" if equal else "wrong"
+def _graded(equal: bool | None) -> Grade:
+    return Grade(bool(equal), "no_answer" if equal is None else "correct" if equal else "wrong")

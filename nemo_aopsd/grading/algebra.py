@@ -29,10 +29,10 @@ _POINTS = ((7, 11), (-5, 3), (13, 17), (-3, 19), (2, 23))  # numerators and deno
 def same_answer(predicted: str, gold: str) -> bool:
     """True if two answers mean the same. Raises whatever sympy raises."""
     given, wanted = normalize(predicted), normalize(gold)
-    if given.text == wanted.text and given.percent == wanted.percent:
-        return _units_agree(given.unit, wanted.unit)
-    if not _units_agree(given.unit, wanted.unit):
+    if given.unit is not None and wanted.unit is not None and given.unit != wanted.unit:
         return False
+    if given.text == wanted.text and given.percent == wanted.percent:
+        return True
     marked = bool(_MARKED.match(gold))
     decided = exact.same_clock(given.text, wanted.text)
     if decided is None:
@@ -57,10 +57,6 @@ def _one_sided(names: tuple[str, ...], other: str) -> bool:
     return any(names) and bool(re.search(r"[A-Za-z].*=", other)) and read_shape(other).names == ("",)
 
 
-def _units_agree(predicted: str | None, gold: str | None) -> bool:
-    return predicted is None or gold is None or predicted == gold
-
-
 def _same_percent(predicted: str, gold: str, predicted_has_it: bool) -> bool:
     hundredth = (f"({predicted})/100", gold) if predicted_has_it else (predicted, f"({gold})/100")
     return same_value(*hundredth) or (not predicted_has_it and same_value(predicted, gold))
@@ -72,20 +68,17 @@ def same_value(predicted: str, gold: str) -> bool:
     predicted, gold = _right_side(_exact_part(predicted), gold), _exact_part(gold)
     if predicted == gold:
         return True
-    for decide in (exact.same_in_base, _same_number):
-        decided = decide(predicted, gold)
-        if decided is not None:
-            return decided
+    decided = exact.same_in_base(predicted, gold)
+    if decided is None:
+        decided = exact.same_rational(normalize(predicted), normalize(gold))
+    if decided is not None:
+        return decided
     shapes = read_shape(predicted), read_shape(gold)
     if {shape.kind for shape in shapes} != {"value"} and (predicted, gold) != (shapes[0].items[0], shapes[1].items[0]):
         decided = same_shape(*shapes, same_value)
         if decided is not None:
             return decided
     return _by_algebra(predicted, gold)
-
-
-def _same_number(predicted: str, gold: str) -> bool | None:
-    return exact.same_rational(normalize(predicted), normalize(gold))
 
 
 def _exact_part(text: str) -> str:
@@ -117,15 +110,7 @@ def _same_parsed(given: tuple[Any, ...], wanted: tuple[Any, ...], predicted: str
     decided = _same_closed_form(given[0], wanted[0], predicted, gold)
     if decided is not None:
         return decided
-    return bool(
-        verify(
-            list(wanted),
-            list(given),
-            float_rounding=12,
-            timeout_seconds=None,
-            raise_on_error=True,
-        )
-    )
+    return bool(verify(list(wanted), list(given), float_rounding=12, timeout_seconds=None, raise_on_error=True))
 
 
 @lru_cache(maxsize=4096)
@@ -152,8 +137,13 @@ def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> boo
         return None
     if any(expression.atoms(sympy.Integral, sympy.Derivative, sympy.Sum) for expression in (given, wanted)):
         return None
-    given, wanted = _rationalized(given), _rationalized(wanted)
-    given, wanted = _imaginary(given, wanted)
+    given, wanted = (
+        expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
+        for expression in (given, wanted)
+    )
+    if {str(symbol) for symbol in given.free_symbols | wanted.free_symbols} == {"i"}:  # the unit, as in `1 + 2i`
+        unit = dict.fromkeys(given.free_symbols | wanted.free_symbols, sympy.I)
+        given, wanted = given.subs(unit), wanted.subs(unit)
     digits = exact.trusted_digits(predicted) or exact.trusted_digits(gold) or _CLOSE
     if given.free_symbols != wanted.free_symbols:
         return False
@@ -168,22 +158,6 @@ def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> boo
         if _close(given.subs(values), wanted.subs(values), digits) is not True:
             return False
     return True
-
-
-def _rationalized(expression: Any) -> Any:
-    import sympy
-
-    return expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
-
-
-def _imaginary(given: Any, wanted: Any) -> tuple[Any, Any]:
-    """With `i` as the imaginary unit if it is the only unknown, as in `1 + 2i`."""
-    import sympy
-
-    if {str(symbol) for symbol in given.free_symbols | wanted.free_symbols} != {"i"}:
-        return given, wanted
-    unit = dict.fromkeys(given.free_symbols | wanted.free_symbols, sympy.I)
-    return given.subs(unit), wanted.subs(unit)
 
 
 def _close(one: Any, other: Any, digits: int) -> bool | None:

@@ -34,7 +34,14 @@ def load_cases(path: Path) -> list[Case]:
 
     Raises UserError if the file is broken.
     """
-    return [_case(row, where) for row, where in _rows(path, ("gold", "output", "expected"))]
+    cases = []
+    for row, where in _rows(path, ("gold", "output", "expected")):
+        expected = row.get("adjudicated", row["expected"])
+        if expected is not None and not isinstance(expected, bool):
+            raise UserError(f"{where}: expected is {expected!r}, not true, false or null. Correct the line.")
+        is_bare = row.get("output_kind") == "bare_answer"
+        cases.append(Case(str(row.get("id", where)), row["gold"], row["output"], expected, is_bare))
+    return cases
 
 
 def grade_cases(cases: list[Case], *, boxed: bool = False) -> list[Grade]:
@@ -88,14 +95,6 @@ def _map(work: Callable[[Any], Grade], items: list[Any]) -> list[Grade]:
 
 def _named(given: Grade) -> str:
     return f"{given.reason} ({given.cause})" if given.cause else given.reason
-
-
-def _case(row: dict[str, Any], where: str) -> Case:
-    expected = row.get("adjudicated", row["expected"])
-    if expected is not None and not isinstance(expected, bool):
-        raise UserError(f"{where}: expected is {expected!r}, not true, false or null. Correct the line.")
-    name = str(row.get("id", where))
-    return Case(name, row["gold"], row["output"], expected, row.get("output_kind") == "bare_answer")
 
 
 def _rows(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], str]]:

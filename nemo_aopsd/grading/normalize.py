@@ -7,35 +7,15 @@ from typing import NamedTuple
 
 from nemo_aopsd.grading.extract import extract_answer
 
-_GLYPHS = {
-    "\u2212": "-",
-    "\u2013": "-",
-    "\u00d7": "\\times ",
-    "\u00b7": "\\cdot ",
-    "\u22c5": "\\cdot ",
-    "\u00f7": "/",
-    "\u03c0": "\\pi ",
-    "\u221e": "\\infty ",
-    "\u2264": "\\le ",
-    "\u2265": "\\ge ",
-    "\u2260": "\\ne ",
-    "\u222a": "\\cup ",
-    "\u2229": "\\cap ",
-    "\u2208": "\\in ",
-    "\u2248": "\\approx ",
-    "\u00b1": "\\pm ",
-    "\u00b0": "^\\circ",
-    "\u00b2": "^2",
-    "\u00b3": "^3",
-    "\u00bd": "\\frac{1}{2}",
-    "\u00bc": "\\frac{1}{4}",
-    "\u00be": "\\frac{3}{4}",
-    "\u00a0": " ",
-    "\u2009": " ",
-    "\u202f": " ",
-    "\uff0c": ",",
-}
-_GLYPH = re.compile("|".join(map(re.escape, _GLYPHS)))
+_GLYPHS = str.maketrans(
+    dict.fromkeys("\u2212\u2013", "-")
+    | dict.fromkeys("\u00b7\u22c5", "\\cdot ")
+    | dict.fromkeys("\u00a0\u2009\u202f", " ")
+    | {"\u00d7": "\\times ", "\u00f7": "/", "\u03c0": "\\pi ", "\u221e": "\\infty ", "\u00b1": "\\pm ", "\uff0c": ","}
+    | {"\u2264": "\\le ", "\u2265": "\\ge ", "\u2260": "\\ne ", "\u2248": "\\approx ", "\u2208": "\\in "}
+    | {"\u222a": "\\cup ", "\u2229": "\\cap ", "\u00b0": "^\\circ", "\u00b2": "^2", "\u00b3": "^3"}
+    | {"\u00bd": "\\frac{1}{2}", "\u00bc": "\\frac{1}{4}", "\u00be": "\\frac{3}{4}"}
+)
 _ROOT_GLYPH = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
 _WRAPPED = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|emph)\s*\{([^{}]*)\}"
@@ -110,7 +90,9 @@ def normalize(answer: str) -> Answer:
     text = _outer(_glyphs(answer))
     text = _ANSWER_IS.sub("", _DEGREES.sub("", text)).strip()
     text, unit = _cut_unit(text)
-    text = _outer(_unwrapped(text))
+    while text != (text := _WRAPPED.sub(r"\1", text)):
+        pass
+    text = _outer(text.replace("$", ""))
     text = _outer(_ANSWER_IS.sub("", _DEGREES.sub("", text)).strip())
     if unit is None:
         text, unit = _cut_unit(text)
@@ -120,7 +102,7 @@ def normalize(answer: str) -> Answer:
 
 def _glyphs(text: str) -> str:
     text = _ROOT_GLYPH.sub(lambda match: f"\\sqrt{{{match[1] or match[2] or match[3]}}}", text)
-    text = _GLYPH.sub(lambda match: _GLYPHS[match[0]], text)
+    text = text.translate(_GLYPHS)
     if "\\begin" not in text:  # escaped once too often; in a matrix it is a line break
         text = re.sub(r"\\\\(?=[A-Za-z{])", r"\\", text)
     text = _THOUSANDS.sub("", text.replace("{,}", ",").replace("{, }", ","))
@@ -145,25 +127,15 @@ def _outer(text: str) -> str:
             return text
 
 
-def _unwrapped(text: str) -> str:
-    while text != (text := _WRAPPED.sub(r"\1", text)):
-        pass
-    return text.replace("$", "")
-
-
 def _cut_unit(text: str) -> tuple[str, str | None]:
     match = _WRAPPED_UNIT.search(text) or _PLAIN_UNIT.search(text)
-    if match is None or _NO_UNIT.search(match[2]) or not _is_unit(match[2].strip()):
+    word = match[2].strip() if match else ""
+    if match is None or _NO_UNIT.search(word) or (len(word) == 1 and word not in _UNITS):  # `3\mathrm{i}`: no three
         return text, None
-    name = _UNITS.get(match[2].strip(), match[2].strip().lower())
+    name = _UNITS.get(word, word.lower())
     power = next((group for group in match.groups()[2:] if group), None)
     power = power or {"s": "2", "c": "3"}.get((match[1] or " ")[0], "1")
     return text[: match.start()].strip(" ~$"), f"{name}^{power}" if power != "1" else name
-
-
-def _is_unit(word: str) -> bool:
-    """A single letter is one only if it is well known: `3\\mathrm{i}` is no three."""
-    return len(word) > 1 or word in _UNITS
 
 
 def _arguments(text: str) -> str:
