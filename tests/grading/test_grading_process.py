@@ -39,9 +39,9 @@ def sum_of(n):
 
 
 def test_from_threads_each_gets_the_verdict_on_its_own_answer():
-    with ThreadPoolExecutor(6) as threads:
-        jobs = [threads.submit(grade, sum_of(n)[0], sum_of(n if n % 3 else n + 1)[1]) for n in range(1, 60)]
-    assert [job.result().correct for job in jobs] == [n % 3 > 0 for n in range(1, 60)]
+    with ThreadPoolExecutor(3) as threads:
+        jobs = [threads.submit(grade, sum_of(n)[0], sum_of(n if n % 3 else n + 1)[1]) for n in range(1, 40)]
+    assert [job.result().correct for job in jobs] == [n % 3 > 0 for n in range(1, 40)]
 
 
 def test_a_hostile_answer_blocks_neither_threads_nor_the_event_loop(monkeypatch):
@@ -64,8 +64,10 @@ def test_a_hostile_answer_blocks_neither_threads_nor_the_event_loop(monkeypatch)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_answer_has_one_verdict(name):
-    given = grade(HOSTILE[name], "\\sqrt{7}")
+def test_a_hostile_answer_has_one_verdict(name, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(grading.POOL, "ask", partial(grading.POOL.ask, seconds=0.5))
+        given = grade(HOSTILE[name], "\\sqrt{7}")
     assert not given.correct and (given.reason == "ungradable") == bool(given.cause)
     assert grade(*sum_of(3)) == HALF  # and the grader lives
 
@@ -171,6 +173,6 @@ def test_closing_reaps_every_child():
 
 
 def test_every_output_of_a_fuzz_run_has_one_verdict():
-    reasons = fuzz(1500, seed=7)
-    assert reasons.total() == 1500
+    reasons = fuzz(500, seed=7)
+    assert reasons.total() == 500
     assert reasons["wrong"] and reasons["correct"] and reasons["no_answer"]
