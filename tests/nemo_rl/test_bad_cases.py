@@ -21,9 +21,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.run.trainer import train
 from tests.nemo_rl import fake_cluster
-from tests.nemo_rl.test_engine import REPO, config, engine, one_process, problems, turns
-
-LENGTH = "policy.max_total_sequence_length"
+from tests.nemo_rl.test_engine import config, engine, one_process, problems, turns
 
 
 def run_folder(config):
@@ -50,18 +48,6 @@ def contents(folder):
 def checkpoints(config):
     folder = run_folder(config) / "checkpoints"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-
-
-def test_prompts_without_room_are_refused_before_a_worker_starts(command_line, config, turns):
-    words = [
-        f"train {REPO}/examples/configs/aopsd_tiny_h100.yaml logger.log_dir={run_folder(config)} {LENGTH}=40",
-        f"data.train.data_path={config.data['train']['data_path']} aopsd.evaluation.data_path=null",
-        *("policy.generation.max_new_tokens=8", "aopsd.judge.max_new_tokens=8"),
-    ]
-    code, _, err = command_line(" ".join(words))
-    assert code == 2 and err.startswith("error: data and lengths do not fit:\n- ")
-    assert f"{LENGTH} is 40; expected at least " in err and "the teacher's prompt leaves no room for one token" in err
-    assert turns == {} and checkpoints(config) == []
 
 
 def other_model(config, folder, scale):

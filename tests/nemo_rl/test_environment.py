@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +15,6 @@ from nemo_aopsd.errors import UserError
 from tests.chat_server import ChatServer, Reply
 
 pytestmark = pytest.mark.nemo
-
-REPO = Path(__file__).parents[2]
-MODEL = str(REPO / "nemo_aopsd/builtin/model")
-TRAIN = str(REPO / "nemo_aopsd/builtin/data/train.jsonl")
-RECIPE = REPO / "examples/configs/grpo_progress_reward.yaml"
 
 # a -> b -> c and d apart: 4 checkpoints
 PROBLEM = {
