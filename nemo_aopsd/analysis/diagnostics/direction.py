@@ -62,6 +62,12 @@ class Yardstick:
         """The cosine of the halves; 0 if one of them is 0."""
         return cosine(*self.halves) or 0.0
 
+    def cosine(self, gradient: Gradient) -> float | None:
+        """Of a gradient with the sum of the halves; None if one of them is 0."""
+        one, other = self.halves
+        norms = math.sqrt(_dot(gradient, gradient) * (_dot(one, one) + _dot(other, other) + 2 * _dot(one, other)))
+        return (_dot(gradient, one) + _dot(gradient, other)) / norms if norms else None
+
     @property
     def ceiling(self) -> float:
         """What a perfect update would show against so noisy a whole: sqrt(2 h / (1 + h)) at agreement h."""
@@ -275,19 +281,22 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
 
     rest = gradient([1 - mark for mark in marks])
     first, second = yardstick.halves
-    both = [one + other for one, other in zip(first, second, strict=True)]
     for weighting in WEIGHTINGS:
         triggered = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
+        of_triggered = yardstick.cosine(triggered), math.sqrt(_dot(triggered, triggered))
         elsewhere = aopsd.probes.untriggered_weight if weighting in (*CONTINUED, "gap_only") else 1.0
-        whole = [elsewhere * one + other for one, other in zip(rest, triggered, strict=True)]
+        for part, other in zip(triggered, rest, strict=True):
+            part.add_(
+                other, alpha=elsewhere
+            )  # in place, and no sum of the halves: each gradient is as large as a model
         yield Arm(
             context=kind,
             weighting=weighting,
-            cosine=cosine(whole, both),
-            first_half=cosine(whole, first),
-            second_half=cosine(whole, second),
-            triggered_cosine=cosine(triggered, both),
-            triggered_norm=math.sqrt(_dot(triggered, triggered)),
+            cosine=yardstick.cosine(triggered),
+            first_half=cosine(triggered, first),
+            second_half=cosine(triggered, second),
+            triggered_cosine=of_triggered[0],
+            triggered_norm=of_triggered[1],
             untriggered_norm=elsewhere * math.sqrt(_dot(rest, rest)),
         )
 
