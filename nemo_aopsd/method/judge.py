@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -118,16 +118,15 @@ def judge_attempts(
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
     responses: Sequence[Tokens],
-    aopsd: AOPSDConfig,
-    *,
-    max_row_tokens: int,
+    config: Config,
     seed: int,
 ) -> list[Verdict]:
     """One verdict an attempt.
 
-    Prompts and verdict fit into `max_row_tokens`. Raises UserError if a problem leaves no room for any attempt.
+    Prompts and verdict fit into a row of the engine. Raises UserError if a problem leaves no room for any attempt.
     """
-    room = max_row_tokens - aopsd.judge.verdict_tokens
+    aopsd = config.aopsd
+    room = config.max_row_tokens - aopsd.judge.verdict_tokens
     asked = [
         _ask_within(room, problem, response, tokenizer, aopsd)
         for problem, response in zip(problems, responses, strict=True)

@@ -129,16 +129,8 @@ def judge_rollouts(
     problems: Sequence[Problem], responses: list[Tokens], engine: Engine, config: Config, seed: int
 ) -> list[Verdict]:
     """A verdict on each response by the model that the config names."""
-    aopsd = config.aopsd
-    return judge_attempts(
-        engine.student if aopsd.judge.model == "student" else engine.teacher,
-        engine.tokenizer,
-        problems,
-        responses,
-        aopsd,
-        max_row_tokens=config.max_row_tokens,
-        seed=derive_seed(seed, "judge"),
-    )
+    model = engine.student if config.aopsd.judge.model == "student" else engine.teacher
+    return judge_attempts(model, engine.tokenizer, problems, responses, config, derive_seed(seed, "judge"))
 
 
 def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, *, from_data: bool) -> list[Draft]:

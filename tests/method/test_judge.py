@@ -1,5 +1,7 @@
 """The judge: a strict parser, a quotation that stays one, and a count of what could not be read."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.judge import Verdict, judge_attempts, judge_messages, parse_verdict, shorten
 from nemo_aopsd.types import Generation
-from tests.fakes import CharTokenizer
+from tests.fakes import CharTokenizer, make_config
 
 KNOWN = {"1", "2", "3"}
 PROBLEM = Problem(
@@ -146,15 +148,9 @@ class ScriptedJudge:
 
 def judge(script, responses, **config):
     model = ScriptedJudge(script)
-    verdicts = judge_attempts(
-        model,
-        WordTokenizer(),
-        [PROBLEM] * len(responses),
-        responses,
-        AOPSDConfig(judge=JudgeConfig(**config), thinking=ThinkingConfig(student=False)),
-        max_row_tokens=99_999,
-        seed=5,
-    )
+    aopsd = AOPSDConfig(judge=JudgeConfig(**config), thinking=ThinkingConfig(student=False))
+    settings = make_config(Path("run"), aopsd, max_total_sequence_length=99_999)
+    verdicts = judge_attempts(model, WordTokenizer(), [PROBLEM] * len(responses), responses, settings, seed=5)
     return verdicts, model.calls
 
 
@@ -205,8 +201,8 @@ class CharJudge:
 def judge_within(max_row_tokens, attempt):
     model, tokenizer = CharJudge(), CharTokenizer()
     aopsd = AOPSDConfig(judge=JudgeConfig(max_new_tokens=20))
-    responses = [tokenizer.encode(attempt)]
-    (verdict,) = judge_attempts(model, tokenizer, [PROBLEM], responses, aopsd, max_row_tokens=max_row_tokens, seed=0)
+    settings = make_config(Path("run"), aopsd, max_total_sequence_length=max_row_tokens)
+    (verdict,) = judge_attempts(model, tokenizer, [PROBLEM], [tokenizer.encode(attempt)], settings, seed=0)
     return verdict, model.lengths[0]
 
 

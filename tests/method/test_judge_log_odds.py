@@ -34,8 +34,8 @@ class Words:
 
 
 def judge(model, problems, responses, tokenizer=None, config=CONFIG, max_row_tokens=99_999):
-    sizes = {"max_row_tokens": max_row_tokens, "seed": 0}
-    return judge_attempts(model, tokenizer or CharTokenizer(), problems, responses, AOPSDConfig(judge=config), **sizes)
+    settings = make_config(Path("run"), AOPSDConfig(judge=config), max_total_sequence_length=max_row_tokens)
+    return judge_attempts(model, tokenizer or CharTokenizer(), problems, responses, settings, seed=0)
 
 
 def test_log_odds_by_hand():
