@@ -81,7 +81,7 @@ def prepare(
     there are samples that were made with anything else.
     """
     rendered = [tokenizer.render(student_messages(problem, prompts), thinking) for problem in problems]
-    settings = _settings(config, problems, rendered, made_with)
+    settings = {**settings_of(config), **made_with, "prompts_and_answers": digest_of(problems, rendered)}
     check_settings(stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
     return rendered
 
@@ -111,10 +111,12 @@ def paired_interval(before: Summary, after: Summary) -> tuple[float, float]:
     )
 
 
-def _settings(
-    config: EvaluationConfig, problems: Sequence[Problem], rendered: Sequence[Tokens], made_with: Mapping[str, Any]
-) -> dict[str, Any]:
-    content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(problems, rendered, strict=True)]
-    sampling = {key: value for key, value in asdict(config).items() if key not in ("data_path", "period")}
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return {**sampling, **made_with, "prompts_and_answers": digest}
+def digest_of(problems: Sequence[Problem], prompts: Sequence[Tokens]) -> str:
+    """One name for the prompts of these problems and the answers that they are graded with."""
+    content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(problems, prompts, strict=True)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def settings_of(config: EvaluationConfig) -> dict[str, Any]:
+    """What `config` says of the samples: not where the problems are, nor how often training evaluates."""
+    return {key: value for key, value in asdict(config).items() if key not in ("data_path", "period")}

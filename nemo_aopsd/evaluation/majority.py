@@ -18,11 +18,10 @@ from nemo_aopsd.grading import extract_answer, grade
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """`credit` in [0, 1]; `tied` if several classes share the most votes; `voters` are samples with an answer."""
+    """`credit` in [0, 1]; `tied` if several classes share the most votes."""
 
     credit: float
     tied: bool
-    voters: int
 
 
 def vote(lines: Sequence[Mapping[str, Any]]) -> Vote:
@@ -32,9 +31,8 @@ def vote(lines: Sequence[Mapping[str, Any]]) -> Vote:
     most = max([num_correct, *classes])
     num_top = (num_correct == most) + classes.count(most)
     if most == 0:
-        return Vote(0.0, False, 0)
-    credit = 1 / num_top if num_correct == most else 0.0
-    return Vote(credit, num_top > 1, num_correct + sum(classes))
+        return Vote(0.0, False)
+    return Vote(1 / num_top if num_correct == most else 0.0, num_top > 1)
 
 
 def _wrong_classes(lines: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -19,14 +19,25 @@ as the chance that a fair draw among its answers is right.
 
 def markdown(results: Summary) -> str:
     """The content of `results.json` as a page; it shows `results.svg` beside it."""
-    num_samples = results["settings"]["num_samples"]
+    n, rows = results["settings"]["num_samples"], _rows(results)
+    many = [f"pass@{n}"] if n > 1 else []
+    header = [
+        "benchmark",
+        "pass@1 = avg@N",
+        "correct responses",
+        *many,
+        "problems solved (Wilson)",
+        f"majority@{n}",
+        "ties",
+    ]
+    every_k = [[k, *(_rate_and_interval(part, k) for _, part in rows)] for k in range(1, n + 1)]
     parts = [
         f"# {results['model']}: pass@k",
-        _settings_line(results["settings"]),
-        markdown_table(_main_header(num_samples), [_main_row(*row, num_samples) for row in _rows(results)]),
-        markdown_table(_RESPONSES_HEADER, [_responses_row(*row) for row in _rows(results)]),
+        "Made with " + ", ".join(f"{key} `{value}`" for key, value in results["settings"].items()) + ".",
+        markdown_table(header, [_main_row(*row, n) for row in rows]),
+        markdown_table(_RESPONSES_HEADER, [_responses_row(*row) for row in rows]),
         "## pass@k for every k",
-        markdown_table(["k", *(name for name, _ in _rows(results))], _every_k(results, num_samples)),
+        markdown_table(["k", *(name for name, _ in rows)], every_k),
         "![pass@k by k](results.svg)",
         _NOTES,
     ]
@@ -56,11 +67,6 @@ def asked_line(settings: Summary) -> str:
 def _rows(results: Summary) -> list[tuple[str, Summary]]:
     rows = list(results["benchmarks"].items())
     return [*rows, ("mean", results["macro"])] if len(rows) > 1 else rows
-
-
-def _main_header(n: int) -> list[str]:
-    few = ["benchmark", "pass@1 = avg@N", "correct responses"]
-    return [*few, *([f"pass@{n}"] if n > 1 else []), "problems solved (Wilson)", f"majority@{n}", "ties"]
 
 
 def _main_row(name: str, part: Summary, n: int) -> list[str]:
@@ -93,14 +99,6 @@ def _responses_row(name: str, part: Summary) -> list[str]:
         str(part["no_answer"]),
         str(part["ungradable"]),
     ]
-
-
-def _every_k(results: Summary, n: int) -> list[list[str]]:
-    return [[str(k), *(_rate_and_interval(part, k) for _, part in _rows(results))] for k in range(1, n + 1)]
-
-
-def _settings_line(settings: Summary) -> str:
-    return "Made with " + ", ".join(f"{key} `{value}`" for key, value in settings.items()) + "."
 
 
 def _rate_and_interval(part: Summary, k: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.evaluation import RESULTS
-from nemo_aopsd.evaluation.epochs import prepare
+from nemo_aopsd.evaluation.epochs import prepare, settings_of
 from nemo_aopsd.evaluation.report import markdown
 from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
@@ -49,14 +49,20 @@ class Session:
         started, out = time.monotonic(), out.absolute()
         out.mkdir(parents=True, exist_ok=True)
         patterns = leak_patterns(self.prompts)
-        prepared = {name: self._prepare(out / name, name, problems) for name, problems in benchmarks.items()}
+        prepared = {
+            name: prepare(
+                *(out / name, problems, self.config, self.tokenizer, self.prompts, self.thinking),
+                {**self.made_with, "seed": self._seed(name)},
+            )
+            for name, problems in benchmarks.items()
+        }
         summaries: dict[str, Summary] = {}
-        before = {name: _num_lines(out / f"{name}.jsonl") for name in benchmarks}
+        files = {name: out / f"{name}.jsonl" for name in benchmarks}
+        before = {name: file.read_bytes().count(b"\n") if file.exists() else 0 for name, file in files.items()}
         num_samples = self.config.num_samples
         for name, problems in benchmarks.items():
             sampler = self.new_sampler(self._seed(name))
-            path = out / f"{name}.jsonl"
-            lines = collect(path, problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
+            lines = collect(files[name], problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
             summaries[name] = summarize(lines, num_samples)
             new, seconds = len(lines) - before[name], time.monotonic() - started
             append_jsonl(out / "calls.jsonl", {"benchmark": name, "new_samples": new, "seconds_so_far": seconds})
@@ -66,16 +72,12 @@ class Session:
         atomic_write(out / "results.md", markdown(results))
         return results
 
-    def _prepare(self, stem: Path, name: str, problems: Sequence[Problem]) -> list[list[int]]:
-        made_with = {**self.made_with, "seed": self._seed(name)}
-        return prepare(stem, problems, self.config, self.tokenizer, self.prompts, self.thinking, made_with)
-
     def _seed(self, name: str) -> int:
         return derive_seed(self.seed, "benchmark", name)
 
     def _results(self, summaries: Mapping[str, Summary]) -> Summary:
-        sampling = {key: value for key, value in asdict(self.config).items() if key not in ("data_path", "period")}
-        settings = {**sampling, **self.made_with, "seed": self.seed, "prompts": self.prompts, "thinking": self.thinking}
+        own = {"seed": self.seed, "prompts": self.prompts, "thinking": self.thinking}
+        settings = {**settings_of(self.config), **self.made_with, **own}
         return {
             "model": self.name,
             "settings": settings,
@@ -88,7 +90,3 @@ def files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
     """Every file that a session writes."""
     own = [f"{name}{suffix}" for name in benchmarks for suffix in (".jsonl", ".settings.json")]
     return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl")]
-
-
-def _num_lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from nemo_aopsd.evaluation.majority import Vote, vote
+from nemo_aopsd.evaluation.majority import vote
 from nemo_aopsd.stats import bootstrap_interval, macro_bootstrap_interval, mean_pass_at_k, pass_at_k, wilson_interval
 
 Summary = dict[str, Any]
@@ -32,7 +32,8 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
     correct = {problem: sum(line["correct"] for line in group) for problem, group in by_problem.items()}
     solved = sum(count > 0 for count in correct.values())
     leaks, truncated = sum(line["leak"] for line in lines), sum(not line["finished"] for line in lines)
-    ks = range(1, num_samples + 1)
+    votes = [vote(group) for group in by_problem.values()]
+    credits, ks = [one.credit for one in votes], range(1, num_samples + 1)
     return {
         "num_problems": len(correct),
         "num_samples": num_samples,
@@ -44,7 +45,7 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
         },
         "num_solved": solved,
         "solved_wilson_interval": _ends(wilson_interval(solved, len(correct))),
-        "majority": _majority([vote(group) for group in by_problem.values()]),
+        "majority": {**_credits([credits]), "ties": sum(one.tied for one in votes), "credit_per_problem": credits},
         "correct_per_problem": correct,
         "leak_rate": leaks / len(lines),
         "leak_count": leaks,
@@ -89,11 +90,6 @@ def per_problem(summaries: Sequence[Summary], k: int) -> list[list[float]]:
         [pass_at_k(summary["num_samples"], count, k) for count in summary["correct_per_problem"].values()]
         for summary in summaries
     ]
-
-
-def _majority(votes: Sequence[Vote]) -> Summary:
-    credits = [found.credit for found in votes]
-    return {**_credits([credits]), "ties": sum(found.tied for found in votes), "credit_per_problem": credits}
 
 
 def _credits(groups: Sequence[Sequence[float]]) -> Summary:

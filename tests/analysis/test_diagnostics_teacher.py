@@ -168,7 +168,7 @@ def test_utility_is_paired_by_problem():
     """2 samples: a 0 -> 2, b 1 -> 1; changes of pass@1 are 1 and 0, each resampled by problem."""
     alone = {"num_samples": 2, "correct_per_problem": {"a": 0, "b": 1}}
     informed = {"num_samples": 2, "correct_per_problem": {"b": 1, "a": 2}}
-    assert utility(alone, informed) == [
+    assert list(utility(alone, informed)) == [
         "pass@1: alone 25.00 % (0.00 to 50.00), with the context 75.00 % (50.00 to 100.00), "
         "paired change 0.500 (0.000 to 1.000)",
         "pass@2: alone 50.00 % (0.00 to 100.00), with the context 100.00 % (34.24 to 100.00), "

@@ -58,11 +58,17 @@ def test_runs_stand_side_by_side_by_pass_at_1(bare, tmp_path):
     add_results(bare / "eval/end", "step_000006", {"heldout": evaluated(4, **few), "aime24": evaluated(2, **few)})
     model = add_results(tmp_path / "model", "other", {"aime24": evaluated(3, **few)})
     with_times(bare, [60, 120, 60, 120, 240, 480])  # 3, 3 and 12 minutes
-    found = side_by_side([bare, model, bare])
-    assert found.header[2:] == ("aime24, first", "aime24, newest", "heldout, first", "heldout, newest", "min an epoch")
-    assert texts(found.rows[0]) == ["main", "aopsd", "25.0", "25.0", "12.5", "50.0", "6"]
-    assert found.rows[0][5].detail == "step 6, 4 problems × 2 samples, pass@2 100.0"
-    assert texts(found.rows[1]) == ["model", "", "37.5", "37.5", "-", "-", "-"] and len(found.rows) == 2
+    header, run, other = side_by_side([bare, model, bare])
+    assert tuple(texts(header[2:])) == (
+        "aime24, first",
+        "aime24, newest",
+        "heldout, first",
+        "heldout, newest",
+        "min an epoch",
+    )
+    assert texts(run) == ["main", "aopsd", "25.0", "25.0", "12.5", "50.0", "6"]
+    assert run[5].detail == "step 6, 4 problems × 2 samples, pass@2 100.0"
+    assert texts(other) == ["model", "", "37.5", "37.5", "-", "-", "-"]
 
 
 def test_an_unfinished_epoch_has_no_minutes(bare, tmp_path):
@@ -70,17 +76,17 @@ def test_an_unfinished_epoch_has_no_minutes(bare, tmp_path):
     history = (bare / "competence.jsonl").read_text().splitlines(keepends=True)
     for kept, minutes in ((3, ["3", "2 epochs"]), (1, ["-", ""])):  # before training, after epochs 1 and 2
         (bare / "competence.jsonl").write_text("".join(history[:kept]))
-        last = side_by_side([bare, add_results(tmp_path / str(kept), "m", {})]).rows[0][-1]
+        last = side_by_side([bare, add_results(tmp_path / str(kept), "m", {})])[1][-1]
         assert [last.text, last.detail] == minutes
 
 
 def test_training_s_own_evaluations_count_at_the_step_that_ended_their_epoch(tmp_path):
     run = write_run(tmp_path / "opsd/seed_0", steps_per_epoch=2, batch=2, num_held_out=10)
     source = read_source(run)
-    assert source.name == "opsd/seed_0" and [step for step, _ in source.evaluations["problems"]] == [0, 2, 4, 6]
+    assert source.name == "opsd/seed_0" and [step for _, step, _ in source.evaluations] == [0, 2, 4, 6]
     last = json.loads((run / "eval/epoch_003.json").read_text())
-    assert source.evaluations["problems"][-1][1].correct_per_problem == last["correct_per_problem"]
-    assert side_by_side([run]) is None  # nothing to compare it with
+    assert source.evaluations[-1][2].correct_per_problem == last["correct_per_problem"]
+    assert side_by_side([run]) == []  # nothing to compare it with
 
 
 def test_the_page_has_the_table(bare, tmp_path):

@@ -24,25 +24,25 @@ NONE = line(None)
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([RIGHT], Vote(1.0, False, 1)),
-        ([line("8")], Vote(0.0, False, 1)),
-        ([RIGHT, RIGHT, line("8")], Vote(1.0, False, 3)),
-        ([RIGHT, line("8"), line("8")], Vote(0.0, False, 3)),
-        ([RIGHT, line("8")], Vote(0.5, True, 2)),
-        ([RIGHT, line("8"), line("9")], Vote(1 / 3, True, 3)),
-        ([RIGHT, line("8"), line("8"), line("9"), line("9")], Vote(0.0, True, 5)),
-        ([RIGHT, NONE, NONE, NONE], Vote(1.0, False, 1)),  # silence is no vote
-        ([NONE, NONE], Vote(0.0, False, 0)),
+        ([RIGHT], Vote(1.0, False)),
+        ([line("8")], Vote(0.0, False)),
+        ([RIGHT, RIGHT, line("8")], Vote(1.0, False)),
+        ([RIGHT, line("8"), line("8")], Vote(0.0, False)),
+        ([RIGHT, line("8")], Vote(0.5, True)),
+        ([RIGHT, line("8"), line("9")], Vote(1 / 3, True)),
+        ([RIGHT, line("8"), line("8"), line("9"), line("9")], Vote(0.0, True)),
+        ([RIGHT, NONE, NONE, NONE], Vote(1.0, False)),  # silence is no vote
+        ([NONE, NONE], Vote(0.0, False)),
         # right answers are one class however they are written
         (
             [RIGHT, line("7.0", correct=True), line("8"), line("8"), line("\\frac{14}{2}", correct=True)],
-            Vote(1, False, 5),
+            Vote(1, False),
         ),
         # so are wrong ones that the grader takes for each other
-        ([RIGHT, line("\\frac{1}{2}"), line("0.5")], Vote(0.0, False, 3)),
+        ([RIGHT, line("\\frac{1}{2}"), line("0.5")], Vote(0.0, False)),
         # an answer that it could not judge is compared as text only
-        ([RIGHT, line("0.5", reason="ungradable"), line("\\frac{1}{2}")], Vote(1 / 3, True, 3)),
-        ([RIGHT, line("??", reason="ungradable"), line("??", reason="ungradable")], Vote(0.0, False, 3)),
+        ([RIGHT, line("0.5", reason="ungradable"), line("\\frac{1}{2}")], Vote(1 / 3, True)),
+        ([RIGHT, line("??", reason="ungradable"), line("??", reason="ungradable")], Vote(0.0, False)),
     ],
 )
 def test_votes_by_hand(lines, expected):

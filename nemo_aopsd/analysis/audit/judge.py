@@ -43,7 +43,9 @@ def judge(
     Returns how many were labelled now, how many before, and how many answers name no label.
     Raises UserError if the server gives no answer; the same call resumes.
     """
-    origin = {"kind": "model", "model": model, "wording": _wording()}
+    asked = read(_PROMPTS, "label") + repr(LABELS) + repr(_TEMPERATURES)  # everything but the event
+    wording = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    origin = {"kind": "model", "model": model, "wording": wording}
     path, events = labels_path(run, name), load_events(run)
     with LabelBook(path, origin) as book:
         before = len(book.labels)
@@ -116,9 +118,3 @@ async def _judge_all(
 async def _ask(client: ChatClient, model: str, event: Event, max_tokens: int) -> tuple[str | None, str]:
     requests = [Request(model, messages(event), max_tokens, temperature, _SCHEMA) for temperature in _TEMPERATURES]
     return await first_readable(client, requests, read_label)
-
-
-def _wording() -> str:
-    """A digest of everything that is asked but for the event."""
-    asked = read(_PROMPTS, "label") + repr(LABELS) + repr(_TEMPERATURES)
-    return hashlib.sha256(asked.encode()).hexdigest()[:16]

@@ -74,7 +74,13 @@ def _markdown(record: Record, sample: Sample) -> str:
         who = f"model {origin['model']}" if origin.get("kind") == "model" else "by hand"
         said = f"{found['labelled']} of {sample.num_drawn} events labelled; answers without a label: {found['unread']}."
         parts += [f"## {name} ({who})", said, _table(record["bins"], found, sample)]
-    pairs = [_agreement_line(pair) for pair in record["agreement"]]
+    pairs = []
+    for pair in record["agreement"]:
+        kappa = "undefined, both gave all events one label" if pair["kappa"] is None else f"{pair['kappa']:.3f}"
+        same = f"same label on {pair['agree']} of {pair['events']} events, Cohen's kappa {kappa}"
+        pairs.append(
+            f"- {' and '.join(pair['labellers'])}: {same if pair['events'] else 'no event that both labelled'}"
+        )
     alone = "One labeller only: not known. A second one labels under another `--name`."
     return "\n\n".join([*parts, "## Agreement", "\n".join(pairs) or alone]) + "\n"
 
@@ -86,7 +92,11 @@ def _table(bins: list[str], found: Record, sample: Sample) -> str:
         for name, row in zip(bins, found["bins"], strict=True)
     ]
     whole = [sum(sample.population_per_bin), sample.num_drawn, found["labelled"]]
-    rates = [_base(found["base_rate"][label], found["counts"][label]) for label in LABELS]
+    known = {
+        label: "not known until each bin has labels" if rate is None else percent(rate)
+        for label, rate in found["base_rate"].items()
+    }
+    rates = [f"{known[label]} ({found['counts'][label]} labels)" for label in LABELS]
     header = ["L, nats a token", "events in the run", "drawn", "labelled", *LABELS]
     return markdown_table(header, [*rows, ["base rate", *whole, *rates]])
 
@@ -96,18 +106,6 @@ def _share(cell: Record, trials: int) -> str:
         return "no label"
     times = "" if cell["enrichment"] is None else f" ×{cell['enrichment']:.2f}"
     return f"{percent(cell['share'])} ({cell['count']} of {trials}) {ends(cell['low'], cell['high'])}{times}"
-
-
-def _base(rate: float | None, count: int) -> str:
-    return f"{'not known until each bin has labels' if rate is None else percent(rate)} ({count} labels)"
-
-
-def _agreement_line(pair: Record) -> str:
-    one, other = pair["labellers"]
-    if not pair["events"]:
-        return f"- {one} and {other}: no event that both labelled"
-    kappa = "undefined, both gave all events one label" if pair["kappa"] is None else f"{pair['kappa']:.3f}"
-    return f"- {one} and {other}: same label on {pair['agree']} of {pair['events']} events, Cohen's kappa {kappa}"
 
 
 def _figure(record: Record) -> str:

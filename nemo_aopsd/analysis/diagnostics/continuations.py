@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nemo_aopsd import figures as svg
-from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio
+from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, intervals_of
 from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
@@ -84,6 +84,14 @@ def diagnose_continuations(
             f"{run}: {counts['rollouts']} rollouts with {counts['probes']} probes, none with |gap| >= {threshold:g}. "
             "Choose a lower threshold or other steps."
         )
+    notes = [
+        f"k counts tokens with the anchor; the run's probes have {probes.length} at most (the paper's table goes to "
+        "16). A continuation that ended earlier counts with what it has.",
+        f"Events of one rollout are {probes.length} tokens apart at least, taken from left to right.",
+        "Patterns find phrases, not meaning: a cue need not correct anything, and a copied result goes unseen.",
+    ]
+    if (cap := probes.max_per_rollout) is not None:
+        notes.append(f"The run probed only the {cap} largest gaps of a rollout (aopsd.probes.max_per_rollout).")
     tables = {title: _rows([e for e in events if chosen(e)], probes.length, decode) for title, chosen in GROUPS.items()}
     return Result(
         name="continuations",
@@ -104,7 +112,7 @@ def diagnose_continuations(
         },
         tables=[Table(title, rows) for title, rows in tables.items()],
         figure=_figure(tables["All events"]),
-        notes=_notes(probes.length, probes.max_per_rollout),
+        notes=notes,
     )
 
 
@@ -123,10 +131,10 @@ def load_decoder(config: Config, path: str | None = None) -> Decode:
     return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def first_k(text: str, ends: Sequence[int], end: int | None) -> int | None:
+def first_k(ends: Sequence[int], end: int | None) -> int | None:
     """The smallest k whose tokens reach `end`; `ends[k - 1]` is the length of the text of the first k tokens.
 
-    >>> first_k("an error", [2, 8], 8), first_k("an error", [2, 8], 2), first_k("an error", [2, 8], None)
+    >>> first_k([2, 8], 8), first_k([2, 8], 2), first_k([2, 8], None)
     (2, 1, None)
     """
     return None if end is None else next((k for k, reach in enumerate(ends, start=1) if reach >= end), len(ends))
@@ -148,71 +156,44 @@ def _events(
 
 def _event(problem: str, probe: Probe, known: Patterns, decode: Decode, where: str) -> Event:
     tokens = [probe.anchor, *probe.suffix]
-    _check_tokenizer(probe, decode, where)
-    text = decode(tokens)
-    ends = None
-    first: dict[str, int | None] = {}
-    for kind in KINDS:
-        end = first_end(text, known.by_kind[kind])
-        if end is not None and ends is None:  # few continuations need it
-            ends = [len(decode(tokens[:k]).rstrip("\ufffd")) for k in range(1, len(tokens) + 1)]
-        first[kind] = first_k(text, ends or [], end)
-    return Event(problem, probe.gap > 0, tokens, first)
-
-
-def _check_tokenizer(probe: Probe, decode: Decode, where: str) -> None:
-    """The run noted the anchor's text; special tokens, which decode to nothing, prove nothing."""
     if probe.anchor_text is None:
         raise UserError(
             f"{where}: `anchor_text` of a probe is missing, so no tokenizer can be checked. Restore the file."
         )
     found = decode([probe.anchor])
-    if found and found.strip() != probe.anchor_text.strip():
+    if found and found.strip() != probe.anchor_text.strip():  # special tokens decode to nothing and prove nothing
         raise UserError(
             f"{where}: token {probe.anchor} is {probe.anchor_text!r} in the run, {found!r} with this tokenizer. "
             "Name the run's own: --tokenizer DIR."
         )
+    text = decode(tokens)
+    matches = {kind: first_end(text, known.by_kind[kind]) for kind in KINDS}
+    first: dict[str, int | None] = dict.fromkeys(KINDS)
+    if any(end is not None for end in matches.values()):  # few continuations need the texts of their parts
+        ends = [len(decode(tokens[:k]).rstrip("\ufffd")) for k in range(1, len(tokens) + 1)]
+        first = {kind: first_k(ends, end) for kind, end in matches.items()}
+    return Event(problem, probe.gap > 0, tokens, first)
 
 
 def _rows(events: Sequence[Event], length: int, decode: Decode) -> list[dict]:
     if not events:
         return []
+    cells = [(kind, k) for kind in KINDS for k in range(1, length + 1)]
     sums: dict[str, np.ndarray] = {}
     for event in events:
-        counted = [event.has(kind, k) for kind in KINDS for k in _ks(length)]
-        sums[event.problem] = sums.get(event.problem, 0) + np.array([1, *counted], dtype=float)
-    shares = iter(estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1])))
-    by_kind = {kind: [next(shares) for _ in _ks(length)] for kind in KINDS}
-    return [
-        {"k": k, "events": len(events)}
-        | {key: cell for kind in KINDS for key, cell in _cells(events, kind, k, by_kind[kind][k - 1], decode).items()}
-        for k in _ks(length)
-    ]
-
-
-def _cells(events: Sequence[Event], kind: str, k: int, share: Estimate, decode: Decode) -> dict:
-    new = [event for event in events if event.first[kind] == k]
-    return {
-        HEADS[kind]: sum(event.has(kind, k) for event in events),
-        f"share of events, {kind}": share,
-        f"first at this k, {kind}": decode(new[0].tokens[:k]).strip() if new else "",
-    }
-
-
-def _ks(length: int) -> range:
-    return range(1, length + 1)
-
-
-def _notes(length: int, cap: int | None) -> list[str]:
-    notes = [
-        f"k counts tokens with the anchor; the run's probes have {length} at most (the paper's table goes to 16). "
-        "A continuation that ended earlier counts with what it has.",
-        f"Events of one rollout are {length} tokens apart at least, taken from left to right.",
-        "Patterns find phrases, not meaning: a cue need not correct anything, and a copied result goes unseen.",
-    ]
-    if cap is not None:
-        notes.append(f"The run probed only the {cap} largest gaps of a rollout (aopsd.probes.max_per_rollout).")
-    return notes
+        counted = [1, *(event.has(kind, k) for kind, k in cells)]
+        sums[event.problem] = sums.get(event.problem, 0) + np.array(counted, dtype=float)
+    shares = dict(zip(cells, estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1])), strict=True))
+    rows = []
+    for k in range(1, length + 1):
+        row: dict = {"k": k, "events": len(events)}
+        for kind in KINDS:
+            new = [event for event in events if event.first[kind] == k]
+            row[HEADS[kind]] = sum(event.has(kind, k) for event in events)
+            row[f"share of events, {kind}"] = shares[kind, k]
+            row[f"first at this k, {kind}"] = decode(new[0].tokens[:k]).strip() if new else ""
+        rows.append(row)
+    return rows
 
 
 def _figure(rows: Sequence[dict]) -> str:

@@ -45,7 +45,9 @@ def estimate(
         raise ValueError("no problem to estimate from")
     table = np.array(list(sums.values()), dtype=np.float64)
     values = statistic(table.sum(axis=0, keepdims=True))[0]
-    draws = statistic(_resampled_totals(table)) if len(table) > 1 else None
+    generator, even = np.random.default_rng(0), np.full(len(table), 1 / len(table))
+    counts = (generator.multinomial(len(table), even, size=size) for size, _ in chunks(NUM_RESAMPLES, len(table)))
+    draws = statistic(np.concatenate([drawn @ table for drawn in counts])) if len(table) > 1 else None
     return [
         _with_interval(float(value), None if draws is None else draws[:, column], len(table), is_share)
         for column, value in enumerate(values)
@@ -67,14 +69,6 @@ def ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
     numerators, denominators = np.broadcast_arrays(numerators, denominators)
     undefined = np.full(numerators.shape, np.nan)
     return np.divide(numerators, denominators, out=undefined, where=denominators != 0)
-
-
-def _resampled_totals(table: np.ndarray) -> np.ndarray:
-    """Sums [R, M] of `table` [P, M] over problems drawn with replacement."""
-    generator = np.random.default_rng(0)
-    even = np.full(len(table), 1 / len(table))
-    sizes = chunks(NUM_RESAMPLES, len(table))
-    return np.concatenate([generator.multinomial(len(table), even, size=size) @ table for size, _ in sizes])
 
 
 def _with_interval(value: float, draws: np.ndarray | None, num_problems: int, is_share: bool) -> Estimate:

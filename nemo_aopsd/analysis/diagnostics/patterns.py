@@ -37,7 +37,9 @@ def load_patterns(family: str, extra: Sequence[Path] = ()) -> Patterns:
 
     Raises UserError on a missing file, another form, or a pattern that does not compile or matches the empty text.
     """
-    files = [_family_file(family), *extra]
+    built_in = Path(prompts.__file__).parent
+    own = (built_in / family if (built_in / family).is_dir() else Path(family)) / "continuations.yaml"
+    files = [own if own.is_file() else built_in / "default/continuations.yaml", *extra]
     found: dict[str, Compiled] = {kind: [] for kind in KINDS}
     for file in files:
         for kind, patterns in _read(file).items():
@@ -49,12 +51,6 @@ def load_patterns(family: str, extra: Sequence[Path] = ()) -> Patterns:
 def first_end(text: str, patterns: Compiled) -> int | None:
     """Where the match that ends first ends; None without a match."""
     return min((match.end() for pattern in patterns for match in pattern.finditer(text)), default=None)
-
-
-def _family_file(family: str) -> Path:
-    built_in = Path(prompts.__file__).parent
-    own = (built_in / family if (built_in / family).is_dir() else Path(family)) / "continuations.yaml"
-    return own if own.is_file() else built_in / "default/continuations.yaml"
 
 
 def _read(file: Path) -> dict[str, Compiled]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 
@@ -38,13 +38,7 @@ class Judged:
     problem: str
     progress: float | None
     correct: bool
-
-
-@dataclass
-class _Tally:
-    judged: list[Judged] = field(default_factory=list)
-    num_rollouts: int = 0
-    num_ungradable: int = 0
+    gradable: bool = True
 
 
 def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = ALL_STEPS) -> Result:
@@ -56,32 +50,30 @@ def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = AL
     config = source.config
     file = problems or Path(config.data["train"]["data_path"])
     answers = {problem.id: problem.answer for problem in load_problems(file)}
-    tally = _Tally()
-    for rollout in read_rollouts(source, steps):
-        _add(tally, rollout, answers, file)
-    if not tally.judged:
+    rollouts = [_judged(rollout, answers, file) for rollout in read_rollouts(source, steps)]
+    judged = [one for one in rollouts if one is not None]
+    if not judged:
         raise UserError(
-            f"{run}: none of {tally.num_rollouts} rollouts was judged (context {config.aopsd.context.kind}, curriculum "
+            f"{run}: none of {len(rollouts)} rollouts was judged (context {config.aopsd.context.kind}, curriculum "
             f"{config.aopsd.curriculum.name}). Choose a run with context dag_frontier or curriculum competence."
         )
-    read = [one for one in tally.judged if one.progress is not None]
-    bins = _bin_rows(tally.judged, read)
+    read = [one for one in judged if one.progress is not None]
+    members = {name: list(compress(read, within(_progress(read)))) for name, within in BINS.items()}
+    members["unreadable verdict"] = [one for one in judged if one.progress is None]
+    bins = [_bin_row(name, inside) for name, inside in members.items()]
     return Result(
         name="progress",
         title="Progress r against the final answer",
         settings={"run": str(run), "problems": str(file), "judge": config.aopsd.judge.model, "steps": str(steps)},
         samples={
-            "rollouts": tally.num_rollouts,
-            "judged": len(tally.judged),
+            "rollouts": len(rollouts),
+            "judged": len(judged),
             "readable verdicts": len(read),
             "of these correct": sum(one.correct for one in read),
-            "problems": len({one.problem for one in tally.judged}),
-            "answers that could not be graded": tally.num_ungradable,
+            "problems": len({one.problem for one in judged}),
+            "answers that could not be graded": sum(not one.gradable for one in judged),
         },
-        tables=[
-            Table("Agreement", agreement(read)),
-            Table("Correct by bin of r", bins),
-        ],
+        tables=[Table("Agreement", agreement(read)), Table("Correct by bin of r", bins)],
         figure=_figure(bins),
         notes=[
             "AUC: the chance that a correct response has a higher r than a wrong one, ties one half. Both numbers mix "
@@ -94,28 +86,24 @@ def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = AL
 
 def agreement(read: Sequence[Judged]) -> list[dict]:
     """Point-biserial correlation and AUC of r for correctness; undefined where r or correctness does not vary."""
-    if not read:
-        return [{"measure": measure, "value": Estimate(None, is_share=False)} for measure in _MEASURES]
-    levels, sums = _by_level(read)
-    found = estimate(sums, lambda totals: _agreement(totals, levels), is_share=False)
-    return [{"measure": measure, "value": value} for measure, value in zip(_MEASURES, found, strict=True)]
+    found = [Estimate(None, is_share=False)] * 2
+    if read:
+        levels, sums = _by_level(read)
+        found = estimate(sums, lambda totals: _agreement(totals, levels), is_share=False)
+    measures = ("point-biserial correlation", "AUC")
+    return [{"measure": measure, "value": value} for measure, value in zip(measures, found, strict=True)]
 
 
-_MEASURES = ("point-biserial correlation", "AUC")
-
-
-def _add(tally: _Tally, rollout: Rollout, answers: dict[str, str], file: Path) -> None:
-    tally.num_rollouts += 1
+def _judged(rollout: Rollout, answers: dict[str, str], file: Path) -> Judged | None:
     problem, failed, progress = rollout.problem_id, rollout.judge_failed, rollout.progress
     if failed is None:
-        return
+        return None
     if problem not in answers:
         raise UserError(f"{rollout.where}: problem {problem!r} is not in {file}. Name its file: --problems FILE.")
     if (progress is None) != failed:
         raise UserError(f"{rollout.where}: `progress` {progress} with `judge_failed` {failed}. Restore the file.")
     graded = grade(rollout.response_text, answers[problem])
-    tally.num_ungradable += graded.reason not in ("correct", "wrong", "no_answer")
-    tally.judged.append(Judged(problem, progress, graded.correct))
+    return Judged(problem, progress, graded.correct, graded.reason in ("correct", "wrong", "no_answer"))
 
 
 def _progress(read: Sequence[Judged]) -> np.ndarray:
@@ -145,28 +133,17 @@ def _agreement(totals: np.ndarray, levels: np.ndarray) -> np.ndarray:
     return np.stack([ratio(correct @ levels - num_correct * mean, spread), auc], axis=1)
 
 
-def _bin_rows(judged: Sequence[Judged], read: Sequence[Judged]) -> list[dict]:
-    progress = _progress(read)
-    members = {name: list(compress(read, within(progress))) for name, within in BINS.items()}
-    members["unreadable verdict"] = [one for one in judged if one.progress is None]
-    return [_bin_row(name, inside) for name, inside in members.items()]
-
-
 def _bin_row(name: str, inside: Sequence[Judged]) -> dict:
     known = [one.progress for one in inside if one.progress is not None]
+    right = Counter(one.problem for one in inside if one.correct)
     return {
         "bin": name,
         "responses": len(inside),
         "problems": len({one.problem for one in inside}),
         "mean r": float(np.mean(known)) if known else None,
         "correct": sum(one.correct for one in inside),
-        "share correct": _share_correct(inside) if inside else Estimate(None),
+        "share correct": share(right, Counter(one.problem for one in inside)) if inside else Estimate(None),
     }
-
-
-def _share_correct(inside: Sequence[Judged]) -> Estimate:
-    right = Counter(one.problem for one in inside if one.correct)
-    return share(right, Counter(one.problem for one in inside))
 
 
 def _figure(rows: Sequence[dict]) -> str:

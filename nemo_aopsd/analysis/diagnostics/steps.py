@@ -32,10 +32,9 @@ def read_rollouts(run: Run, steps: Steps = ALL_STEPS) -> Iterator[Rollout]:
     files = [*layout.rollout_files(run.path).values()]
     if not files:
         raise UserError(f"{place}: no step_*.jsonl, so no rollout to read. Let the run finish its first step.")
-    found = False
-    for rollout in run.rollouts(steps.first or 1, math.inf if steps.last is None else steps.last):
-        found = True
-        yield rollout
-    if not found:
+    rollouts = run.rollouts(steps.first or 1, math.inf if steps.last is None else steps.last)
+    if (first := next(rollouts, None)) is None:
         have = f"{files[0].stem} to {files[-1].stem}"
         raise UserError(f"{place}: no rollout of steps {steps} (there are {have}). Choose other steps.")
+    yield first
+    yield from rollouts

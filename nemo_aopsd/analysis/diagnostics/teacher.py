@@ -12,7 +12,6 @@ the frontier.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.epochs import sampling_of
+from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.files import atomic_write, derive_seed, read_json
@@ -91,25 +90,18 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     return summary
 
 
-def utility(alone: dict[str, Any], informed: dict[str, Any]) -> list[str]:
+def utility(alone: dict[str, Any], informed: dict[str, Any]) -> Iterator[str]:
     """pass@1 and pass@k of all samples from two summaries, and the paired change, with intervals over problems."""
-    return [_utility_at(alone, informed, k) for k in sorted({1, alone["num_samples"]})]
-
-
-def _utility_at(alone: dict[str, Any], informed: dict[str, Any], k: int) -> str:
-    sums = {
-        problem: [
-            1.0,
-            *(pass_at_k(one["num_samples"], one["correct_per_problem"][problem], k) for one in (alone, informed)),
-        ]
-        for problem in alone["correct_per_problem"]
-    }
-    before, after = estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1]))
-    (change,) = estimate(sums, lambda totals: ratio(totals[:, 2:] - totals[:, 1:2], totals[:, :1]), is_share=False)
-    return (
-        f"pass@{k}: alone {estimate_text(before)}, with the context {estimate_text(after)}, "
-        f"paired change {estimate_text(change)}"
-    )
+    for k in sorted({1, alone["num_samples"]}):
+        sums: dict[str, list[float]] = {problem: [1.0] for problem in alone["correct_per_problem"]}
+        for problem, row in sums.items():
+            row += [pass_at_k(one["num_samples"], one["correct_per_problem"][problem], k) for one in (alone, informed)]
+        before, after = estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1]))
+        (change,) = estimate(sums, lambda totals: ratio(totals[:, 2:] - totals[:, 1:2], totals[:, :1]), is_share=False)
+        yield (
+            f"pass@{k}: alone {estimate_text(before)}, with the context {estimate_text(after)}, "
+            f"paired change {estimate_text(change)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,6 @@ def _check_room(problems: Sequence[Problem], prompts: Sequence[Tokens], config: 
 
 
 def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:
-    content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(plan.problems, prompts, strict=True)]
     return {
         **asdict(sampling_of(config.aopsd.evaluation)),
         "num_samples": plan.num_samples,
@@ -188,5 +179,5 @@ def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) 
         "block_size": BLOCK_SIZE,
         "model": str(config.policy["model_name"]),
         "problems": fingerprint(plan.problems),
-        "prompts_and_answers": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        "prompts_and_answers": digest_of(plan.problems, prompts),
     }

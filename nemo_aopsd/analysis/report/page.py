@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.figures import duration
 from nemo_aopsd.analysis.report.panels import Panel
+from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
@@ -26,10 +28,15 @@ _LABELS = {
     "damped": "Damped most: the continuation is either no news to the student or foreign to it",
 }
 _CONTEXT_CHARACTERS = 160
+_FACTS = (
+    *("policy.model_name", "aopsd.context.kind", "aopsd.weighting", "aopsd.probes.threshold", "aopsd.probes.length"),
+    *("aopsd.probes.beta_positive", "aopsd.probes.beta_negative", "aopsd.curriculum.name", "aopsd.curriculum.ema"),
+    *("aopsd.teacher.weights", "aopsd.objective.name", "policy.optimizer.kwargs.lr", "aopsd.num_prompts_per_step"),
+    *("aopsd.num_generations_per_prompt", "aopsd.seed"),
+)
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One number of the headline."""
 
     label: str
@@ -57,33 +64,15 @@ def headline(run: ReportedRun) -> list[Tile]:
 
 
 def facts(run: ReportedRun) -> list[tuple[str, str]]:
-    """The settings that tell this run from another."""
-    method, policy = run.method, run.config.policy
-    probes, curriculum = method.probes, method.curriculum
-    epochs = 1 + max((row.epoch for row in run.metrics), default=-1)
-    weighting = method.weighting
-    if weighting != "uniform":
-        betas = f"β = {probes.beta_positive:g} / {probes.beta_negative:g}"
-        weighting += f" (δ = {probes.threshold:g} nats, k = {probes.length}, {betas})"
-    order = curriculum.name
-    if order != "shuffle":
-        order += f" (K = {curriculum.num_initial_attempts}, λ = {curriculum.ema:g})"
-    optimizer = policy.get("optimizer") or {}
-    rate = (optimizer.get("kwargs") or {}).get("lr")
-    label = label_run(method)
-    return [
-        ("Model", str(policy["model_name"])),
-        *([("Method", str(label))] if label else ()),
-        ("Teacher context", method.context.kind),
-        ("Weighting", weighting),
-        ("Curriculum", order),
-        ("Teacher weights", method.teacher.weights),
-        ("Objective", method.objective.name),
-        ("Learning rate", "engine's default" if rate is None else f"{float(rate):g}"),
-        ("Rollouts a step", f"{method.num_prompts_per_step} × {method.num_generations_per_prompt}"),
-        ("Seed", str(method.seed)),
-        ("Steps done", f"{len(run.metrics)}, in epoch {epochs} of {method.max_num_epochs}" if run.metrics else "none"),
-    ]
+    """The settings that tell this run from another, by key, and how far it came."""
+    leaves = flatten({"aopsd": asdict(run.method), "policy": dict(run.config.policy)})
+    found = [(key, leaves[key]) for key in _FACTS if leaves.get(key) is not None]
+    if label := label_run(run.method):
+        found.insert(1, ("method", label))
+    if run.metrics:
+        epochs = 1 + max(row.epoch for row in run.metrics)
+        found.append(("steps done", f"{len(run.metrics)}, in epoch {epochs} of {run.method.max_num_epochs}"))
+    return [(key.removeprefix("aopsd.").removeprefix("policy."), str(value)) for key, value in found]
 
 
 def commands(run: ReportedRun, others: Sequence[Path] = ()) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,12 @@ from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report import figures
 from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
 from nemo_aopsd.analysis.report.figures import Series, duration
-from nemo_aopsd.run.record_types import Evaluation
 
 MAX_EPOCHS_SHOWN = 6
 _KS = (1, 2, 4, 8, 16, 32, 64)
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """A figure with its caption."""
 
     title: str
@@ -43,20 +41,17 @@ def evaluation_table(run: ReportedRun) -> list[tuple[str, ...]]:
     if not run.evaluations:
         return []
     ks = _shown_ks(run)
-    header = ("epochs", "correct samples", *(f"pass@{k}" for k in ks), "truncated", "mean tokens")
-    return [header, *(_evaluation_row(evaluation, ks) for evaluation in run.evaluations)]
-
-
-def _evaluation_row(evaluation: Evaluation, ks: list[int]) -> tuple[str, ...]:
-    def cell(k: int) -> str:
-        if k not in evaluation.pass_at_k:
-            return "too few samples"
-        bound = evaluation.pass_at_k_interval[k]
-        return f"{evaluation.pass_at_k[k]:.3f} [{bound.low:.3f}, {bound.high:.3f}]"
-
-    correct = f"{evaluation.num_correct} of {evaluation.num_problems * evaluation.num_samples}"
-    ends = (percent(evaluation.truncation_rate), f"{evaluation.mean_tokens:.0f}")
-    return (str(evaluation.epoch), correct, *map(cell, ks), *ends)
+    rows = [("epochs", "correct samples", *(f"pass@{k}" for k in ks), "truncated", "mean tokens")]
+    for found in run.evaluations:
+        correct = f"{found.num_correct} of {found.num_problems * found.num_samples}"
+        rates = [
+            f"{found.pass_at_k[k]:.3f} [{found.pass_at_k_interval[k].low:.3f}, {found.pass_at_k_interval[k].high:.3f}]"
+            if k in found.pass_at_k
+            else "too few samples"
+            for k in ks
+        ]
+        rows.append((str(found.epoch), correct, *rates, percent(found.truncation_rate), f"{found.mean_tokens:.0f}"))
+    return rows
 
 
 def _shown_ks(run: ReportedRun) -> list[int]:
@@ -158,52 +153,18 @@ def _stage_times(run: ReportedRun, title: str) -> Drawn:
     return caption, figures.by_step("stage-times", title, lines, unit="seconds", wide=True)
 
 
-def _disclosure(run: ReportedRun, title: str) -> Drawn:
-    labels = {"dag/disclosed_share": "disclosed to the teacher", "dag/progress": "reached by the student"}
-    lines = [_series(run, key, label) for key, label in labels.items() if _present(run, key)]
-    if not lines:
-        return None
-    caption = f"Mean share of a graph's checkpoints. n = {run.digest.num_rollouts} rollouts, {_num_steps(run)}."
-    return caption, figures.by_step("disclosure", title, lines, share=True)
-
-
-def _trigger_rate(run: ReportedRun, title: str) -> Drawn:
-    if not _present(run, "probe/trigger_rate"):
-        return None
-    probes, threshold = sum(_present(run, "probe/count")), run.method.probes.threshold
-    caption = f"Share of tokens with |gap| ≥ {threshold:g} nats. Probes: n = {probes:.0f}, {_num_steps(run)}."
-    line = _series(run, "probe/trigger_rate", "triggered")
-    return caption, figures.by_step("triggers", title, [line], share=True)
-
-
-def _counted(key: str) -> Draw:
-    """A count a step as a share of the step's rollouts."""
+def _by_step(labels: Mapping[str, str], *, share: bool = False) -> Draw:
+    """Metrics over steps; `labels` by key, for those that the run has."""
 
     def make(run: ReportedRun, title: str) -> Drawn:
-        rows = [row for row in run.metrics if row.get(key) is not None]
-        if not rows:
-            return None
-        counts, sizes = [row.number(key) for row in rows], [row.number("rollout/count") for row in rows]
-        shares = [count / size for count, size in zip(counts, sizes, strict=True)]
-        cut = sum(_present(run, "judge/cut"))
-        more = f"; {cut:.0f} attempts were shortened" if key == "judge/failed" else ""
-        caption = f"Share of rollouts: {sum(counts):.0f} of n = {sum(sizes):.0f}, {_num_steps(run)}{more}."
-        line = Series(title, [row.step for row in rows], shares)
-        return caption, figures.by_step(key.replace("/", "-"), title, [line], share=True)
-
-    return make
-
-
-def _line(key: str, unit: str) -> Draw:
-    def make(run: ReportedRun, title: str) -> Drawn:
-        known = [value for value in _present(run, key) if not math.isnan(value)]
+        known = {key: values for key in labels if (values := _present(run, key))}
         if not known:
             return None
-        caption = (
-            f"First {known[0]:.3g}, last {known[-1]:.3g}. n = {run.digest.num_rollouts} rollouts, {_num_steps(run)}."
-        )
-        line = _series(run, key, title)
-        return caption, figures.by_step(key.replace("/", "-"), title, [line], unit=unit)
+        said = [f"{labels[key]}: first {values[0]:.3g}, last {values[-1]:.3g}" for key, values in known.items()]
+        caption = f"{'; '.join(said).capitalize()}. n = {run.digest.num_rollouts} rollouts, {_num_steps(run)}."
+        first, lines = next(iter(known)), [_series(run, key, labels[key]) for key in known]
+        unit = "" if share else labels[first]
+        return caption, figures.by_step(first.replace("/", "-"), title, lines, unit=unit, share=share)
 
     return make
 
@@ -215,8 +176,9 @@ def _series(run: ReportedRun, key: str, label: str) -> Series:
 
 
 def _present(run: ReportedRun, key: str) -> list[float]:
-    """The values that a metric has."""
-    return [value for row in run.metrics if (value := row.get(key)) is not None]
+    """The numbers that a metric has."""
+    values = (row.get(key) for row in run.metrics)
+    return [value for value in values if value is not None and not math.isnan(value)]
 
 
 def _num_steps(run: ReportedRun) -> str:
@@ -237,13 +199,15 @@ METHOD: dict[str, Draw] = {
 }
 # One number or two by step.
 STEPS: dict[str, Draw] = {
-    "Progress and disclosed share": _disclosure,
-    "Trigger rate": _trigger_rate,
-    "Weight of probed tokens": _line("probe/weight_mean", "mean weight"),
-    "Unreadable verdicts": _counted("judge/failed"),
-    "Mean |gap|": _line("gap/mean_abs", "nats"),
-    "Loss": _line("train/loss", "loss"),
-    "Gradient norm": _line("train/grad_norm", "norm before clipping"),
-    "Response length": _line("rollout/mean_tokens", "tokens"),
-    "Truncated responses": _counted("rollout/truncated"),
+    "Progress and disclosed share": _by_step(
+        {"dag/disclosed_share": "disclosed to the teacher", "dag/progress": "reached by the student"}, share=True
+    ),
+    "Trigger rate": _by_step({"probe/trigger_rate": "share of tokens with a probe"}, share=True),
+    "Weight of probed tokens": _by_step({"probe/weight_mean": "mean weight"}),
+    "Unreadable verdicts": _by_step({"judge/failed": "verdicts a step"}),
+    "Mean |gap|": _by_step({"gap/mean_abs": "nats"}),
+    "Loss": _by_step({"train/loss": "loss"}),
+    "Gradient norm": _by_step({"train/grad_norm": "norm before clipping"}),
+    "Response length": _by_step({"rollout/mean_tokens": "tokens"}),
+    "Truncated responses": _by_step({"rollout/truncated": "responses a step"}),
 }

@@ -101,7 +101,10 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
         against_base=_difference([(run.before, run.after) for run in trained]),
         against_reference=_difference([(reference[run.seed], run.after) for run in runs if run.seed in reference]),
         steps=fmean([len(run.steps) for run in runs]),
-        response_tokens=fmean([_response_tokens(run.steps) for run in runs]),
+        response_tokens=math.fsum(
+            step.number("rollout/count") * step.number("rollout/mean_tokens") for run in runs for step in run.steps
+        )
+        / len(runs),
         seconds_per_step=_mean_of("time/step", runs),
         bytes_per_token=_mean_of("train/supervision_bytes_per_token", runs),
     )
@@ -132,10 +135,6 @@ def _rates(evaluations: Sequence[Counts], like: Counts) -> np.ndarray:
             )
     counts = [[found.correct_per_problem[problem] for problem in problems] for found in evaluations]
     return np.array(counts) / np.array([[found.num_samples] for found in evaluations])
-
-
-def _response_tokens(steps: Sequence[StepMetrics]) -> float:
-    return math.fsum(step.number("rollout/count") * step.number("rollout/mean_tokens") for step in steps)
 
 
 def _mean_of(key: str, runs: Sequence[Measured]) -> float | None:

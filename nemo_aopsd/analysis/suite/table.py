@@ -23,11 +23,24 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
     """A page that shows `results.svg` beside it; it names what failed and what no step told."""
     parts = [f"# {title}", f"`{command}`"]
     if rows:
-        most = max(rows[0].pass_at_k)
-        parts.append(markdown_table(_header(most, reference), [_cells(row, most, reference) for row in rows]))
-        parts.append(_NOTES + _missing_note(rows))
-        parts.append("![pass@1 and differences](results.svg)")
-        parts += ["## pass@1 of each seed", _by_seed(rows)]
+        most, seeds = max(rows[0].pass_at_k), sorted({seed for row in rows for seed in row.seeds})
+        many = [f"pass@{most}", "solved"] if most > 1 else []
+        against = ["against base"] + ([f"against {reference}"] if reference else [])
+        costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
+        header = ["member", "seeds", "pass@1", "correct", *many, *against, *costs]
+        silent = [row.member for row in rows if row.steps and row.bytes_per_token is None]
+        missing = (
+            f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, or its "
+            "whole distribution is formed inside the update.\n"
+        )
+        rates = [dict(zip(row.seeds, map(percent, row.by_seed), strict=True)) for row in rows]
+        by_seed = [
+            [row.member, *(own.get(seed, _NONE) for seed in seeds)] for row, own in zip(rows, rates, strict=True)
+        ]
+        parts.append(markdown_table(header, [_cells(row, most, reference) for row in rows]))
+        parts.append(_NOTES + (missing if silent else ""))
+        parts += ["![pass@1 and differences](results.svg)", "## pass@1 of each seed"]
+        parts.append(markdown_table(["member", *(f"seed {seed}" for seed in seeds)], by_seed))
     if failures:
         lines = [f"- {failure.run.label}: {failure.reason} (`{failure.run.log}`)" for failure in failures]
         parts += ["## Failed", "\n".join(lines), "The same command tries them again."]
@@ -42,13 +55,6 @@ def csv_text(rows: Sequence[Row], reference: str | None) -> str:
     writer.writeheader()
     writer.writerows(records)  # None is an empty cell
     return buffer.getvalue()
-
-
-def _header(most: int, reference: str | None) -> list[str]:
-    many = [f"pass@{most}", "solved"] if most > 1 else []
-    against = ["against base"] + ([f"against {reference}"] if reference else [])
-    costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
-    return ["member", "seeds", "pass@1", "correct", *many, *against, *costs]
 
 
 def _cells(row: Row, most: int, reference: str | None) -> list[str]:
@@ -70,25 +76,6 @@ def _cells(row: Row, most: int, reference: str | None) -> list[str]:
 
 def _difference(found: Difference | None) -> str:
     return f"{100 * found.mean:+.1f} pp {ends(*found.interval, '+')}" if found else _NONE
-
-
-def _missing_note(rows: Sequence[Row]) -> str:
-    silent = [row.member for row in rows if row.steps and row.bytes_per_token is None]
-    if not silent:
-        return ""
-    return (
-        f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, or its "
-        "whole distribution is formed inside the update.\n"
-    )
-
-
-def _by_seed(rows: Sequence[Row]) -> str:
-    seeds = sorted({seed for row in rows for seed in row.seeds})
-    lines = []
-    for row in rows:
-        found = dict(zip(row.seeds, row.by_seed, strict=True))
-        lines.append([row.member, *(percent(found[seed]) if seed in found else _NONE for seed in seeds)])
-    return markdown_table(["member", *(f"seed {seed}" for seed in seeds)], lines)
 
 
 def _record(row: Row, reference: str | None) -> dict[str, object]:
