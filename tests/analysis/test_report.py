@@ -143,7 +143,7 @@ def test_run_killed_before_its_first_step_was_noted(undrawn, tmp_path):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=1, evaluations=False)
     (run / "metrics.jsonl").write_text('{"epoch": 0')
     text = report(run).text
-    assert "Steps done none" in text and "aopsd.evaluation.data_path is not set" in text
+    assert "steps done" not in text and "aopsd.evaluation.data_path is not set" in text
     assert "tokens of 8 rollouts" in text  # the rollouts are there
 
 

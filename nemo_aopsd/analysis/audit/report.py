@@ -92,11 +92,11 @@ def _table(bins: list[str], found: Record, sample: Sample) -> str:
         for name, row in zip(bins, found["bins"], strict=True)
     ]
     whole = [sum(sample.population_per_bin), sample.num_drawn, found["labelled"]]
-    known = {
-        label: "not known until each bin has labels" if rate is None else percent(rate)
+    unknown = "not known until each bin has labels"
+    rates = [
+        f"{unknown if rate is None else percent(rate)} ({found['counts'][label]} labels)"
         for label, rate in found["base_rate"].items()
-    }
-    rates = [f"{known[label]} ({found['counts'][label]} labels)" for label in LABELS]
+    ]
     header = ["L, nats a token", "events in the run", "drawn", "labelled", *LABELS]
     return markdown_table(header, [*rows, ["base rate", *whole, *rates]])
 

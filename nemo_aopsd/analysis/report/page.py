@@ -66,7 +66,8 @@ def headline(run: ReportedRun) -> list[Tile]:
 def facts(run: ReportedRun) -> list[tuple[str, str]]:
     """The settings that tell this run from another, by key, and how far it came."""
     leaves = flatten({"aopsd": asdict(run.method), "policy": dict(run.config.policy)})
-    found = [(key, leaves[key]) for key in _FACTS if leaves.get(key) is not None]
+    told = [key for key in _FACTS if run.method.weighting != "uniform" or not key.startswith("aopsd.probes.")]
+    found = [(key, leaves[key]) for key in told if leaves.get(key) is not None]
     if label := label_run(run.method):
         found.insert(1, ("method", label))
     if run.metrics:

@@ -101,10 +101,12 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
         against_base=_difference([(run.before, run.after) for run in trained]),
         against_reference=_difference([(reference[run.seed], run.after) for run in runs if run.seed in reference]),
         steps=fmean([len(run.steps) for run in runs]),
-        response_tokens=math.fsum(
-            step.number("rollout/count") * step.number("rollout/mean_tokens") for run in runs for step in run.steps
-        )
-        / len(runs),
+        response_tokens=fmean(
+            [
+                math.fsum(step.number("rollout/count") * step.number("rollout/mean_tokens") for step in run.steps)
+                for run in runs
+            ]
+        ),
         seconds_per_step=_mean_of("time/step", runs),
         bytes_per_token=_mean_of("train/supervision_bytes_per_token", runs),
     )

@@ -28,17 +28,16 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
         against = ["against base"] + ([f"against {reference}"] if reference else [])
         costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
         header = ["member", "seeds", "pass@1", "correct", *many, *against, *costs]
-        silent = [row.member for row in rows if row.steps and row.bytes_per_token is None]
-        missing = (
-            f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, or its "
-            "whole distribution is formed inside the update.\n"
-        )
         rates = [dict(zip(row.seeds, map(percent, row.by_seed), strict=True)) for row in rows]
         by_seed = [
             [row.member, *(own.get(seed, _NONE) for seed in seeds)] for row, own in zip(rows, rates, strict=True)
         ]
-        parts.append(markdown_table(header, [_cells(row, most, reference) for row in rows]))
-        parts.append(_NOTES + (missing if silent else ""))
+        parts += [markdown_table(header, [_cells(row, most, reference) for row in rows]), _NOTES]
+        if silent := [row.member for row in rows if row.steps and row.bytes_per_token is None]:
+            parts[-1] += (
+                f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, "
+                "or its whole distribution is formed inside the update."
+            )
         parts += ["![pass@1 and differences](results.svg)", "## pass@1 of each seed"]
         parts.append(markdown_table(["member", *(f"seed {seed}" for seed in seeds)], by_seed))
     if failures:
