@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -21,17 +22,24 @@ class RateColumn(ProgressColumn):
         return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
 
 
+@contextmanager
+def progress(label: str, total: int, done: int, console: Console, keep: bool) -> Iterator[Callable[[int], None]]:
+    """A bar with a rate on a terminal, nothing elsewhere; yields a function that takes a number of new items."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=not keep, disable=not console.is_terminal) as bar:
+        task = bar.add_task(label, total=total, completed=done)
+        yield lambda count: bar.advance(task, count)
+
+
 def track(items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0) -> Iterator[T]:
-    """The items, behind a progress bar with a rate that vanishes at the end; one line where there is no terminal."""
+    """The items, behind a progress bar that vanishes at the end; one line where there is no terminal."""
     total = total or len(items)
     if not console.is_terminal:
         console.print(f"{label}: {total - done} to go", highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(label, total=total, completed=done)
+    with progress(label, total, done, console, keep=False) as advance:
         for item in items:
             yield item
-            bar.advance(task)
+            advance(1)
 
 
 def step_line(metrics: dict[str, float]) -> str:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,10 +100,14 @@ def collect(
     `prompts` has one entry a problem, `patterns` are those of the leak meter. Raises UserError on a line of `path`
     that is broken or belongs to no row.
     """
+    from rich.console import Console
+
+    from nemo_aopsd.console import progress
+
     rows = [(problem, sample) for problem in range(len(problems)) for sample in range(num_samples)]
     found = _read(path, {(problems[index].id, sample): row for row, (index, sample) in enumerate(rows)})
     missing = [row for row in range(len(rows)) if row not in found]
-    with path.open("ab") as file, progress(title, len(rows), len(found)) as advance:
+    with path.open("ab") as file, progress(title, len(rows), len(found), Console(), keep=True) as advance:
         for batch in sampler([prompts[index] for index, _ in rows], missing) if missing else ():
             new = {sampled.row: sampled for sampled in batch if sampled.row not in found}
             for row, sampled in new.items():
@@ -182,18 +185,3 @@ def _append(file: Any, lines: Sequence[Line]) -> None:
         file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8"))
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def progress(title: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """A bar with its rate on a terminal, nothing elsewhere; yields a function that takes a number of new rows."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from nemo_aopsd.console import RateColumn
-
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=total, completed=done)
-        yield lambda count: bar.advance(task, count)

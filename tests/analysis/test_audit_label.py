@@ -6,14 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 
-import pytest
 from rich.console import Console
 
 from nemo_aopsd.analysis.audit import labels
 from nemo_aopsd.analysis.audit.events import Event
 from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, read_labels
 from nemo_aopsd.analysis.audit.terminal import label_events
+from tests.diagnosed import write_lines
 
 EVIL = "[red]x[/] \x1b[2J\x07 & \\frac{1}{2}"
 
@@ -88,36 +89,18 @@ def test_a_kill_loses_no_label(tmp_path):
     sample = {"seed": 0, "count": 3, "by_bin": False, "edges": [1.0], "population_per_bin": [3, 0]}
     sample |= {"drawn_per_bin": [3, 0], "num_empty": 0, "last_file": "step_000001.jsonl"}
     (run / "audit/sample.json").write_text(json.dumps(sample))
-    events = [{field: getattr(event(n), field) for field in Event.__slots__} for n in (1, 2, 3)]
-    (run / "audit/events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
-    process = start(run)
+    events = [event(number) for number in (1, 2, 3)]
+    write_lines(run / "audit/events.jsonl", map(asdict, events))
+    command = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", "audit", "label", str(run)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*command, "--name", "ada"], **pipes)
     process.stdin.write("3\n3\n")
     process.stdin.flush()
     while "event 3 of 3" not in process.stdout.readline():
         pass
-    with pytest.raises(subprocess.CalledProcessError):  # one process a labeller
-        subprocess.run(command(run), check=True, capture_output=True, timeout=60)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=20)
     with labels_path(run, "ada").open("ab") as file:
         file.write(b'{"event": "e3", "lab')  # a line that the kill cut short
-    said, _ = start(run).communicate("1\n", timeout=60)
-    assert "event 1" not in said and "3 of 3 labelled in" in said
+    assert "event 1" not in label(run, events, ["1"])
     assert found(run) == {"e1": "leakage", "e2": "leakage", "e3": "useful"}
-
-
-def command(run):
-    return [
-        sys.executable,
-        "-c",
-        "from nemo_aopsd.cli import main; main()",
-        "audit",
-        "label",
-        str(run),
-        "--name",
-        "ada",
-    ]
-
-
-def start(run):
-    return subprocess.Popen(command(run), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

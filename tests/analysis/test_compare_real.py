@@ -1,7 +1,6 @@
 """`aopsd compare` with the embedded model, and the suites that are shipped."""
 
 import csv
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +18,12 @@ SUITE = f"""\
 config: {REPO}/examples/configs/aopsd_tiny_cpu.yaml
 settings:
   data: {{train: {{data_path: train.jsonl}}}}
-  policy: {{generation: {{max_new_tokens: 40}}}}
+  policy: {{generation: {{max_new_tokens: 24}}}}
   aopsd:
     max_response_tokens: 100
     num_prompts_per_step: 4
     curriculum: {{num_initial_attempts: 1}}
-    evaluation: {{data_path: heldout.jsonl, num_samples: 2, max_new_tokens: 40, period: 1000}}
+    evaluation: {{data_path: heldout.jsonl, num_samples: 2, max_new_tokens: 24, period: 1000}}
 members:
   base: {{config: none.yaml, settings: {{aopsd: {{max_num_steps: 0, curriculum: {{name: shuffle}}}}}}}}
   aopsd: {{config: none.yaml}}
@@ -55,16 +54,8 @@ def test_the_embedded_model_through_a_suite(tmp_path, monkeypatch):
     assert (base["responses"], base["steps"]) == ("12", "0.0")
     assert float(aopsd["supervision bytes per token"]) == 13.0  # int32 id, float32 log-prob, float32 weight, mask
 
-    alone = ("compare", "suite.yaml", "--seeds", "1", "--jobs", "2", "--out", "alone", "--only", "aopsd")
-    assert call(monkeypatch, *alone) == 0  # evaluates the untrained model itself, to the same answers
-    shared, own = (Path(f"{out}/aopsd/seed_0/eval/epoch_000.jsonl").read_text() for out in ("out", "alone"))
-    assert shared == own and len(shared.splitlines()) == 12
-    final, again = (
-        json.loads(max(Path(f"{out}/aopsd/seed_0/eval").glob("epoch_[0-9]*[0-9].json")).read_text())
-        for out in ("out", "alone")
-    )
-    assert final["epoch"] > 0
-    assert final["correct_per_problem"] == again["correct_per_problem"]
+    shared = [Path(f"out/{name}/seed_0/eval/epoch_000.jsonl").read_text() for name in ("base", "aopsd")]
+    assert shared[0] == shared[1] and len(shared[0].splitlines()) == 12
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)

@@ -131,15 +131,6 @@ def test_an_interrupted_teacher_ends_in_the_same_bytes(tmp_path, monkeypatch, ki
         assert (cut.folder / f"{kind}.{suffix}").read_bytes() == (whole.folder / f"{kind}.{suffix}").read_bytes()
 
 
-def test_other_settings_are_refused(tmp_path):
-    plan, config = make_plan(tmp_path, "solution")
-    engine = ScriptedEngine(Scripted(attempt), Scripted(answer))
-    evaluate_teacher(plan, "solution", config, engine)
-    hotter = replace(config, aopsd=replace(config.aopsd, evaluation=replace(config.aopsd.evaluation, temperature=2.0)))
-    with pytest.raises(UserError, match=r"temperature 0\.6 -> 2\.0"):
-        evaluate_teacher(plan, "solution", hotter, engine)
-
-
 def test_problems_without_the_context_are_left_out_and_counted(tmp_path):
     plan, _ = make_plan(tmp_path, "dag_frontier", without_dag=2)
     assert ([problem.id for problem in plan.problems], plan.num_left_out) == (["p3", "p4", "p5"], 2)

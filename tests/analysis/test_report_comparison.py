@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from nemo_aopsd.analysis.report import figures
 from nemo_aopsd.analysis.report.comparison import read_source, side_by_side
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
@@ -89,7 +90,8 @@ def test_training_s_own_evaluations_count_at_the_step_that_ended_their_epoch(tmp
     assert side_by_side([run]) == []  # nothing to compare it with
 
 
-def test_the_page_has_the_table(bare, tmp_path):
+def test_the_page_has_the_table(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "_finish", lambda *_: "<svg></svg>")
     base = add_results(tmp_path / "b a <s> e", "<b>Qwen3</b>", {"aime24": evaluated(2)})
     result = CliRunner().invoke(app, ["report", str(bare), "--with", str(base), "--with", str(bare)])
     assert result.exit_code == 0, result.output

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemo_aopsd import engines
+from nemo_aopsd.cli import app as cli
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
@@ -47,18 +48,37 @@ def model(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def aopsd(tmp_path, monkeypatch, command_line, model):
-    """Run a command line beside a model and two benchmarks; returns (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
+def write_inputs(model):
     shutil.copytree(model, "model")
+    Path("run.yaml").write_text(CONFIG)
     for name in ("one", "two"):
         rows = [
             {"id": f"{name}{i}", "problem": f"WHAT IS {i}?", "answer": answer, "solution": "NO"}
             for i, answer in enumerate(ANSWERS)
         ]
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def aopsd(tmp_path, monkeypatch, command_line, model):
+    """Run a command line beside a model and two benchmarks; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(model)
     return command_line
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, model):
+    """A finished run, made once."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["aopsd", "train", "run.yaml"])
+        write_inputs(model)
+        with pytest.raises(SystemExit) as stop:
+            cli.run()
+    assert stop.value.code == 0
+    return folder / "run"
 
 
 def samples(folder, name):
@@ -127,9 +147,8 @@ def test_a_second_call_samples_nothing_and_other_settings_are_refused(aopsd):
     assert {path.name: path.read_bytes() for path in Path("results").iterdir() if path.name != "calls.jsonl"} == before
 
 
-def test_a_run_its_checkpoints_and_how_they_compare(aopsd):
-    Path("run.yaml").write_text(CONFIG)
-    assert aopsd("train run.yaml")[0] == 0
+def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
+    shutil.copytree(trained, "run")
     code, out, _ = aopsd("evaluate run --data two.jsonl")
     assert code == 0 and re.search(r"\nstep_000002 \w{12}, 3 samples a problem, .*; run/eval/two_step_000002_x3/", out)
     assert "prompts default, temperature 0.9, top-p 0.95, top-k 20, at most 9 tokens;" in out
@@ -172,12 +191,6 @@ def test_what_cannot_be_done_is_one_message(aopsd, monkeypatch, options, message
     assert code == 2 and re.match("error: ", err) and re.search(message, err) and "Traceback" not in err
 
 
-def test_broken_model_folders_are_refused(aopsd):
-    Path("model/config.json").write_text("[")
-    code, _, err = aopsd("evaluate model --data one.jsonl")
-    assert code == 2 and "config.json: broken JSON" in err
-
-
 def test_ctrl_c_says_how_to_go_on(aopsd, monkeypatch):
     monkeypatch.setattr(local, "open_model", lambda config: (Guesser(fail_after=0), local_tokenizer()))
     code, _, err = aopsd(f"evaluate model --data one.jsonl {OPTIONS} --out results")
@@ -191,7 +204,7 @@ def local_tokenizer():
     return HFTokenizer(tiny_tokenizer(), [1])
 
 
-def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
+def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, trained, monkeypatch):
     asked = []
 
     class Streaming:
@@ -212,15 +225,13 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, monkeypatch):
     assert aopsd(f"evaluate model --data one.jsonl --engine vllm {OPTIONS} --out whole")[0] == 0
     assert asked[2:] == [0.9, (8, 0.6, 8)]
     assert [line["problem_id"] for line in samples("results", "one")] == ["one0"] * 4 + ["one1"] * 4
-    Path("run.yaml").write_text(CONFIG)
-    assert aopsd("train run.yaml")[0] == 0
+    shutil.copytree(trained, "run")
     code, _, err = aopsd("evaluate run --data one.jsonl --engine vllm")
     assert code == 2 and "step_000002 is a checkpoint, but vLLM takes a model directory" in err
 
 
-def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd):
-    Path("run.yaml").write_text(CONFIG)
-    assert aopsd("train run.yaml")[0] == 0
+def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd, trained):
+    shutil.copytree(trained, "run")
     code, out, _ = aopsd("export run --out exported")
     asked = "aopsd evaluate exported --data FILE --samples 3 --temperature 0.9 --max-new-tokens 9"
     assert (code, out) == (0, f"exported\nto ask it as its run does: {asked}\n")
@@ -246,8 +257,6 @@ def test_a_run_says_how_its_student_is_asked_if_not_as_a_model_is():
     ("files", "kind"),
     [
         (["config.yaml", "metrics.jsonl"], "a run of `aopsd train`"),
-        (["config.yaml", "checkpoints/step_000001/state.json"], "a run of `aopsd train`"),
-        (["suite.json"], "a suite of `aopsd compare`"),
         (["state.json"], "a checkpoint"),
         (["config.json"], "a model"),
     ],
@@ -262,9 +271,8 @@ def test_a_folder_of_another_kind_is_refused(aopsd, files, kind):
     assert sorted(Path("out").rglob("*")) == before
 
 
-def test_a_checkpoint_that_training_replaces_while_it_is_read_is_one_message(aopsd, monkeypatch):
-    Path("run.yaml").write_text(CONFIG)
-    assert aopsd("train run.yaml")[0] == 0
+def test_a_checkpoint_that_training_replaces_while_it_is_read_is_one_message(aopsd, trained, monkeypatch):
+    shutil.copytree(trained, "run")
     load, newest = checkpoint.load, Path("run/checkpoints/step_000002")
 
     def load_slowly(path, engine):
@@ -284,9 +292,8 @@ def test_a_checkpoint_that_training_replaces_while_it_is_read_is_one_message(aop
     assert code == 0 and "step_000002 " in out
 
 
-def test_a_damaged_checkpoint_is_none_that_training_replaced(aopsd):
-    Path("run.yaml").write_text(CONFIG)
-    assert aopsd("train run.yaml")[0] == 0
+def test_a_damaged_checkpoint_is_none_that_training_replaced(aopsd, trained):
+    shutil.copytree(trained, "run")
     Path("run/checkpoints/step_000001/student.safetensors").unlink()
     code, _, err = aopsd("evaluate run/checkpoints/step_000001 --data one.jsonl")
     assert code == 2 and "step_000001/student.safetensors: damaged or missing" in err

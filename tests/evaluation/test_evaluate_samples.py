@@ -111,7 +111,7 @@ def test_a_sampler_that_leaves_rows_out_is_a_bug(tmp_path):
 PIECES = st.sampled_from(["\\boxed{", "}", "{", "0", "1", "<think>", "</think>", "\\frac12", "$", "\n", "\\", "é", " "])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(texts=st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=12, max_size=12))
 def test_there_are_as_many_verdicts_as_responses(tmp_path_factory, texts):
     def sampler(prompts, missing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -90,14 +90,29 @@ def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place
 
     Raises UserError if the training problems are not there any more or a rollout lacks a field.
     """
-    render = _teacher_reader(config)
+    aopsd, source = config.aopsd, config.data["train"]["data_path"]
+    problems = {problem.id: problem for problem in load_problems(source)}
+    donors = donors_for([*problems.values()], aopsd.shown_context, aopsd.seed)
     wanted: dict[Path, dict[int, list[Place]]] = {}
     for place in places:
         wanted.setdefault(place.file, {}).setdefault(place.row, []).append(place)
     for file, rows in wanted.items():
         for row, rollout in enumerate(_rollouts(file)):
-            for place in rows.get(row, []):
-                yield place, *_event(place, rollout, *render(rollout))
+            if row not in rows:
+                continue
+            if (problem := problems.get(rollout.problem_id)) is None:
+                raise UserError(
+                    f"{rollout.where}: {source} has no problem {rollout.problem_id!r} any more. Restore it."
+                )
+            messages = teacher_messages(
+                problem,
+                aopsd.shown_context,
+                aopsd.prompts,
+                reached=frozenset(rollout.reached or ()),
+                mark_frontier=aopsd.context.mark_frontier,
+                donor=donors.get(problem.id),
+            )
+            yield from ((place, *_event(place, rollout, problem, messages[-1]["content"])) for place in rows[row])
 
 
 def _rollouts(file: Path) -> Iterator[Rollout]:
@@ -127,26 +142,3 @@ def _event(place: Place, rollout: Rollout, problem: Problem, teacher_read: str) 
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     key = Key(identity, rollout.step, place.row, probe.position, place.nll, probe.gap, probe.weight)
     return Event(identity, **seen), key
-
-
-def _teacher_reader(config: Config) -> Callable[[Rollout], tuple[Problem, str]]:
-    """A function from a rollout to its problem and the message that its teacher read."""
-    aopsd, source = config.aopsd, config.data["train"]["data_path"]
-    loaded = load_problems(source)
-    problems = {problem.id: problem for problem in loaded}
-    donors = donors_for(loaded, aopsd.shown_context, aopsd.seed)
-
-    def read(rollout: Rollout) -> tuple[Problem, str]:
-        if (problem := problems.get(rollout.problem_id)) is None:
-            raise UserError(f"{rollout.where}: {source} has no problem {rollout.problem_id!r} any more. Restore it.")
-        messages = teacher_messages(
-            problem,
-            aopsd.shown_context,
-            aopsd.prompts,
-            reached=frozenset(rollout.reached or ()),
-            mark_frontier=aopsd.context.mark_frontier,
-            donor=donors.get(problem.id),
-        )
-        return problem, messages[-1]["content"]
-
-    return read

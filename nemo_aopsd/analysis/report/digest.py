@@ -28,11 +28,16 @@ class RolloutDigest:
     num_empty: int = 0  # probes whose suffix was empty
     examples: dict[str, tuple[Rollout, Probe]] = field(default_factory=dict)
     graph_rollout: Rollout | None = None
+    _is_telling: bool = False  # the one before
 
     def add(self, rollout: Rollout) -> None:
         """Take one rollout."""
         self.num_rollouts += 1
-        self._offer_graph(rollout)
+        if rollout.progress is not None and rollout.reached is not None:  # judged, and the verdict could be read
+            # The latest rollout that is part of the way through its graph, or else the latest judged one.
+            telling = 0 < rollout.progress < 1 and (rollout.disclosed_share or 0) < 1
+            if telling or not self._is_telling:
+                self.graph_rollout, self._is_telling = rollout, telling
         gaps = rollout.gaps()
         if gaps is None:
             self.num_unscored += 1
@@ -54,13 +59,6 @@ class RolloutDigest:
         best = self.examples.get(name)
         if best is None or (rollout.finished, sign * probe.weight) > (best[0].finished, sign * best[1].weight):
             self.examples[name] = rollout, probe
-
-    def _offer_graph(self, rollout: Rollout) -> None:
-        """Keep the latest rollout that is part of the way through its graph, or else the latest judged one."""
-        if rollout.progress is None or rollout.reached is None:  # not judged, or the verdict was unreadable
-            return
-        if self.graph_rollout is None or _telling(rollout) >= _telling(self.graph_rollout):
-            self.graph_rollout = rollout
 
 
 class ReportedRun(Run):
@@ -90,8 +88,3 @@ def read_reported(path: Path) -> ReportedRun:
             "Let the run finish its first step or evaluation, then run `aopsd report` again."
         )
     return found
-
-
-def _telling(rollout: Rollout) -> bool:
-    """Some but not all checkpoints reached, and something left undisclosed."""
-    return 0 < (rollout.progress or 0) < 1 and (rollout.disclosed_share or 0) < 1

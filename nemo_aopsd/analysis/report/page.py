@@ -20,7 +20,6 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import paired_interval
 from nemo_aopsd.graphs.picture import draw_svg
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.record_types import Probe, Rollout
 
 _LABELS = {
     "positive": "Reinforced: the teacher likes the student's token, and its continuation gets the most weight",
@@ -114,7 +113,27 @@ def examples(run: ReportedRun) -> list[dict[str, str]]:
     """Up to three telling probes as text, none twice."""
     found = run.digest.examples
     kept = {id(found[kind][1]): kind for kind in reversed(_LABELS) if kind in found}
-    return [_example(kind, *found[kind]) for kind in _LABELS if kind in kept.values()]
+    shown = []
+    for kind, label in _LABELS.items():
+        if kind not in kept.values():
+            continue
+        rollout, probe = found[kind]
+        assert rollout.pieces is not None, "the digest keeps no other"
+        before = "".join(rollout.pieces[: probe.position])
+        shown.append(
+            {
+                "label": label,
+                "where": f"Problem {rollout.problem_id}, step {rollout.step}, token {probe.position}",
+                "before": ("…" if len(before) > _CONTEXT_CHARACTERS else "") + before[-_CONTEXT_CHARACTERS:],
+                "token": rollout.pieces[probe.position],
+                "anchor": probe.anchor_text or "",
+                "suffix": probe.suffix_text or "",
+                "gap": f"{probe.gap:+.2f}",
+                "nll": f"{probe.nll:.2f}",
+                "weight": f"{probe.weight:.2f}",
+            }
+        )
+    return shown
 
 
 def _pass_tiles(run: ReportedRun) -> list[Tile]:
@@ -138,19 +157,3 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
         Tile(f"pass@1, {before.epoch} → {after.epoch} epochs", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
         Tile("Leak meter", leaks, "of held-out responses refer to the private context"),
     ]
-
-
-def _example(kind: str, rollout: Rollout, probe: Probe) -> dict[str, str]:
-    assert rollout.pieces is not None, "the digest keeps no other"
-    before = "".join(rollout.pieces[: probe.position])
-    return {
-        "label": _LABELS[kind],
-        "where": f"Problem {rollout.problem_id}, step {rollout.step}, token {probe.position}",
-        "before": ("…" if len(before) > _CONTEXT_CHARACTERS else "") + before[-_CONTEXT_CHARACTERS:],
-        "token": rollout.pieces[probe.position],
-        "anchor": probe.anchor_text or "",
-        "suffix": probe.suffix_text or "",
-        "gap": f"{probe.gap:+.2f}",
-        "nll": f"{probe.nll:.2f}",
-        "weight": f"{probe.weight:.2f}",
-    }

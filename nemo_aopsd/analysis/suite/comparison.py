@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from nemo_aopsd.analysis.suite.figure import suite_figure
 from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, preparing, remember, write_configs
@@ -65,16 +63,14 @@ class Comparison:
         """A line a member on what would run. Refuses what `train` would refuse; writes nothing."""
         configs, problems = self._check()
         self._say(check_unchanged(self.out, configs, problems))
-        table = Table("member", "method", "to run", "to go on", "finished", box=box.SIMPLE_HEAD)
         for member in self.suite.members:
             own = [run for run in self.chosen if run.member == member.name]
             finished = sum(run.is_finished for run in own)
             begun = sum(run.is_begun and not run.is_finished for run in own)
-            counts = (len(own) - begun - finished, begun, finished)
-            table.add_row(member.name, describe_run(configs[member.name].aopsd), *map(str, counts))
-        self.console.print(table)
+            counts = f"{len(own) - begun - finished} to run, {begun} to go on, {finished} finished"
+            self._say([f"{member.name} ({describe_run(configs[member.name].aopsd)}): {counts}"])
         todo = sum(not run.is_finished for run in self.chosen)
-        self.console.print(f"{todo} runs, {self.jobs} at a time, {_threads(self.jobs)} threads each, into {self.out}")
+        self._say([f"{todo} runs, {self.jobs} at a time, {_threads(self.jobs)} threads each, into {self.out}"])
 
     def train(self) -> list[Failure]:
         """Write the members' configs, and run what is not finished."""

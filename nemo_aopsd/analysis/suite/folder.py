@@ -72,15 +72,19 @@ class Run:
     def is_begun(self) -> bool:
         return (self.folder / layout.CONFIG).is_file()
 
+    @property
+    def overrides(self) -> list[str]:
+        """What makes the member's config that of the run."""
+        return [path_override("logger.log_dir", self.folder), f"aopsd.seed={self.seed}"]
+
     def arguments(self) -> list[str]:
-        """Of the `aopsd` command; a run that has begun goes on."""
-        words = ["train", str(self.config_file), path_override("logger.log_dir", self.folder)]
-        words.append(f"aopsd.seed={self.seed}")
-        return [*words, "--resume", str(self.folder)] if self.is_begun else words
+        """Of the `aopsd` command; a run that has begun resumes."""
+        resume = ["--resume", str(self.folder)] if self.is_begun else []
+        return ["train", str(self.config_file), *self.overrides, *resume]
 
     def config(self) -> Config:
         """Read anew from the member's file. Raises UserError."""
-        return load_config(self.config_file, [path_override("logger.log_dir", self.folder), f"aopsd.seed={self.seed}"])
+        return load_config(self.config_file, self.overrides)
 
 
 def write_configs(suite: Suite, out: Path) -> None:
