@@ -59,13 +59,12 @@ def compare(
     from nemo_aopsd.analysis.suite.comparison import Comparison
     from nemo_aopsd.analysis.suite.spec import load_suite
     from nemo_aopsd.run import folder as run_folder
-    from nemo_aopsd.run.folder_kinds import keep_apart
 
     read = load_suite(find_recipe(suite, FOLDER / "suites"), find_method)
     out = out or Path("runs/compare") / suite.stem
     work = Comparison(read, out, seeds, only or [], jobs, Console(), lambda config: engines.pick(config).check(config))
     work.keep_inputs()
-    keep_apart(out, "a suite of `aopsd compare`")
+    run_folder.keep_apart(out, "a suite of `aopsd compare`")
     if dry_run:
         work.show()
         return

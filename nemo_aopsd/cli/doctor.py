@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import typer
 
 from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, load_if_named
-from nemo_aopsd.errors import UserError
-
-if TYPE_CHECKING:
-    from nemo_aopsd.cluster.doctor.result import Check
-    from nemo_aopsd.config.schema import Config
-
 
 app = typer.Typer()
 
@@ -28,30 +21,22 @@ def doctor(
     """
     from rich.console import Console
 
-    from nemo_aopsd.cluster.doctor import diagnose, look_around, show
+    from nemo_aopsd import engines
+    from nemo_aopsd.cluster.doctor import attempt, diagnose, look_around, show
     from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
 
     settings = load_if_named(config, overrides, method)
     diagnosis = diagnose(settings, look_around())
-    if settings:
-        diagnosis.checks.insert(0, _check_settings(settings))
+    if settings:  # the engine's own check, as `aopsd train --check` makes it
+
+        def check() -> str:
+            engines.pick(settings).check(settings)
+            return "all accepted"
+
+        expected = f"settings that aopsd.engine={settings.aopsd.engine} can work with"
+        diagnosis.checks.insert(0, attempt("settings", expected, "Change what is listed", check))
     if as_json:
         typer.echo(json.dumps(show.as_json(diagnosis), ensure_ascii=False, indent=1))
     else:
         show.show(diagnosis, Console())
     raise typer.Exit(EXIT_CODES[worst(diagnosis.checks)])
-
-
-def _check_settings(config: Config) -> Check:
-    """The engine's own check, as `aopsd train --check` makes it."""
-    from nemo_aopsd import engines
-    from nemo_aopsd.cluster.doctor.result import ERROR, OK, Check
-
-    expected = f"settings that aopsd.engine={config.aopsd.engine} can work with"
-    try:
-        engines.pick(config).check(config)
-    except UserError as error:
-        return Check(
-            "settings", ERROR, str(error), expected, "Change what is listed; aopsd train --check says when it is right"
-        )
-    return Check("settings", OK, "all accepted", expected)

@@ -20,7 +20,6 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder_kinds import keep_apart
 
 if TYPE_CHECKING:
     from nemo_aopsd.config.schema import EvaluationConfig
@@ -219,7 +218,7 @@ def _place(
 
     out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{settings.num_samples}"
     keep_inputs(files_of(out, benchmarks), read)
-    keep_apart(out, "an evaluation of `aopsd evaluate`")
+    run_folder.keep_apart(out, "an evaluation of `aopsd evaluate`")
     return out
 
 

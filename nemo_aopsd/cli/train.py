@@ -19,7 +19,6 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder_kinds import keep_apart
 from nemo_aopsd.run.preflight import check_inputs, summarize
 
 app = typer.Typer()
@@ -64,7 +63,7 @@ def train(
     if resume:
         run_folder.check_resumable(resume, settings)
     else:
-        keep_apart(run, "a run of `aopsd train`")
+        run_folder.keep_apart(run, "a run of `aopsd train`")
         run_folder.check_free(run, _checkpoints(settings))
     problems, held_out = _check(settings)
     if check:

@@ -1,1 +1,23 @@
-"""Whether a cluster fits a config, and what a run there will take."""
+"""Whether a cluster fits a config, and what a run there will take.
+
+`WORKERS` has the Ray workers of the NeMo RL engine by name: each class of ours, and the class of NeMo RL in whose
+environment it runs. Names only, so that `aopsd doctor` knows them without the engine.
+"""
+
+from __future__ import annotations
+
+_OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
+WORKERS = {
+    "vllm": (
+        f"{_OURS}.vllm_worker.ProbingVllmWorker",
+        f"{_THEIRS}.generation.vllm.vllm_worker.VllmGenerationWorker",
+    ),
+    "megatron": (
+        f"{_OURS}.megatron_worker.TeacherMegatronWorker",
+        f"{_THEIRS}.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
+    ),
+    "dtensor": (
+        f"{_OURS}.dtensor_worker.TeacherDTensorWorker",
+        f"{_THEIRS}.policy.workers.dtensor_policy_worker.DTensorPolicyWorker",
+    ),
+}

@@ -1,6 +1,6 @@
 """The run folder: checks that it is free, that a config may resume in it, and that no other process writes to it.
 
-It also removes a run, and nothing else that is in its folder.
+It also removes a run and nothing else in its folder, and keeps results of different kinds apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,23 @@ _FOLDERS = {
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
 }
+_BESIDE_CONFIG = (layout.METRICS, "checkpoints", layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
+_KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whether it does
+    "a run of `aopsd train`": lambda folder: (
+        (folder / layout.CONFIG).is_file() and any((folder / name).exists() for name in _BESIDE_CONFIG)
+    ),
+    "a suite of `aopsd compare`": lambda folder: (folder / "suite.json").is_file(),
+    "an evaluation of `aopsd evaluate`": lambda folder: any(folder.glob("*.settings.json")),
+    "a checkpoint": lambda folder: (folder / "state.json").is_file(),
+    "a model": lambda folder: (folder / "config.json").is_file(),
+}
+
+
+def keep_apart(out: Path, own: str) -> None:
+    """Raise UserError if `out` holds results of another kind than `own`, a key of `_KINDS`."""
+    for kind, holds in _KINDS.items():
+        if kind != own and holds(out):
+            raise UserError(f"{out}: holds {kind}. Choose another folder.")
 
 
 def check_free(run: Path, checkpoints: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
+from nemo_aopsd.cluster import WORKERS
 from nemo_aopsd.cluster.doctor import Surroundings, diagnose, look_around, machine, model, probe, versions
 from nemo_aopsd.cluster.doctor.result import Check, run
-from nemo_aopsd.cluster.worker_classes import WORKERS
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
 from tests import REPO

@@ -12,7 +12,7 @@ import sysconfig
 
 import pytest
 
-from nemo_aopsd.cluster.worker_classes import WORKERS
+from nemo_aopsd.cluster import WORKERS
 from tests import REPO
 
 FOLDER = REPO / "containers"

@@ -6,7 +6,7 @@ Nothing is changed, and no package of the cluster is imported into this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,7 +66,8 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
     hub = machine.hf_home(around.environment)
     diagnosis.checks.append(machine.check_writable("hugging face cache", hub, "Set HF_HOME to a folder of your own"))
     if config:
-        diagnosis.checks.append(_check_data(config))
+        expected, remedy = "problems that this config can train on", "Mend what is named, or run this where the data is"
+        diagnosis.checks.append(attempt("problems", expected, remedy, lambda: _data(config)))
         size = _check_model(config, diagnosis)
         diagnosis.checks += _folders(config, size)
         if size:
@@ -92,16 +93,19 @@ def _hardware(tree: Tree | None, around: Surroundings) -> Iterator[Check]:
         yield machine.check_ports([6379, 8265, *(20001 + 100 * i for i in range(engines))], around.environment)
 
 
-def _check_data(config: Config) -> Check:
-    """The config's problems, as `aopsd train --check` looks at them."""
-    expected = "problems that this config can train on"
+def attempt(name: str, expected: str, remedy: str, check: Callable[[], str]) -> Check:
+    """`check` says what it found, or raises what `aopsd train --check` would stop with."""
     try:
-        problems, held_out = check_inputs(config)
+        return Check(name, OK, check(), expected)
     except (UserError, OSError) as error:
-        remedy = "Mend what is named, or run this where the data is; aopsd train --check says when it is right"
-        return Check("problems", ERROR, str(error), expected, remedy)
+        return Check(name, ERROR, str(error), expected, f"{remedy}; aopsd train --check says when it is right")
+
+
+def _data(config: Config) -> str:
+    """The config's problems, as `aopsd train --check` looks at them."""
+    problems, held_out = check_inputs(config)
     evaluation = f"{len(held_out)} held out, {config.aopsd.evaluation.data_path}" if held_out else "none held out"
-    return Check("problems", OK, f"{len(problems)}, {config.data['train']['data_path']}; {evaluation}", expected)
+    return f"{len(problems)}, {config.data['train']['data_path']}; {evaluation}"
 
 
 def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from nemo_aopsd.cluster import WORKERS
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run
-from nemo_aopsd.cluster.worker_classes import WORKERS
 
 LOCAL = {"python": ">=3.11,<3.14", "torch": ">=2.11", "transformers": ">=5"}  # what the local engine stands on
 TESTED = {

@@ -27,7 +27,7 @@ from nemo_rl.models.generation.vllm import VllmGeneration, vllm_generation
 from nemo_rl.models.policy.lm_policy import Policy
 from ray.exceptions import RayActorError, RayTaskError
 
-from nemo_aopsd.cluster.worker_classes import WORKERS
+from nemo_aopsd.cluster import WORKERS
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.errors import UserError
