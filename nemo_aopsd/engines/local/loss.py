@@ -4,7 +4,6 @@ for one chunk of positions at a time, and the backward forms each chunk's anew: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,14 +43,12 @@ def _score(
             prompts = [prompt for row in rows if (prompt := row.teacher_prompt) is not None]
             assert len(prompts) == len(rows), "a full signal needs the teacher's prompt of every row"
             teacher_side = [response_hidden(teacher, prompts, responses)[0]]
-    hidden, targets, _ = response_hidden(student, [row.prompt for row in rows], responses)
-    if signal.full:
-        logprobs, divergence = compare(student, hidden, targets, teacher_side, _full(objective, teacher.head))
     elif signal.top_k:
-        top = [row.top_k for row in rows]
         names = ("ids", "logprobs", "entropy")
-        teacher_side = [torch.cat([getattr(each, name) for each in top]).to(student.device) for name in names]
-        logprobs, divergence = compare(student, hidden, targets, teacher_side, _top_k(objective))
+        teacher_side = [torch.cat([getattr(row.top_k, name) for row in rows]).to(student.device) for name in names]
+    hidden, targets, _ = response_hidden(student, [row.prompt for row in rows], responses)
+    if teacher_side:
+        logprobs, divergence = _compare(student, teacher.head, hidden, targets, teacher_side, objective)
     else:
         logprobs, divergence = student.token_logprobs(hidden, targets), None
     lengths = [len(response) for response in responses]
@@ -62,39 +59,25 @@ def _score(
     return padded(logprobs), None if divergence is None else padded(divergence)
 
 
-def compare(
-    student: Network,
-    hidden: Tensor,
-    targets: Tensor,
-    teacher_side: list[Tensor],
-    divergence: Callable[..., Tensor],
+def _compare(
+    student: Network, head: nn.Module, hidden: Tensor, targets: Tensor, teacher_side: list[Tensor], objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of `targets` [N] after `hidden` [N, H], and `divergence(student log-softmax, *teacher_side)`, both [N].
+    """Log-probs of `targets` [N] after `hidden` [N, H], and the objective's divergences there, both [N].
 
-    Each tensor of `teacher_side` has N rows and is cut with the others.
+    `teacher_side` is the teacher's hidden states [N, H], for its `head`, or the columns of a `TopK`.
     """
 
     def one(part: Tensor, part_targets: Tensor, *part_teacher: Tensor) -> tuple[Tensor, Tensor]:
         logprobs = log_softmax(student.head, part)
-        return logprobs.gather(-1, part_targets.unsqueeze(-1)).squeeze(-1), divergence(logprobs, *part_teacher)
+        with torch.no_grad():
+            teacher = log_softmax(head, *part_teacher) if objective.signal.full else TopK(*part_teacher)
+        chosen = logprobs.gather(-1, part_targets.unsqueeze(-1)).squeeze(-1)
+        return chosen, objective.divergence(logprobs, teacher)
 
     size = max(1, student.chunk // _SIDES)
     chunks = zip(*(tensor.split(size) for tensor in (hidden, targets, *teacher_side)), strict=True)
     logprobs, divergences = zip(*(checkpoint(one, *chunk, use_reentrant=False) for chunk in chunks), strict=True)
     return torch.cat(logprobs), torch.cat(divergences)
-
-
-def _full(objective: Objective, head: nn.Module) -> Callable[..., Tensor]:
-    def divergence(logprobs: Tensor, teacher_hidden: Tensor) -> Tensor:
-        with torch.no_grad():
-            teacher = log_softmax(head, teacher_hidden)
-        return objective.divergence(logprobs, teacher)
-
-    return divergence
-
-
-def _top_k(objective: Objective) -> Callable[..., Tensor]:
-    return lambda logprobs, *top: objective.divergence(logprobs, TopK(*top))
 
 
 def _columns(rows: list[TrainRow], device: torch.device) -> dict[str, Any]:
