@@ -44,9 +44,8 @@ def label(
     """Label by hand in the terminal: 1, 2 or 3 and Enter, u for undo, q to stop; the same command goes on any time."""
     from rich.console import Console
 
-    from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path
+    from nemo_aopsd.analysis.audit.labels import LabelBook, label_events, labels_path
     from nemo_aopsd.analysis.audit.sampling import load_events
-    from nemo_aopsd.analysis.audit.terminal import label_events
 
     path, events = labels_path(run, name), load_events(run)
     with LabelBook(path, {"kind": "hand"}) as book:

@@ -146,19 +146,14 @@ def test_sample_is_drawn_once(run):
 
 def test_long_texts_are_cut_with_a_count(run):
     rewrite(run, lambda rollout: rollout["pieces"].__setitem__(0, "a" * 5000))
+    file = run / "rollouts/step_000001.jsonl"
+    file.write_text(file.read_text() * 2)  # the same text at two places is two events
     sampling.sample(run, count=10_000, seed=0)
+    assert len({event.id for event in load_events(run)}) == len(load_events(run)) == len(scored_probes(run))
     by_place = {line["id"]: line["position"] for line in rows(run / "audit/key.jsonl")}
     late = [event for event in load_events(run) if by_place[event.id] > 0]
     assert late and all(len(event.before) == events.SHOWN_CHARACTERS for event in late)
     assert all(event.before_omitted >= 1000 for event in late)
-
-
-def test_same_text_at_two_places_is_two_events(run):
-    file = run / "rollouts/step_000001.jsonl"
-    file.write_text(file.read_text() * 2)
-    sampling.sample(run, count=10_000, seed=0)
-    found = load_events(run)
-    assert len({event.id for event in found}) == len(found) == len(scored_probes(run))
 
 
 @pytest.mark.parametrize(

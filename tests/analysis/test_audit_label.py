@@ -12,8 +12,7 @@ from rich.console import Console
 
 from nemo_aopsd.analysis.audit import labels
 from nemo_aopsd.analysis.audit.events import Event
-from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, read_labels
-from nemo_aopsd.analysis.audit.terminal import label_events
+from nemo_aopsd.analysis.audit.labels import LabelBook, label_events, labels_path, read_labels
 from tests.diagnosed import write_lines
 
 EVIL = "[red]x[/] \x1b[2J\x07 & \\frac{1}{2}"

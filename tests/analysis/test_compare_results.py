@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_aopsd.analysis.suite.figure import suite_figure
 from nemo_aopsd.analysis.suite.folder import Run
 from nemo_aopsd.analysis.suite.processes import Failure, last_words
 from nemo_aopsd.analysis.suite.results import Measured, measure, rows_of
-from nemo_aopsd.analysis.suite.table import csv_text, markdown
+from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.record_types import Counts, StepMetrics
 from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from nemo_aopsd.evaluation.figure import pass_at_k_figure
-from nemo_aopsd.evaluation.majority import Vote, vote
-from nemo_aopsd.evaluation.summary import macro_average, per_problem, summarize
+from nemo_aopsd.evaluation.summary import Vote, macro_average, per_problem, summarize, vote
 from nemo_aopsd.stats import macro_bootstrap_interval, wilson_interval
 
 
@@ -115,11 +114,10 @@ def test_the_mean_over_benchmarks_weighs_each_alike():
 
 
 def test_the_figure_has_a_panel_a_benchmark_and_one_for_the_mean():
-    parts = {name: benchmark([index, 2, 0], 4) for index, name in enumerate("abcd")}
+    parts = {name: benchmark([index, 2, 0], 4) for index, name in enumerate("ab")}
     figure = pass_at_k_figure({"benchmarks": parts, "macro": macro_average(list(parts.values()))})
     titles = re.findall(r">([a-z ]+) \(n = (\d+)\)<", figure)
-    assert titles == [*((name, "3") for name in "abcd"), ("mean over benchmarks", "12")]
-    assert figure == pass_at_k_figure({"benchmarks": parts, "macro": macro_average(list(parts.values()))})
+    assert titles == [("a", "3"), ("b", "3"), ("mean over benchmarks", "6")]
 
 
 def test_no_mean_over_different_numbers_of_samples():

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nemo_aopsd.analysis.suite.figure import suite_figure
 from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, preparing, remember, write_configs
 from nemo_aopsd.analysis.suite.processes import Failure, Pool
 from nemo_aopsd.analysis.suite.results import measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
-from nemo_aopsd.analysis.suite.table import csv_text, markdown
+from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure
 from nemo_aopsd.config.label import describe_run
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem, fingerprint

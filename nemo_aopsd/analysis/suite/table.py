@@ -1,4 +1,4 @@
-"""The results of a suite as Markdown and as CSV."""
+"""The results of a suite as Markdown, as CSV and as a figure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import csv
 import io
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
+
+from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.suite.processes import Failure
 from nemo_aopsd.analysis.suite.results import Difference, Row
 from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 
 _NONE = "-"
+_ROW, _MARGIN, _WIDTH = 0.3, 1.1, 4.2  # inches: height of a member, of title and axis, width of a panel
 _NOTES = """\
 pass@1 is the mean over seeds, problems and samples; pass@k the unbiased estimator 1 - C(n-c, k) / C(n, k). Counts are
 over all seeds. Intervals are 95 %, paired by problem and seed, from a bootstrap that resamples problems and seeds (with
@@ -93,3 +97,36 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
         record |= {f"against {name} seeds": found.num_seeds if found else 0}
     record |= {"steps": row.steps, "response tokens": row.response_tokens}
     return record | {"seconds per step": row.seconds_per_step, "supervision bytes per token": row.bytes_per_token}
+
+
+def suite_figure(rows: Sequence[Row], reference: str | None) -> str:
+    """pass@1 of every member, and its difference to the reference, with intervals; members as in the table.
+
+    One grey mark a seed; an SVG document on white.
+    """
+    panels = 2 if any(row.against_reference for row in rows) else 1
+    with svg.drawing(_WIDTH * panels + 1.0, _ROW * len(rows) + _MARGIN) as figure:
+        rates, *differences = figure.subplots(1, panels, sharey=True, squeeze=False).ravel()
+        several = any(len(row.seeds) > 1 for row in rows)
+        rates.set(title="pass@1 (grey: each seed)" if several else "pass@1", xlabel="95 % over problems and seeds")
+        rates.xaxis.set_major_formatter(svg.PERCENT)
+        rates.set_yticks(range(len(rows)), [row.member for row in rows])
+        rates.set_ylim(len(rows) - 0.4, -0.6)
+        for axes in differences:
+            axes.axvline(0, color=svg.INK, linewidth=0.8)
+            axes.set(title=f"pass@1 less that of {reference}", xlabel="percentage points")
+        for place, row in enumerate(rows):
+            rates.plot(row.by_seed, [place] * len(row.seeds), linestyle="", marker="|", color=svg.GREY, markersize=9)
+            _interval(rates, place, row.pass_at_k[1], row.interval, svg.BLUE)
+            found = row.against_reference
+            if found and row.steps:  # the untrained model is far away and in the other panel
+                low, high = (100 * end for end in found.interval)
+                _interval(differences[0], place, 100 * found.mean, (low, high), svg.ORANGE)
+        for axes in (rates, *differences):
+            axes.grid(axis="y", visible=False)
+        return svg.to_svg(figure)
+
+
+def _interval(axes: Axes, place: int, mean: float, ends: tuple[float, float], color: str) -> None:
+    axes.plot(ends, [place, place], color=color)
+    axes.plot([mean], [place], marker="o", color=color)
