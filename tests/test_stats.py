@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_aopsd.stats import (
@@ -151,6 +151,7 @@ def test_sign_flips_by_hand():
         sign_flip_p_value([[]])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(-8, 8), min_size=1, max_size=3), min_size=1, max_size=3))
 def test_sign_flips_equal_enumeration_in_exact_arithmetic(groups):
     shares = [Fraction(value, len(group)) for group in groups for value in group]
