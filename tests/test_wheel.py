@@ -12,8 +12,8 @@ from tests import REPO
 
 PROBLEM = {"id": "p", "problem": "?", "answer": "1", "dag": {"nodes": [{"id": "a", "statement": "x"}], "edges": []}}
 SUITE = "config: demo\nmembers: {base: , opsd: , mine: {method: aopsd, settings: {aopsd: {probes: {length: 4}}}}}\n"
-SHORT = "aopsd.max_num_steps=1 aopsd.num_prompts_per_step=4 aopsd.curriculum.num_initial_attempts=1"
-FEW = "aopsd.evaluation.data_path=few.jsonl data.train.data_path=few.jsonl aopsd.evaluation.num_samples=1"
+SHORT = "aopsd.max_num_steps=1 aopsd.num_prompts_per_step=4 aopsd.curriculum.name=shuffle"
+FEW = "aopsd.evaluation.data_path=null data.train.data_path=few.jsonl policy.generation.max_new_tokens=16"
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def installed(tmp_path_factory):
     root = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", root, REPO], check=True)
-    subprocess.run([*pip, "install", "--no-deps", "--target", root / "site", *root.glob("*.whl")], check=True)
+    subprocess.run([*pip, "install", "--no-deps", "--no-compile", "--target", root / "site", *root.glob("*.whl")], check=True)
     folder = root / "empty"
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(root / "site"), "OMP_NUM_THREADS": "1"}

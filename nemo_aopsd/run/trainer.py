@@ -50,7 +50,7 @@ def train(
 
 
 class Trainer:
-    """Holds what lives as long as a run."""
+    """Holds what lives as long as a run; its arguments are those of `train`."""
 
     def __init__(
         self,
@@ -58,15 +58,12 @@ class Trainer:
         problems: list[Problem],
         held_out: list[Problem] | None,
         engine: Engine,
-        run: Path,
+        folder: Path,
         console: Console,
     ):
-        self.config, self.aopsd = config, config.aopsd
-        self.problems = {problem.id: problem for problem in problems}
-        self.held_out = held_out
-        self.engine = engine
-        self.folder = run
-        self.console = console
+        self.config, self.aopsd, self.engine = config, config.aopsd, engine
+        self.folder, self.console = folder, console
+        self.problems, self.held_out = {problem.id: problem for problem in problems}, held_out
         self.objective = build_objective(self.aopsd.objective)
         self.donors = donors_for(problems, self.aopsd.shown_context, self.aopsd.seed)
         self.leak_patterns = leak_patterns(self.aopsd.prompts)
