@@ -22,7 +22,7 @@ def installed(tmp_path_factory):
     root = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", root, REPO], check=True)
-    subprocess.run([*pip, "install", "--no-deps", "--no-compile", "--target", root / "site", *root.glob("*.whl")], check=True)
+    subprocess.run([*pip, "install", "--no-deps", "--target", root / "site", *root.glob("*.whl")], check=True)
     folder = root / "empty"
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(root / "site"), "OMP_NUM_THREADS": "1"}
