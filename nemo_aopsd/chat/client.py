@@ -67,7 +67,11 @@ class ChatClient:
         use_proxies: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ):
-        self._aiohttp = _import_aiohttp()
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise UserError("aiohttp is not installed. Run: pip install 'nemo_aopsd[data]'") from error
+        self._aiohttp = aiohttp
         self.endpoint = endpoint
         self.num_requests = 0  # sent, retries included
         self.num_completions = 0
@@ -99,15 +103,11 @@ class ChatClient:
         try:
             return await self._complete(request)
         except RequestRefused as error:
-            self._count_refusal(error)
-            raise
-
-    def _count_refusal(self, error: RequestRefused) -> None:
-        """Raises UserError once so many were refused alike, before any was answered, that all of them will be."""
-        if self.num_completions or (error.status in (400, 413, 422) and _OF_THE_CONTENT.search(str(error))):
-            return
-        self._refusals[error.status] += 1
-        if self._refusals[error.status] >= _ALIKE_REFUSALS:
+            if self.num_completions or (error.status in (400, 413, 422) and _OF_THE_CONTENT.search(str(error))):
+                raise
+            self._refusals[error.status] += 1
+            if self._refusals[error.status] < _ALIKE_REFUSALS:
+                raise
             raise UserError(
                 f"{self.endpoint.url}: refused the first {_ALIKE_REFUSALS} requests with status {error.status} and "
                 f"answered none; the last time: {error}. Check {self.endpoint.settings}, and any proxy in between."
@@ -141,18 +141,16 @@ class ChatClient:
                 self._limit_name = limit_name = "max_completion_tokens"
                 content = self._encode(request, structured, limit_name)
                 continue
-            self._raise_if_final(answer)
+            if answer.status in (401, 403, 404):
+                raise UserError(f"{self.endpoint.url}: {answer.what} Check {self.endpoint.settings}.")
+            if 400 <= answer.status < 500 and answer.status not in _LATER:
+                raise RequestRefused(answer.what, answer.status)
             if attempt == self._max_retries or (answer.is_timeout and not self._retry_timeouts):
                 raise ServerUnavailable(f"{answer.what} (try {attempt + 1})")
-            await self._sleep(answer.pause if answer.pause is not None else _growing_pause(attempt))
+            growing = min(_FIRST_PAUSE * 2.0 ** min(attempt, 10), _LONGEST_PAUSE)
+            # Up to a quarter shorter by chance, so that requests which failed together do not come back together.
+            await self._sleep(growing * random.uniform(0.75, 1.0) if answer.pause is None else answer.pause)
             attempt += 1
-
-    def _raise_if_final(self, failure: _Failure) -> None:
-        status = failure.status
-        if status in (401, 403, 404):
-            raise UserError(f"{self.endpoint.url}: {failure.what} Check {self.endpoint.settings}.")
-        if 400 <= status < 500 and status not in _LATER:
-            raise RequestRefused(failure.what, status)
 
     async def _try(self, content: bytes) -> Completion | _Failure:
         """A slot is held from the request's head to the answer's end, and not in the pause before a retry."""
@@ -180,15 +178,13 @@ class ChatClient:
         return _Failure(f"HTTP {status}: {said}", status, _retry_after(headers.get("Retry-After")))
 
     def _open(self) -> Any:
-        if self._session is None:
-            aiohttp = self._aiohttp
-            self._session = aiohttp.ClientSession(
-                headers={"Content-Type": "application/json"} | self.endpoint.headers,
-                skip_auto_headers=["User-Agent"],  # it tells of this machine's Python
-                timeout=self._timeout,
-                connector=aiohttp.TCPConnector(limit=0),  # `_slots` limits
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+        self._session = self._session or self._aiohttp.ClientSession(
+            headers={"Content-Type": "application/json"} | self.endpoint.headers,
+            skip_auto_headers=["User-Agent"],  # it tells of this machine's Python
+            timeout=self._timeout,
+            connector=self._aiohttp.TCPConnector(limit=0),  # `_slots` limits
+            cookie_jar=self._aiohttp.DummyCookieJar(),
+        )
         return self._session
 
     def _encode(self, request: Request, structured: bool, limit_name: str) -> bytes:
@@ -231,11 +227,6 @@ class _Failure:
     is_timeout: bool = False
 
 
-def _growing_pause(attempt: int) -> float:
-    """Up to a quarter shorter by chance, so that requests which failed together do not come back together."""
-    return min(_FIRST_PAUSE * 2.0 ** min(attempt, 10), _LONGEST_PAUSE) * random.uniform(0.75, 1.0)
-
-
 def _retry_after(value: str | None) -> float | None:
     """Seconds to wait; None for a date, nonsense, or more than two minutes.
 
@@ -253,11 +244,3 @@ def _proxy(url: str) -> str | None:
     """The environment's proxy for a URL. aiohttp's own `trust_env` would also send passwords from ~/.netrc."""
     parts, proxies = urlsplit(url), getproxies()
     return None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
-
-
-def _import_aiohttp() -> Any:
-    try:
-        import aiohttp
-    except ImportError as error:
-        raise UserError("aiohttp is not installed. Run: pip install 'nemo_aopsd[data]'") from error
-    return aiohttp

@@ -50,18 +50,9 @@ def read_completion(content: bytes) -> Completion | None:
     if not isinstance(text, str | None):
         return None
     text = (text or "").encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
-    return Completion(text, str(choice.get("finish_reason")), _read_usage(answer.get("usage"), text))
-
-
-def _read_usage(usage: Any, text: str) -> tuple[int, int] | None:
-    """An answer is worth more than the count that comes with it, so nothing in here makes it unreadable.
-
-    >>> _read_usage({"prompt_tokens": 9, "completion_tokens": 2}, "x"), _read_usage({"prompt_tokens": "9"}, "x")
-    ((9, 2), None)
-    """
-    found = usage if isinstance(usage, dict) else {}
-    prompt, completion = found.get("prompt_tokens"), found.get("completion_tokens")
-    if type(prompt) is not int or type(completion) is not int:
-        return None
-    plausible = 0 < prompt <= _MOST_TOKENS and bool(text) <= completion <= _MOST_TOKENS
-    return (prompt, completion) if plausible else None
+    usage = answer.get("usage")
+    counts = [usage.get(f"{part}_tokens") if isinstance(usage, dict) else None for part in ("prompt", "completion")]
+    # An answer is worth more than the count that comes with it, so no count makes it unreadable.
+    plausible = all(type(count) is int and count <= _MOST_TOKENS for count in counts)
+    plausible = plausible and counts[0] > 0 and counts[1] >= bool(text)
+    return Completion(text, str(choice.get("finish_reason")), (counts[0], counts[1]) if plausible else None)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from nemo_aopsd.chat import client as client_module
 from nemo_aopsd.chat.client import ChatClient, RequestRefused, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.chat.protocol import Completion, Request
@@ -270,4 +269,4 @@ def test_the_first_answer_that_can_be_read_counts(replies, found):
 def test_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(UserError, match=r"pip install 'nemo_aopsd\[data\]'"):
-        client_module._import_aiohttp()
+        ChatClient(parse_endpoint("http://h/v1", None), concurrency=1, timeout=20, max_retries=0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.chat import client, endpoint, protocol
+from nemo_aopsd.chat import client, endpoint
 from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data import prepare as data_prepare
 from nemo_aopsd.data.dag import Fault
@@ -17,7 +17,7 @@ from nemo_aopsd.graphs.pipeline.parse import read_object
 from nemo_aopsd.graphs.pipeline.stages import SCHEMAS, read_dense
 
 
-@pytest.mark.parametrize("module", [client, endpoint, protocol, faulty, layout, parse, data_prepare])
+@pytest.mark.parametrize("module", [client, endpoint, faulty, layout, parse, data_prepare])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed
