@@ -50,9 +50,10 @@ def read_completion(content: bytes) -> Completion | None:
     if not isinstance(text, str | None):
         return None
     text = (text or "").encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
-    usage = answer.get("usage")
-    counts = [usage.get(f"{part}_tokens") if isinstance(usage, dict) else None for part in ("prompt", "completion")]
     # An answer is worth more than the count that comes with it, so no count makes it unreadable.
-    plausible = all(type(count) is int and count <= _MOST_TOKENS for count in counts)
-    plausible = plausible and counts[0] > 0 and counts[1] >= bool(text)
-    return Completion(text, str(choice.get("finish_reason")), (counts[0], counts[1]) if plausible else None)
+    counts = answer.get("usage") if isinstance(answer.get("usage"), dict) else {}
+    prompt, completion, usage = counts.get("prompt_tokens"), counts.get("completion_tokens"), None
+    if type(prompt) is int and type(completion) is int:
+        plausible = 0 < prompt <= _MOST_TOKENS and bool(text) <= completion <= _MOST_TOKENS
+        usage = (prompt, completion) if plausible else None
+    return Completion(text, str(choice.get("finish_reason")), usage)

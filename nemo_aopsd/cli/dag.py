@@ -113,8 +113,7 @@ def show(
     row, raw, broken = find_row(file, problem)
     if raw is None:
         raise UserError(f"{row.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
-    from nemo_aopsd.graphs.faulty import drawable
-    from nemo_aopsd.graphs.picture import draw
+    from nemo_aopsd.graphs.picture import draw, drawable
 
     draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem)
     for line in fault_lines(row):

@@ -47,8 +47,12 @@ def lay_out(graph: nx.DiGraph, sizes: Mapping[str, tuple[float, float]]) -> tupl
     slots = {
         key: Slot(*(sizes[key] if isinstance(key, str) else (_PASSING_WIDTH, 0.0))) for key in itertools.chain(*rows)
     }
-    _stack(rows, slots)
+    y = 0.0
     for row in rows:
+        height = max(slots[key].height for key in row)
+        for key in row:
+            slots[key].y, slots[key].row_height = y, height
+        y += height + GAP_Y
         _spread(row, slots)
     for sweep in range(_SWEEPS):
         side, step = (0, 1) if sweep % 2 == 0 else (1, -1)
@@ -71,6 +75,25 @@ def num_slots(graph: nx.DiGraph) -> int:
     return len(graph) + sum(layer[v] - layer[u] - 1 for u, v in graph.edges)
 
 
+def without_cycles(graph: nx.DiGraph) -> nx.DiGraph:
+    """The same nodes and edges without loops, each edge that closes a cycle on a walk in the file's order turned
+    around, so that the graph has layers.
+
+    >>> list(without_cycles(nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")])).edges)
+    [('a', 'b'), ('a', 'c'), ('b', 'c'), ('c', 'd')]
+    """
+    acyclic, path = nx.DiGraph(), set()
+    acyclic.add_nodes_from(graph)
+    for u, v, step in nx.dfs_labeled_edges(graph):
+        if step == "forward":
+            path.add(v)
+        elif step == "reverse":
+            path.discard(v)
+        if u != v and step != "reverse":
+            acyclic.add_edge(*((v, u) if step == "nontree" and v in path else (u, v)))
+    return acyclic
+
+
 def longest_path_layers(graph: nx.DiGraph) -> dict[str, int]:
     """By the longest path from a root, roots just above what needs them first."""
     generations = list(nx.topological_generations(graph))
@@ -78,15 +101,6 @@ def longest_path_layers(graph: nx.DiGraph) -> dict[str, int]:
     for root in generations[0]:
         layer[root] = min((layer[child] for child in graph.succ[root]), default=1) - 1
     return layer
-
-
-def _stack(rows: list[list[Key]], slots: dict[Key, Slot]) -> None:
-    y = 0.0
-    for row in rows:
-        height = max(slots[key].height for key in row)
-        for key in row:
-            slots[key].y, slots[key].row_height = y, height
-        y += height + GAP_Y
 
 
 def _spread(row: list[Key], slots: dict[Key, Slot]) -> None:

@@ -14,16 +14,16 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 from jinja2 import Environment, StrictUndefined, Template
 
-from nemo_aopsd.data.dag import frontier
+from nemo_aopsd.data.dag import find_faults, frontier
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.figures import BLUE, GREY, INK, ORANGE
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.graphs.faulty import without_cycles
-from nemo_aopsd.graphs.layout import GAP_Y, Slot, lay_out, num_slots
+from nemo_aopsd.graphs.layout import GAP_Y, Slot, lay_out, num_slots, without_cycles
 
 _RED = "#c0392b"
 _LOOKS = {  # face, edge, line width, dashes
@@ -34,6 +34,7 @@ _LOOKS = {  # face, edge, line width, dashes
 }
 _BOX_INK = "#11151a"  # apart from INK, which follows the page's theme: boxes are light in either
 _PAD, _STEP, _MARGIN, _LEGEND_WIDTH, _FONT_SIZE = 8.0, 12.5, 14.0, 330.0, 9.5  # points
+CANNOT_BE_DRAWN = ("malformed", "empty_graph")
 _LONGEST_ID, _MOST_BOXES, _MOST_SLOTS = 40, 300, 5000
 _ATOM = re.compile(r"\\[a-zA-Z]+|\\.|\d{1,12}|.")
 
@@ -48,6 +49,28 @@ def draw(graph: nx.DiGraph, path: Path, *, title: str = "") -> None:
             "that one can read. Read the graph as a list: aopsd dag browse FILE --out graphs.html"
         )
     atomic_write(path, draw_svg(graph, title=title))
+
+
+def drawable(raw: Any, where: str) -> nx.DiGraph:
+    """The graph of a raw record with everything that the file says, so that its faults can be seen.
+
+    An id that only edges name becomes a node marked `is_unknown`, a repeated id `id (2)` or the next number that no
+    other node has, a loop or a cycle stays one. Raises UserError if there are no checkpoints to draw.
+    """
+    hopeless = [f"{fault.kind} ({fault.detail})" for fault in find_faults(raw) if fault.kind in CANNOT_BE_DRAWN]
+    if hopeless:
+        raise UserError(f"{where}: its `dag` cannot be drawn: {'; '.join(hopeless)}. Mend the graph.")
+    graph, edges = nx.DiGraph(), [edge[:2] for edge in raw["edges"]]
+    taken = {node["id"] for node in raw["nodes"]} | {end for edge in edges for end in edge}
+    for node in raw["nodes"]:
+        others = (f"{node['id']} ({number})" for number in itertools.count(2))
+        name = node["id"] if node["id"] not in graph else next(name for name in others if name not in taken)
+        taken.add(name)
+        graph.add_node(name, statement=node["statement"])
+    unknown = [end for edge in edges for end in edge if end not in graph]
+    graph.add_nodes_from(unknown, statement="no such checkpoint", is_unknown=True)
+    graph.add_edges_from(edges)
+    return graph
 
 
 def is_readable(graph: nx.DiGraph) -> bool:

@@ -14,9 +14,8 @@ from matplotlib.textpath import text_to_path
 
 from nemo_aopsd.data.check import find_row
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.graphs.faulty import drawable, without_cycles
-from nemo_aopsd.graphs.layout import GAP_X, lay_out
-from nemo_aopsd.graphs.picture import draw, draw_svg, states, text_width
+from nemo_aopsd.graphs.layout import GAP_X, lay_out, without_cycles
+from nemo_aopsd.graphs.picture import draw, draw_svg, drawable, states, text_width
 from tests import SHARED
 
 DATA = SHARED / "dag_examples.jsonl"

@@ -11,13 +11,13 @@ from nemo_aopsd.chat import client, endpoint
 from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data import prepare as data_prepare
 from nemo_aopsd.data.dag import Fault
-from nemo_aopsd.graphs import faulty, layout
+from nemo_aopsd.graphs import layout
 from nemo_aopsd.graphs.pipeline import parse
 from nemo_aopsd.graphs.pipeline.parse import read_object
 from nemo_aopsd.graphs.pipeline.stages import SCHEMAS, read_dense
 
 
-@pytest.mark.parametrize("module", [client, endpoint, faulty, layout, parse, data_prepare])
+@pytest.mark.parametrize("module", [client, endpoint, layout, parse, data_prepare])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed

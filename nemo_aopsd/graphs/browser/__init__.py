@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from nemo_aopsd.data.check import CheckedRow, rows_with_graphs
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.graphs.faulty import CANNOT_BE_DRAWN, drawable
-from nemo_aopsd.graphs.picture import draw_svg, is_readable
+from nemo_aopsd.graphs.picture import CANNOT_BE_DRAWN, draw_svg, drawable, is_readable
 
 _TEMPLATE = Path(__file__).parent / "page.html"
 

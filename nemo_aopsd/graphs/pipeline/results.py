@@ -77,21 +77,20 @@ def write(
             dag = {"nodes": nodes, "edges": [list(edge) for edge in outcome.graph.edges]}
             accepted.append({**record, **outcome.contexts, "dag": dag})
         if outcome.graph is None or outcome.context_faults:
-            rejects.append(_reject(outcome))
+            reasons = outcome.faults or outcome.context_faults
+            rejects.append(
+                {
+                    "problem_id": outcome.problem.id,
+                    "rejected": "row" if outcome.graph is None else "plan and subproblems",
+                    "stage": outcome.stage,
+                    "repairs": outcome.repairs,
+                    "reasons": [{"kind": fault.kind, "detail": fault.detail} for fault in reasons],
+                    "last_text": outcome.last_text,
+                }
+            )
     write_jsonl(out, accepted)
     write_jsonl(beside(out, "rejects.jsonl"), rejects)
     atomic_write(beside(out, "summary.json"), json.dumps(summary, indent=2) + "\n")
-
-
-def _reject(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "problem_id": outcome.problem.id,
-        "rejected": "row" if outcome.graph is None else "plan and subproblems",
-        "stage": outcome.stage,
-        "repairs": outcome.repairs,
-        "reasons": [{"kind": fault.kind, "detail": fault.detail} for fault in outcome.faults or outcome.context_faults],
-        "last_text": outcome.last_text,
-    }
 
 
 def summary_lines(summary: dict[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from nemo_aopsd.graphs.pipeline.stages import Draft
 
 MAX_REPAIRS = 2  # a problem, wherever they are spent
 _READINGS = 2  # of a verdict or of plan and sub-problems, if the first is no use
+_LONGEST_QUOTE = 20_000  # characters of an unreadable answer that is shown to its author again
 _NO_VERDICT = Fault("unreadable_verdict", f"{_READINGS} verdicts in no known form")
 
 Ask = Callable[[str, int, list[dict[str, str]]], Awaitable[Completion]]  # (stage, attempt, messages) -> answer
@@ -103,7 +104,11 @@ async def _repaired(
         if outcome.repairs == MAX_REPAIRS or _NO_VERDICT in draft.faults:
             return None
         outcome.repairs += 1
-        shown = {"previous": stages.previous(draft), "defects": stages.listed(draft.faults)}
+        faults = [(fault.kind, fault.detail) for fault in draft.faults]
+        shown = {
+            "previous": draft.text[:_LONGEST_QUOTE] if draft.graph is None else serialize(draft.graph),
+            "defects": "\n".join(f"- {'' if kind == 'judge' else f'{kind}: '}{detail}" for kind, detail in faults),
+        }
         completion = await ask(again, outcome.repairs, stages.messages(again, outcome.problem, **gaps, **shown))
 
 

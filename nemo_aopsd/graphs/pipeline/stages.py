@@ -18,14 +18,13 @@ from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from nemo_aopsd.chat.protocol import Completion
-from nemo_aopsd.data.dag import Fault, find_faults, serialize, transitive_edges
+from nemo_aopsd.data.dag import Fault, find_faults, transitive_edges
 from nemo_aopsd.data.leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.graphs.pipeline.parse import read_object
 from nemo_aopsd.prompts import fill
 
 _PROMPTS = str(Path(__file__).parent / "prompts")
-_LONGEST_QUOTE = 20_000  # characters of an unreadable answer that is shown to its author again
 _ACCEPTING = {"accept", "accepted", "acceptable", "approve", "approved", "ok", "okay", "no defects"}
 _REJECTING = {"defects", "defect", "defective", "reject", "rejected"}
 _NO_DEFECT = {"", "none", "n/a", "no defects", "no defect", "-"}
@@ -91,16 +90,6 @@ def messages(stage: str, problem: Problem, **gaps: str) -> list[dict[str, str]]:
     if "compress" not in stage:
         gaps["solution"] = problem.solution or ""  # `build_one` asks nothing about a row without one
     return [{"role": "user", "content": fill(_PROMPTS, stage, **gaps)}]
-
-
-def previous(draft: Draft) -> str:
-    """What its author is shown of a faulty graph."""
-    return serialize(draft.graph) if draft.graph is not None else draft.text[:_LONGEST_QUOTE]
-
-
-def listed(faults: Iterable[Fault]) -> str:
-    """Faults as their author is shown them."""
-    return "\n".join(f"- {'' if fault.kind == 'judge' else f'{fault.kind}: '}{fault.detail}" for fault in faults)
 
 
 def read_dense(completion: Completion) -> Draft:
