@@ -136,7 +136,7 @@ def export(
     keep_inputs([out], [("TARGET", target), ("--config", config)])
     found = find_target(target, config)
     if found.checkpoint is None:
-        raise UserError(f"{target}: is a model directory as it stands. Give a run or a checkpoint.")
+        raise UserError(f"{target}: is a model directory already. Give a run or a checkpoint.")
     if out.exists():
         raise UserError(f"--out {out}: exists. Choose a new folder.")
     with atomic_directory(out) as partial:

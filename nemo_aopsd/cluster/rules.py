@@ -53,7 +53,7 @@ def must_be(tree: Tree, key: str, value: Any, why: str, otherwise: str = "") -> 
 
 
 def broken_sizes(tree: Tree) -> Iterator[Fault]:
-    """Sizes that are no sizes."""
+    """Sizes that are not whole numbers of at least 1."""
     budgets = [f"policy.{block}.{kind}_mb_tokens" for block in tree.token_budgets for kind in ("train", "logprob")]
     for key in (*_SIZES, *(_MEGATRON_SIZES if tree.uses_megatron else _DTENSOR_SIZES), *budgets):
         if not is_size(tree[key]):

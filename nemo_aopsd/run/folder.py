@@ -90,9 +90,15 @@ def lock(run: Path, elsewhere: str = "another logger.log_dir") -> Iterator[None]
         yield
 
 
+def existing_parent(path: Path) -> Path:
+    """`path`, or the nearest folder above it that exists."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def check_writable(run: Path) -> None:
     """Raise UserError unless the folder, or the nearest one above it that exists, can be written."""
-    existing = next(path for path in (run, *run.absolute().parents) if path.exists())
+    existing = existing_parent(run)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"{existing}: not a folder that can be written. Choose another logger.log_dir.")
 
@@ -155,10 +161,10 @@ def remove_run(run: Path) -> None:
     if not run.exists() or (run.is_dir() and {path.name for path in run.iterdir()} <= {".lock"}):
         return
     if not (run / layout.CONFIG).is_file():
-        raise UserError(f"{run}: there, but no run (no config.yaml). Only a run is replaced: choose another folder.")
+        raise UserError(f"{run}: holds no run (no config.yaml), and only a run is replaced. Choose another folder.")
     load_run_config(run)
     if labels := sorted((run / "audit/labels").glob("*.jsonl")):
-        raise UserError(f"{labels[0]}: labels of this run's events. Move {run / 'audit'} away, or delete it yourself.")
+        raise UserError(f"{labels[0]}: holds labels of this run's events. Move {run / 'audit'} away, or delete it.")
     for name in _FOLDERS:
         folder = run / name
         for entry in _ours(folder, name):

@@ -383,4 +383,4 @@ def test_the_demo_replaces_its_own_run_and_nothing_else(demo, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/notes.md").write_text("mine")
     code, line = demo([0] * 20, [2] * 20, "demo --out other")
-    assert code == 2 and "there, but no run" in line
+    assert code == 2 and "holds no run" in line

@@ -241,7 +241,7 @@ def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(a
     code, _, err = aopsd("export run --out exported")
     assert code == 2 and "--out exported: exists" in err
     code, _, err = aopsd("export exported --out again")
-    assert code == 2 and "exported: is a model directory as it stands" in err
+    assert code == 2 and "exported: is a model directory already" in err
 
 
 def test_a_run_says_how_its_student_is_asked_if_not_as_a_model_is():

@@ -53,7 +53,7 @@ def look_around(environment: Mapping[str, str] = os.environ, run: Run = run) -> 
 def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
     """Everything, in the order of the table. The engine's own check of its settings is the command's to add.
 
-    Raises UserError for a cluster config with a size that is none: memory and GPUs are counted with them.
+    Raises UserError for a cluster config with a size that is no whole number: memory and GPUs depend on it.
     """
     tree = Tree(config.raw) if config and config.aopsd.engine == "nemo_rl" else None
     if tree:

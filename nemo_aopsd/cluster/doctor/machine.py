@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes
+from nemo_aopsd.run.folder import existing_parent
 
 TESTED_GPUS = ("H100", "H200")
 _FIELDS = "name,memory.total,compute_cap"
@@ -73,12 +74,6 @@ def _is_free(port: int) -> bool:
 def host_memory() -> int:
     """Bytes of RAM."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def existing_parent(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
-    path = path.absolute()
-    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def check_writable(name: str, path: Path, remedy: str) -> Check:

@@ -77,7 +77,7 @@ class Layout:
 
 
 def read_layout(config: Config) -> Layout:
-    """Of a cluster config for Megatron whose sizes are sizes (`cluster.rules`)."""
+    """The layout of a cluster config for Megatron in which `broken_sizes` finds nothing."""
     tree, aopsd = Tree(config.raw), config.aopsd
     row = tree.size("policy.max_total_sequence_length")
     budget = tree["policy.sequence_packing.train_mb_tokens"] if tree.is_packed else None
