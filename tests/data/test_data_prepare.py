@@ -53,18 +53,6 @@ def test_columns_that_are_not_kept_are_named(tmp_path):
     assert json.loads((tmp_path / "out.report.json").read_text())["columns_left_out"] == ["dag", "level", "plan"]
 
 
-def test_columns_are_mapped(tmp_path):
-    source = write(tmp_path / "s.jsonl", {"key": "a", "instruction": "Find x.", "gold": "7", "output": "seven"})
-    mapping = parse_mapping(["id=key", "problem=instruction", "answer=gold", "solution=output"])
-    prepare(read_source(str(source)), mapping, [], tmp_path / "out.jsonl")
-    assert json.loads((tmp_path / "out.jsonl").read_text()) == {
-        "id": "a",
-        "problem": "Find x.",
-        "answer": "7",
-        "solution": "seven",
-    }
-
-
 @pytest.mark.parametrize("pair", ["problem", "title=question", "problem=", "=question"])
 def test_bad_mapping_is_refused(pair):
     with pytest.raises(UserError, match="expected FIELD=COLUMN"):
@@ -102,11 +90,14 @@ def test_each_row_has_columns_of_its_own(tmp_path):
     assert report.left_out["without problem or answer"] == 1
 
 
-def test_a_mapped_column_may_be_missing_in_some_rows(tmp_path):
-    source = write(tmp_path / "s.jsonl", row("Find x."), row("Find y.") | {"gold": "8"}, {"gold": "9"})
-    report = prepare(read_source(str(source)), {"answer": "gold"}, [], tmp_path / "out.jsonl")
+def test_columns_are_mapped_and_may_be_missing_in_some_rows(tmp_path):
+    mapped = {"key": "a", "instruction": "Find x.", "gold": "8", "output": "eight"}
+    source = write(tmp_path / "s.jsonl", row("Find x."), mapped, {"gold": "9"})
+    mapping = parse_mapping(["id=key", "problem=instruction", "answer=gold", "solution=output"])
+    report = prepare(read_source(str(source)), mapping, [], tmp_path / "out.jsonl")
     assert (report.kept, report.left_out["without problem or answer"]) == (1, 2)
-    assert json.loads((tmp_path / "out.jsonl").read_text())["answer"] == "8"
+    kept = json.loads((tmp_path / "out.jsonl").read_text())
+    assert kept == {"id": "a", "problem": "Find x.", "answer": "8", "solution": "eight"}
 
 
 @pytest.mark.parametrize("answer", [True, False, None, [7], {"value": 7}, float("nan"), float("inf"), ""])
@@ -202,21 +193,32 @@ def test_source_that_is_not_there(source):
         list(read_source(source))
 
 
-def test_hub_files_are_chosen_by_split(tmp_path, monkeypatch):
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Writes files, each with its name as a question, which are then what the hub's library downloads."""
     import huggingface_hub
 
-    (tmp_path / "data").mkdir()
-    write(tmp_path / "data/train-0.jsonl", row("Find x."))
-    write(tmp_path / "data/test-0.jsonl", row("Find y."))
     seen = {}
 
-    def download(hub_id, **kwargs):
-        seen.update(kwargs, hub_id=hub_id)
-        return str(tmp_path)
+    def download(hub_id, **options):
+        seen.update(options, hub_id=hub_id)
+        return str(tmp_path / "some-train-folder")
+
+    def fill(*files):
+        for file in files:
+            path = tmp_path / "some-train-folder" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, row(file))
+        return seen
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return fill
+
+
+def test_hub_files_are_chosen_by_split(hub):
+    seen = hub("data/train-0.jsonl", "data/test-0.jsonl")
     rows = list(read_source("owner/set", split="test", revision="abc"))
-    assert [record["question"] for _, record in rows] == ["Find y."]
+    assert [record["question"] for _, record in rows] == ["data/test-0.jsonl"]
     assert seen["hub_id"] == "owner/set" and seen["revision"] == "abc" and seen["repo_type"] == "dataset"
     assert len(list(read_source("owner/set", split="train"))) == 1
     with pytest.raises(UserError, match=r"split 'dev' among \['data/test-0.jsonl', 'data/train-0.jsonl'\]"):
@@ -236,28 +238,14 @@ HUB_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", HUB_FILES)
-def test_a_split_is_a_word_of_its_own(tmp_path, monkeypatch, name):
-    import huggingface_hub
-
-    files, count = HUB_FILES[name]
-    for file in files:
-        path = tmp_path / "some-train-folder" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path.with_suffix(".jsonl"), row(file))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "some-train-folder"))
+@pytest.mark.parametrize(("files", "count"), HUB_FILES.values(), ids=HUB_FILES)
+def test_a_split_is_a_word_of_its_own(hub, files, count):
+    hub(*(file.replace(".parquet", ".jsonl") for file in files))
     assert len(list(read_source("owner/set"))) == count
 
 
 @pytest.mark.parametrize("files", [["train.csv"], []])
-def test_a_data_set_of_csv_says_what_to_do(tmp_path, monkeypatch, files):
-    import huggingface_hub
-
-    for file in files:
-        (tmp_path / file).write_text("question,answer\n")
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(UserError, match=r"owner/set: no parquet or JSONL file in it\. CSV .* are not read: write one"):
+def test_a_data_set_of_csv_says_what_to_do(hub, files):
+    hub(*files)
+    with pytest.raises(UserError, match=r"owner/set: .* CSV .* write one"):
         list(read_source("owner/set"))
-    (tmp_path / "mine.csv").write_text("question,answer\n")
-    with pytest.raises(UserError, match=r"mine\.csv: expected a name .* CSV .* are not read: write one"):
-        list(read_source(str(tmp_path / "mine.csv")))

@@ -176,13 +176,6 @@ def test_repairs_are_shared_between_the_two_graphs(tmp_path):
     assert accepted == []
 
 
-def test_graph_of_200_checkpoints(tmp_path):
-    chain = [(f"fact number {n} of the chain", [n - 1] if n > 1 else []) for n in range(1, 201)]
-    big = checkpoints(*chain)
-    summary, accepted, _, _ = run(tmp_path, scripted(produce=[big], compress=[big | {"answer_requires": ["200"]}]))
-    assert summary["accepted"] == 1 and len(accepted[0].graph) == 200
-
-
 def test_unreadable_verdict_is_asked_again_once(tmp_path):
     contradiction = {"verdict": "accept", "defects": ["3: wrong"]}
     summary, _, _, requests = run(tmp_path, scripted(judge=["hm", {"verdict": "accept", "defects": []}]))
