@@ -6,13 +6,13 @@ passes. The subset that comes out is the subset of these filters; it is nobody's
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,9 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
         f"This subset is defined by {ids} (id and SHA-256 of each question), not by a publication.",
     ]
     write_jsonl(out, kept.values())
-    write_jsonl(ids, ({"id": row["id"], "sha256": question_digest(row["problem"])} for row in kept.values()))
+    write_jsonl(
+        ids, ({"id": name, "sha256": sha256(row["problem"].encode()).hexdigest()} for name, row in kept.items())
+    )
     atomic_write(counts, json.dumps(report.counts() | found, indent=2) + "\n")
     return report
 
@@ -101,11 +103,6 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
 def files_of(out: Path) -> list[Path]:
     """Every file that `prepare` writes: `limo.jsonl`, `limo.ids.jsonl`, `limo.report.json`."""
     return [out, out.with_name(f"{out.stem}.ids.jsonl"), out.with_name(f"{out.stem}.report.json")]
-
-
-def question_digest(problem: str) -> str:
-    """SHA-256 of the question's UTF-8 bytes, as they are."""
-    return hashlib.sha256(problem.encode("utf-8")).hexdigest()
 
 
 def normalise(text: str) -> str:
@@ -128,14 +125,11 @@ def answer_parses(answer: str) -> bool:
     (True, False, False)
     """
     text = normalize(answer).text
-    if not text or any(_is_sentence(words) for words in _WORDS_IN_A_ROW.findall(text)):
+    phrases = [phrase.split() for phrase in _WORDS_IN_A_ROW.findall(text)]
+    # Single letters are no words but variables or points.
+    if not text or any(sum(len(word) > 1 for word in phrase) > _MOST_WORDS for phrase in phrases):
         return False
     return _comparable(text, marked=bool(_MARKED.match(answer)))
-
-
-def _is_sentence(words: str) -> bool:
-    """Single letters are no words but variables or points."""
-    return sum(len(word) > 1 for word in words.split()) > _MOST_WORDS
 
 
 def _comparable(text: str, *, marked: bool) -> bool:
@@ -145,18 +139,13 @@ def _comparable(text: str, *, marked: bool) -> bool:
         exact.same_words(text, text, marked=marked) is not None,
         exact.same_clock(text, text) is not None,
     )
-    if any(decided) or _is_mathematics(text):
-        return True
+    try:
+        if any(decided) or POOL.ask("reads", text, ""):
+            return True
+    except (GradingCrash, GradingTimeout):  # sympy raises all kinds; whatever it is, math-verify does not read it
+        pass
     items = read_shape(text).items
     return len(items) > 1 and all(_comparable(item, marked=False) for item in items)
-
-
-def _is_mathematics(text: str) -> bool:
-    """Whether math-verify reads it."""
-    try:
-        return bool(POOL.ask("reads", text, ""))
-    except (GradingCrash, GradingTimeout):  # sympy raises all kinds; whatever it is, the answer does not parse
-        return False
 
 
 def _questions(path: Path) -> Iterator[str]:

@@ -18,7 +18,7 @@ from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from nemo_aopsd.chat.protocol import Completion
-from nemo_aopsd.data.dag import Fault, find_faults, transitive_edges
+from nemo_aopsd.data.dag import Fault, build_graph, find_faults, transitive_edges
 from nemo_aopsd.data.leaks import find_answer_leaks, states_answer
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.graphs.pipeline.parse import read_object
@@ -174,16 +174,14 @@ def _draft(completion: Completion, answer: _Dense | Fault) -> Draft:
     if isinstance(answer, Fault):
         return Draft(completion.text, None, [answer])
     nodes = [{"id": item.id, "statement": item.statement} for item in answer.checkpoints]
-    edges = [(parent, item.id) for item in answer.checkpoints for parent in dict.fromkeys(item.requires)]
-    errors = [fault for fault in find_faults({"nodes": nodes, "edges": list(map(list, edges))}) if fault.is_error]
+    edges = [[parent, item.id] for item in answer.checkpoints for parent in dict.fromkeys(item.requires)]
+    raw = {"nodes": nodes, "edges": edges}
+    errors = [fault for fault in find_faults(raw) if fault.is_error]
     if errors:
         return Draft(json.dumps(answer.model_dump(), ensure_ascii=False), None, errors)
-    graph = nx.DiGraph()
-    graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in nodes)
-    graph.add_edges_from(edges)
     counts = Counter(" ".join(node["statement"].casefold().split()) for node in nodes)
     repeated = [Fault("repeated_statement", f"{text[:80]!r}, {n} times") for text, n in counts.items() if n > 1]
-    return Draft(completion.text, graph, repeated)
+    return Draft(completion.text, build_graph(raw), repeated)
 
 
 def _route_faults(graph: nx.DiGraph, required: list[str]) -> Iterable[Fault]:
