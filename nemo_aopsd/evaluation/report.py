@@ -21,15 +21,8 @@ def markdown(results: Summary) -> str:
     """The content of `results.json` as a page; it shows `results.svg` beside it."""
     n, rows = results["settings"]["num_samples"], _rows(results)
     many = [f"pass@{n}"] if n > 1 else []
-    header = [
-        "benchmark",
-        "pass@1 = avg@N",
-        "correct responses",
-        *many,
-        "problems solved (Wilson)",
-        f"majority@{n}",
-        "ties",
-    ]
+    counts = ["problems solved (Wilson)", f"majority@{n}", "ties"]
+    header = ["benchmark", "pass@1 = avg@N", "correct responses", *many, *counts]
     every_k = [[k, *(_rate_and_interval(part, k) for _, part in rows)] for k in range(1, n + 1)]
     parts = [
         f"# {results['model']}: pass@k",
@@ -69,7 +62,7 @@ def _rows(results: Summary) -> list[tuple[str, Summary]]:
     return [*rows, ("mean", results["macro"])] if len(rows) > 1 else rows
 
 
-def _main_row(name: str, part: Summary, n: int) -> list[str]:
+def _main_row(name: str, part: Summary, n: int) -> list[object]:
     solved = f"{part['num_solved']} of {part['num_problems']}"
     wilson, vote = part.get("solved_wilson_interval"), part["majority"]
     return [
@@ -79,26 +72,20 @@ def _main_row(name: str, part: Summary, n: int) -> list[str]:
         *([_rate_and_interval(part, n)] if n > 1 else []),
         f"{solved} {ends(**wilson)}" if wilson else solved,
         f"{percent(vote['rate'])} {ends(**vote['interval'])}, {vote['count']:.4g} of {part['num_problems']}",
-        str(vote["ties"]),
+        vote["ties"],
     ]
 
 
 _RESPONSES_HEADER = ["benchmark", "truncated", "mean tokens", "mention private context", "no answer", "ungradable"]
 
 
-def _responses_row(name: str, part: Summary) -> list[str]:
+def _responses_row(name: str, part: Summary) -> list[object]:
     def rate(key: str) -> str:
         counted = f" ({part[f'{key}_count']} of {part['num_responses']})" if f"{key}_count" in part else ""
         return f"{percent(part[f'{key}_rate'])}{counted}"
 
-    return [
-        name,
-        rate("truncation"),
-        f"{part['mean_tokens']:.0f}",
-        rate("leak"),
-        str(part["no_answer"]),
-        str(part["ungradable"]),
-    ]
+    unread = [part["no_answer"], part["ungradable"]]
+    return [name, rate("truncation"), f"{part['mean_tokens']:.0f}", rate("leak"), *unread]
 
 
 def _rate_and_interval(part: Summary, k: int) -> str:

@@ -49,11 +49,10 @@ class Session:
         started, out = time.monotonic(), out.absolute()
         out.mkdir(parents=True, exist_ok=True)
         patterns = leak_patterns(self.prompts)
+        asked = (self.config, self.tokenizer, self.prompts, self.thinking)
+        seeds = {name: derive_seed(self.seed, "benchmark", name) for name in benchmarks}
         prepared = {
-            name: prepare(
-                *(out / name, problems, self.config, self.tokenizer, self.prompts, self.thinking),
-                {**self.made_with, "seed": self._seed(name)},
-            )
+            name: prepare(out / name, problems, *asked, {**self.made_with, "seed": seeds[name]})
             for name, problems in benchmarks.items()
         }
         summaries: dict[str, Summary] = {}
@@ -61,29 +60,22 @@ class Session:
         before = {name: file.read_bytes().count(b"\n") if file.exists() else 0 for name, file in files.items()}
         num_samples = self.config.num_samples
         for name, problems in benchmarks.items():
-            sampler = self.new_sampler(self._seed(name))
+            sampler = self.new_sampler(seeds[name])
             lines = collect(files[name], problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
             summaries[name] = summarize(lines, num_samples)
             new, seconds = len(lines) - before[name], time.monotonic() - started
             append_jsonl(out / "calls.jsonl", {"benchmark": name, "new_samples": new, "seconds_so_far": seconds})
-        results = self._results(summaries)
+        own = {"seed": self.seed, "prompts": self.prompts, "thinking": self.thinking}
+        results = {
+            "model": self.name,
+            "settings": {**settings_of(self.config), **self.made_with, **own},
+            "benchmarks": summaries,
+            "macro": macro_average(list(summaries.values())),
+        }
         atomic_write(out / RESULTS, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
         atomic_write(out / "results.svg", pass_at_k_figure(results))
         atomic_write(out / "results.md", markdown(results))
         return results
-
-    def _seed(self, name: str) -> int:
-        return derive_seed(self.seed, "benchmark", name)
-
-    def _results(self, summaries: Mapping[str, Summary]) -> Summary:
-        own = {"seed": self.seed, "prompts": self.prompts, "thinking": self.thinking}
-        settings = {**settings_of(self.config), **self.made_with, **own}
-        return {
-            "model": self.name,
-            "settings": settings,
-            "benchmarks": dict(summaries),
-            "macro": macro_average(list(summaries.values())),
-        }
 
 
 def files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
