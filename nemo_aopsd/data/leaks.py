@@ -38,10 +38,6 @@ _MOST_FORMULAS = 60
 _OPERATIONS = {"\\frac", "\\cdot", "\\times", "\\sqrt", "\\over"}
 _HEAVY = re.compile(r"\d{5}|\^[^+*/]{0,9}\^|!|\^\s*\{?\s*-?\d{3}|(?:\{|\(){8}")  # algebra on these may take long
 
-_CHANGES = (  # words that change the value before them
-    "times|more|less|fewer|mod|modulo|plus|minus|divided|multiplied|dozens?|hundred|thousand|million|billion|half"
-    "|halves|thirds?|squared|cubed|factorial|choose"
-)
 _SHORT_WORDS = "in|of|or|as|by|if|so|at|on|to|is|we|an|be|no|do|am|are|cm|mm|km|kg|ft|lb"
 _FRACTION_GLYPH = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _THOUSANDS = re.compile(
@@ -93,7 +89,10 @@ _DENIED = re.compile(
 )
 _AS_TEXT = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3}|[<>]|\\[lg]e(?![a-z])")  # answers in words, and inequalities
 _TAIL = re.compile(r"[\s$.,;:!?*)}\]\"'`\\]*(?:[A-Za-z]+[\s$.,;:!?*)}\]\"'`\\]*){0,4}")
-_CHANGED = re.compile(rf"\s*(?:{_CHANGES})\b|-[A-Za-z]|[\s$]*\\sqrt")
+_CHANGED = re.compile(  # words that change the value before them
+    r"\s*(?:times|more|less|fewer|mod|modulo|plus|minus|divided|multiplied|dozens?|hundred|thousand|million|billion|half"
+    r"|halves|thirds?|squared|cubed|factorial|choose)\b|-[A-Za-z]|[\s$]*\\sqrt"
+)
 _NAME_FOLLOWS = re.compile(r"[\s$]*=(?=.*[A-Za-z])(?!.*(?:[=<>]|(?<![\\A-Za-z])[A-Za-z]{4}))")
 
 
