@@ -62,6 +62,13 @@ method/context.py : method/test_context.py
 method/judge.py : method/test_judge.py
     (lists or found)[-1] => (lists or found)[0]
     return ids if ids <= set(known) else None => return ids & set(known)
+method/judge.py : method/test_judge_log_odds.py
+    answers[num_yes:].logsumexp(0) => answers[num_yes:].max()
+    tokenizer.render(messages, False) => tokenizer.render(messages, None)
+    sorted(yes - no), => sorted(yes),
+evaluation/calibration.py : evaluation/test_calibration.py
+    f1 > best and below < score => f1 > best
+    (a == b) / 2 => (a == b)
 method/curriculum.py : method/test_curriculum.py
     (1 - rate) * before + rate * now => rate * before + (1 - rate) * now
     "competence_reversed" else -competence => "competence_reversed" else competence
