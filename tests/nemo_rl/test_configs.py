@@ -16,7 +16,8 @@ from nemo_rl.utils.config import parse_hydra_overrides, register_omegaconf_resol
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_aopsd.config.load import _merge_files, flatten, load_config, register_resolvers
+from nemo_aopsd.config.keys import check_spelling
+from nemo_aopsd.config.load import _KNOWN, _merge, file_layers, flatten, load_config, register_resolvers
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS, load
 
 # NeMo RL fills these in by itself before it builds an engine.
@@ -112,4 +113,7 @@ def test_no_key_of_nemo_rl_s_own_recipes_is_taken_for_a_slip():
     files = sorted(Path(nemo_rl.__file__).parents[1].glob("examples/configs/**/*.yaml"))
     assert len(files) > 100
     for file in files:
-        _merge_files([file], file)
+        tree = {}
+        for layer in file_layers(file):
+            check_spelling(layer, tree, _KNOWN, file)
+            tree = _merge(tree, layer, file)
