@@ -48,6 +48,9 @@ def compare(
     only: Annotated[
         list[str] | None, typer.Option(metavar="MEMBER[/seed_N]", help="Just this, without a table; repeatable.")
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="MEMBER", help="Compare the others with it; default: the suite's `reference`.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, then stop.")] = False,
 ) -> None:
     """Train every member with every seed, and write one table; started again, it goes on where it stopped.
@@ -62,7 +65,9 @@ def compare(
 
     read = load_suite(find_recipe(suite, FOLDER / "suites"), find_method)
     out = out or Path("runs/compare") / suite.stem
-    work = Comparison(read, out, seeds, only or [], jobs, Console(), lambda config: engines.pick(config).check(config))
+    work = Comparison(
+        read, out, seeds, only or [], jobs, Console(), lambda config: engines.pick(config).check(config), against
+    )
     work.keep_inputs()
     run_folder.keep_apart(out, "a suite of `aopsd compare`")
     if dry_run:

@@ -105,6 +105,11 @@ def test_a_suite_gives_one_table_and_nothing_is_done_twice(aopsd):
     assert aopsd("compare suite.yaml --seeds 2 --jobs 3 --out out")[0] == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("seed_*/*")} == stamps
     assert Path("out/results.md").read_text() == page
+    assert aopsd("compare suite.yaml --seeds 2 --out out --against mine")[0] == 0
+    assert float(table()["opsd"]["against mine"]) == pytest.approx(-difference)
+    assert "--against mine" in Path("out/results.md").read_text()
+    code, _, error = aopsd("compare suite.yaml --out out --against yours")
+    assert code == 2 and "--against yours" in error and "base, opsd, mine" in error
     assert aopsd("compare suite.yaml --seeds 3 --out out")[0] == 0  # one more seed of each
     assert table()["mine"]["seeds"] == "3"
 

@@ -29,7 +29,10 @@ _RESULTS = ("shared.yaml", "suite.json", "results.md", "results.csv", "results.s
 
 @dataclass(frozen=True)
 class Comparison:
-    """The members of a suite with seeds 0 to `seeds` - 1, in the folder `out`; `only` names members or runs."""
+    """The members of a suite with seeds 0 to `seeds` - 1, in the folder `out`; `only` names members or runs.
+
+    The table compares with the member `against`, or else with the suite's own reference.
+    """
 
     suite: Suite
     out: Path
@@ -38,6 +41,12 @@ class Comparison:
     jobs: int
     console: Console
     check_engine: Callable[[Config], None]
+    against: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [member.name for member in self.suite.members]
+        if self.against is not None and self.against not in names:
+            raise UserError(f"--against {self.against}: no such member. The suite has {', '.join(names)}.")
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -91,9 +100,10 @@ class Comparison:
             member.name: [measure(run) for run in self.runs if run.member == member.name and run.is_finished]
             for member in self.suite.members
         }
-        out, reference = self.out, self.suite.reference
+        out, reference = self.out, self.against or self.suite.reference
         rows = rows_of(finished, reference)
         words = ["aopsd", "compare", str(self.suite.path), "--seeds", str(self.seeds), "--out", str(out)]
+        words += ["--against", self.against] if self.against else []
         if rows:
             atomic_write(out / "results.svg", suite_figure(rows, reference))
             atomic_write(out / "results.csv", csv_text(rows, reference))
