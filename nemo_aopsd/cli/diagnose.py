@@ -145,6 +145,7 @@ def direction(
     from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction, write_direction
     from nemo_aopsd.config.schema import CHOICES
+    from nemo_aopsd.files import keep_inputs
     from nemo_aopsd.run.preflight import check_inputs
 
     for kind in context or ():
@@ -153,6 +154,9 @@ def direction(
     settings = load_chosen(config, overrides, None)
     if settings.aopsd.engine != "local":
         raise UserError("aopsd.engine is nemo_rl; only the local engine forms gradients. Set aopsd.engine=local.")
+    train = Path(settings.data["train"]["data_path"])
+    written = [out / f"direction{suffix}" for suffix in (".md", ".json")]
+    keep_inputs(written, [("CONFIG", config), ("data.train.data_path", train)])
     engine = engines.pick(settings)
     engine.check(settings)
     found, _ = check_inputs(settings)

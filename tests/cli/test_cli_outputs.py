@@ -39,6 +39,11 @@ CLASHES = [
     ("export .mine.partial --out mine", "TARGET", ".mine.partial"),
     ("export .mine.partial/checkpoints/step_1 --out mine", "TARGET", ".mine.partial/checkpoints/step_1"),
     ("evaluate model --data problems.jsonl --out .", "--data", "problems.jsonl"),
+    (
+        "diagnose direction run.yaml --out . data.train.data_path=direction.json",
+        "data.train.data_path",
+        "direction.json",
+    ),
     ("compare suites/shared.yaml --out suites", "SUITE", "suites/shared.yaml"),
     ("demo --out runs/a data.train.data_path=runs/a/rollouts/step_000001.jsonl", "data.train.data_path", "runs/a/roll"),
 ]
