@@ -1,7 +1,7 @@
-"""What the method asks of an engine: two small protocols in token ids, and a tokenizer for text.
+"""What the method asks of an engine, as protocols: `Tokenizer`, `LanguageModel`, `Objective` and `Engine`.
 
-The step owns this seam and knows no text beyond `Tokenizer`; an engine knows no problem, graph or judge.
-Weight synchronisation, sleeping, offloading and padding are an engine's own business.
+The step and an engine meet here and only here, in token ids. An engine knows no problem, graph or judge. How it moves
+weights between processes, pads rows or saves memory is its own business.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import typer
 
 from nemo_aopsd.cli.options import ConfigPath, Overrides, RunPath, finite, load_chosen
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import layout
 
 if TYPE_CHECKING:
     from nemo_aopsd.analysis.diagnostics.output import Result
@@ -170,7 +171,7 @@ def direction(
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:
     from nemo_aopsd.files import keep_inputs
 
-    folder = run / "diagnostics"
+    folder = run / layout.DIAGNOSTICS
     keep_inputs([folder / f"{result.name}{suffix}" for suffix in (".md", ".json", ".svg")], read, "RUN")
     _write_into(folder, result)
 

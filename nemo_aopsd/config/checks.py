@@ -1,7 +1,7 @@
 """A resolved config against its schema: reports every key that is unknown, of a wrong type, or out of range at once.
 
-pydantic checks JSON, where 1 and true and "1" are three things. What a value may be is told from the JSON schema that
-it makes of the same classes, so that messages, docs/config.md and an editor all say the same.
+pydantic reads the config as JSON, so that it does not take 1, true and "1" for each other. Messages describe what was
+expected by the JSON schema of the same classes, as docs/config.md and editors do.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ class PolicyKeys(Open):
     """On a GPU, decoding replays CUDA graphs; set it for a model whose step cannot be captured (`aopsd evaluate` of a
     bare model has no such key: `--engine vllm`)."""
     prefix_cache_gb: NonNegative = 2.0
-    """Speed and memory only, per role: keys and values kept from log-probs to probes, recomputed beyond it."""
+    """Memory against speed, per role: keys and values that are kept from log-probs to probes. Beyond it they are
+    recomputed in other batches, which may change the last digits, so a resume needs the same value."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Strict:
 
 @dataclass(frozen=True)
 class ObjectiveConfig(Strict):
-    """What the update minimises: `name` is a file of method/objectives."""
+    """What the update minimises; `method/objectives/__init__.py` says in which file each name is."""
 
     name: ObjectiveName = "pg"
     """The loss. `pg` is the paper's "clipped policy-gradient objective", read as PPO's two-sided clip with the
@@ -91,8 +91,8 @@ class ObjectiveConfig(Strict):
     dash_kappa: Annotated[Positive, ReadBy(("dash",))] = 5.0
     """DASH's kappa, at its value."""
     entropy_threshold: Annotated[NonNegative, ReadBy(("eopd",))] = 0.8
-    """Nats of the teacher's entropy from which on its forward KL counts. EOPD's value, for an external teacher. A
-    teacher that sees a solution is more confident: `train/gate_rate` shows how often the gate opens."""
+    """The forward KL counts where the teacher's entropy is at least so many nats. EOPD's value, for an external teacher.
+    A teacher that sees a solution is more confident: `train/gate_rate` shows how often the gate opens."""
     entropy_weight: Annotated[NonNegative, ReadBy(("eopd",))] = 1.0
     """EOPD's alpha, the weight of that forward KL."""
     on_policy_rate: Annotated[Share, ReadBy(("gkd",))] = 0.5
@@ -211,8 +211,8 @@ class CurriculumConfig(Strict):
     """K, attempts at each problem before the first epoch. The paper's own motivation study makes 8 on the same
     problems."""
     ema: Share = 0.5
-    """lambda, the weight of the old competence. Only two updates matter in three epochs; at 0.5 the initial value keeps
-    a quarter of the weight."""
+    """lambda, the weight of the newest epoch; the competence before it keeps the rest. Only two updates matter in three
+    epochs; at 0.5 the initial value keeps a quarter of the weight."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,9 @@ class TeacherConfig(Strict):
     """The teacher's weights."""
 
     weights: Literal["frozen", "ema", "live"] = "frozen"
-    """The student's first weights, their moving average, or its present ones. The paper says that both share an
-    initialisation, and writes the teacher with its own parameters."""
+    """`frozen` keeps the student's first weights, `ema` follows the student as a moving average, `live` is the student
+    itself. The paper says that teacher and student start from the same weights, but gives the teacher parameters of its
+    own."""
     ema_decay: Share = 0.999
     """Used by `ema` only: the usual slow teacher."""
 

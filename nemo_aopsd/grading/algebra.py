@@ -161,9 +161,10 @@ def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> boo
 
 
 def _close(one: Any, other: Any, digits: int) -> bool | None:
-    """Difference below 10^-digits, of one or of their size if that is less; None if one of them is no finite number.
+    """Whether two numbers agree to so many digits; None if one of them is not a finite number.
 
-    Two rationals must be equal. For decimals, of few digits, the difference is relative to their size.
+    Two rationals must be equal. Others may differ by 10^-digits times the larger of them; from `_CLOSE` digits on, by
+    no more than 10^-digits however large they are.
     """
     if one == other or (one.is_Rational and other.is_Rational):
         return bool(one == other)

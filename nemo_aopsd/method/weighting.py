@@ -37,10 +37,10 @@ def continuation_weight(gap: float, nll: float | None, config: ProbeConfig) -> f
 def step_weights(weights: Sequence[float], weighting: str, seed: int, max_weight: float) -> list[float]:
     """What `weighting` makes of the continuation weights of a step's triggered tokens, given in any fixed order.
 
-    `shuffled` deals the same weights out anew, by a seeded permutation of all: on average one token a step keeps its
-    own, so few tokens are shuffled less well, and a single one not at all. `constant` gives all of them the mean: the
-    same amount, without selection. `normalised` divides by the mean, so that selecting takes nothing away on average;
-    no weight exceeds `max_weight`, and weights that are all 0 stay so. `continuation` changes nothing.
+    `shuffled` permutes the weights at random (seeded). On average one token per step keeps its weight, so with few
+    tokens the control is weak, and with one it does nothing. `constant` gives all of them the mean: the same amount,
+    without selection. `normalised` divides by the mean, so that selecting takes nothing away on average; no weight
+    exceeds `max_weight`, and weights that are all 0 stay so. `continuation` changes nothing.
     """
     if not weights:
         return []

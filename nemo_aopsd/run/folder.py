@@ -31,7 +31,7 @@ _FILES = (layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REP
 _FOLDERS = {
     layout.ROLLOUTS: re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
     layout.EVALUATIONS: re.compile(r"\.?epoch_\d+(\.settings)?\.jsonl?(\.partial)?"),
-    "checkpoints": re.compile(r"\.?step_\d+(\.partial)?"),
+    layout.CHECKPOINTS: re.compile(r"\.?step_\d+(\.partial)?"),
     layout.DIAGNOSTICS: re.compile(
         r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"
     ),
@@ -39,7 +39,7 @@ _FOLDERS = {
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
 }
-_BESIDE_CONFIG = (layout.METRICS, "checkpoints", layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
+_BESIDE_CONFIG = (layout.METRICS, layout.CHECKPOINTS, layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
 _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whether it does
     "a run of `aopsd train`": lambda folder: (
         (folder / layout.CONFIG).is_file() and any((folder / name).exists() for name in _BESIDE_CONFIG)
@@ -66,7 +66,7 @@ def check_free(run: Path, checkpoints: Path) -> None:
     left += [f"{folder}/{name}" for folder in _FOLDERS for name in _ours(run / folder, folder)[:1]]
     if left:
         raise UserError(f"{run} holds parts of a run without its config.yaml: {', '.join(left)}. Move them away.")
-    if _ours(checkpoints, "checkpoints"):
+    if _ours(checkpoints, layout.CHECKPOINTS):
         raise UserError(f"{checkpoints} holds another run's checkpoints. Choose another checkpointing.checkpoint_dir.")
     check_writable(run)
 
@@ -113,25 +113,32 @@ def check_resumable(run: Path, config: Config) -> None:
     if changed:
         listed = "\n".join(f"  {key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed)
         raise UserError(
-            f"{run / 'config.yaml'}: the run was started with other settings:\n{listed}\n"
+            f"{run / layout.CONFIG}: the run was started with other settings:\n{listed}\n"
             "Restore them (repeat the overrides of the first command), or start a new run in another logger.log_dir."
         )
     _check_budget(run, config)
 
 
 def _check_budget(run: Path, config: Config) -> None:
-    """Raise UserError if the run has gone beyond what `config` allows: with it, the run would seem to be shorter."""
+    """Raise UserError if the run has gone beyond what `config` allows: with it, the run would seem to be shorter.
+
+    The step that reaches a limit is the last one. So the last step that was made must have begun below every limit.
+    """
     done = read_journal(run / layout.METRICS, "step", "epoch")
     if not done:
         return
-    aopsd, last = config.aopsd, done[-1]
-    limits = {"aopsd.max_num_steps": aopsd.max_num_steps, "aopsd.max_num_epochs": aopsd.max_num_epochs}
-    reached = {"aopsd.max_num_steps": last["step"], "aopsd.max_num_epochs": last["epoch"] + 1}
-    for key, limit in limits.items():
-        if limit is not None and limit < reached[key]:
+    last, before = done[-1], done[-2] if len(done) > 1 else {}
+    for key, begun_at, reached in (
+        ("max_num_steps", last["step"] - 1, last["step"]),
+        ("max_num_epochs", last["epoch"], last["epoch"] + 1),
+        ("max_response_tokens", before.get("rollout/total_tokens", 0), last.get("rollout/total_tokens")),
+        ("max_train_seconds", before.get("time/total", 0), last.get("time/total")),
+    ):
+        limit = getattr(config.aopsd, key)
+        if limit is not None and limit <= begun_at:
             raise UserError(
-                f"{run}: the run is at step {last['step']}, in epoch {last['epoch'] + 1}; {key}={limit} is less than "
-                f"it has done. Set {key}={reached[key]} or more to go on."
+                f"{run}: the run is at step {last['step']}, in epoch {last['epoch'] + 1}; aopsd.{key}={limit} is less "
+                f"than it has used. Set aopsd.{key}={reached} or more to go on."
             )
 
 
@@ -163,8 +170,10 @@ def remove_run(run: Path) -> None:
     if not (run / layout.CONFIG).is_file():
         raise UserError(f"{run}: holds no run (no config.yaml), and only a run is replaced. Choose another folder.")
     load_run_config(run)
-    if labels := sorted((run / "audit/labels").glob("*.jsonl")):
-        raise UserError(f"{labels[0]}: holds labels of this run's events. Move {run / 'audit'} away, or delete it.")
+    if labels := sorted((run / layout.LABELS).glob("*.jsonl")):
+        raise UserError(
+            f"{labels[0]}: holds labels of this run's events. Move {run / layout.AUDIT} away, or delete it."
+        )
     for name in _FOLDERS:
         folder = run / name
         for entry in _ours(folder, name):

@@ -1,4 +1,7 @@
-"""Names of the files in a run folder. All code that writes, reads or removes one takes its name from here."""
+"""Names of the files and folders of a run: all code that writes, reads or removes one takes its name from here.
+
+Files inside `diagnostics` and `audit` are named where they are written, and in `folder.py`, which removes them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ INITIAL_PROGRESS = "initial_progress.jsonl"  # a line a problem, from the attemp
 REPORT = "report.html"
 ROLLOUTS = "rollouts"  # folder: a file a step, a line a rollout
 EVALUATIONS = "eval"  # folder: `epoch_NNN.*` of training, and a folder for each later `aopsd evaluate`
+CHECKPOINTS = "checkpoints"  # folder: one a step, unless `checkpointing.checkpoint_dir` names another place
 DIAGNOSTICS = "diagnostics"  # folder
 AUDIT = "audit"  # folder
+LABELS = "audit/labels"  # folder: a file a labeller
 
 
 def rollout_file(run: Path, step: int) -> Path:

@@ -112,7 +112,7 @@ def _teacher(
     rooms = [min(longest, max(config.max_row_tokens - question, 0)) for question in questions]  # of the student's row
     tokens = [prompt + room + probe for prompt, room in zip(prompts, rooms, strict=True)]
     behind = f"{longest} tokens of response" + (f" and {probe} of a probe" if probe else "")
-    always = f"In {num_never} of them it always is. " if num_never else ""
+    always = f"In {num_never} of them it is too long with any response. " if num_never else ""
     then = f"{always}Such a rollout {'is left out of the update' if drops else 'ends the run'}. "
     what = f"with {behind} the teacher's row can be too long"
     return [], _too_long(config, problems, tokens, what, otherwise, need, then)

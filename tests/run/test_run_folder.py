@@ -94,13 +94,27 @@ def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
 
 
 def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
-    lines = ({"step": step, "epoch": (step - 1) // 2} for step in range(1, 6))
+    totals = [{"rollout/total_tokens": 100 * step, "time/total": 2.5 * step} for step in range(1, 6)]
+    lines = [{"step": step, "epoch": (step - 1) // 2} | total for step, total in enumerate(totals, start=1)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for budget in ("aopsd.max_num_epochs=3", "aopsd.max_num_steps=5", "aopsd.max_num_steps=null"):
-        run_folder.check_resumable(run, config_of(run, budget))
-    for key, reached in (("max_num_epochs", 3), ("max_num_steps", 5)):
+    # Each limit with which this run could have come so far: the step that reaches one is the last.
+    least = {"max_num_epochs": 3, "max_num_steps": 5, "max_response_tokens": 401, "max_train_seconds": 10.01}
+    for key, limit in least.items():
+        run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
+    run_folder.check_resumable(run, config_of(run, "aopsd.max_num_steps=null"))
+    for key, limit, reached in (
+        *(("max_num_epochs", 2, 3), ("max_num_steps", 4, 5), ("max_num_steps", 0, 5)),
+        *(("max_response_tokens", 400, 500), ("max_train_seconds", 10.0, 12.5)),
+    ):
         with pytest.raises(UserError, match=rf"step 5, in epoch 3.*Set aopsd\.{key}={reached} or more"):
-            run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={reached - 1}"))
+            run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
+
+
+def test_a_budget_that_the_first_step_used_up_or_that_an_old_run_did_not_count_is_no_smaller_one(run):
+    (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0, "rollout/total_tokens": 100, "time/total": 9.0}\n')
+    run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
+    (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0}\n{"step": 2, "epoch": 0}\n')
+    run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
 
 
 def test_removal_leaves_nothing_of_a_run_and_follows_no_link(run, tmp_path):

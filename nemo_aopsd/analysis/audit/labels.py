@@ -43,7 +43,7 @@ def labels_path(run: Path, name: str) -> Path:
         raise UserError(
             f"--name {name!r}: expected 1 to 64 letters, digits, or `.`, `-`, `_`, `@`. Choose another name."
         )
-    return run / layout.AUDIT / "labels" / f"{name}.jsonl"
+    return run / layout.LABELS / f"{name}.jsonl"
 
 
 def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:

@@ -32,7 +32,7 @@ def write_report(run: Path) -> str:
     if nlls.keys() != {event.id for event in load_events(run)}:
         raise UserError(f"{folder}: events.jsonl and key.jsonl are not of one sample. Restore both.")
     labels, labellers = {}, {}
-    for path in sorted((folder / "labels").glob("*.jsonl")):
+    for path in sorted((run / layout.LABELS).glob("*.jsonl")):
         origin, found, unread = read_labels(path)
         if unknown := [event for event in found if event not in nlls]:
             raise UserError(
@@ -44,7 +44,7 @@ def write_report(run: Path) -> str:
             labellers[path.stem] = {"origin": origin, "unread": unread, **by_bin(found, nlls, sample)}
     if not labellers:
         raise UserError(
-            f"{folder / 'labels'}: no label yet. Label by hand with `aopsd audit label`, or `aopsd audit judge`."
+            f"{run / layout.LABELS}: no label yet. Label by hand with `aopsd audit label`, or `aopsd audit judge`."
         )
     record = {
         "sample": asdict(sample),
