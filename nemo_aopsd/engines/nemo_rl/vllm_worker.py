@@ -3,9 +3,9 @@
 Ray cannot derive from an actor class, so the logic is in `...Impl` and the actor is an empty shell (as in NeMo RL).
 
 vLLM's scheduler runs in this process: NeMo RL starts its vLLM workers with VLLM_ENABLE_V1_MULTIPROCESSING=0, and
-refusals.py keeps `async_engine` false. So the first patch of vllm_patches.py is applied here, before the engine is made.
-The second one belongs into vLLM's own workers, other processes under tensor parallelism: `collective_rpc` calls it in
-each of them, as a method of `WeightBankExtension`.
+refusals.py keeps `async_engine` false. So the first patch of vllm_patches.py is applied here, before the engine is
+made. The second one belongs into vLLM's own workers, which are other processes under tensor parallelism:
+`collective_rpc` calls it in each of them, as a method of `WeightBankExtension`.
 """
 
 from __future__ import annotations
