@@ -91,8 +91,8 @@ class ObjectiveConfig(Strict):
     dash_kappa: Annotated[Positive, ReadBy(("dash",))] = 5.0
     """DASH's kappa, at its value."""
     entropy_threshold: Annotated[NonNegative, ReadBy(("eopd",))] = 0.8
-    """The forward KL counts where the teacher's entropy is at least so many nats. EOPD's value, for an external teacher.
-    A teacher that sees a solution is more confident: `train/gate_rate` shows how often the gate opens."""
+    """The forward KL counts where the teacher's entropy is at least so many nats. EOPD's value, for an external
+    teacher. A teacher that sees a solution is more confident: `train/gate_rate` shows how often the gate opens."""
     entropy_weight: Annotated[NonNegative, ReadBy(("eopd",))] = 1.0
     """EOPD's alpha, the weight of that forward KL."""
     on_policy_rate: Annotated[Share, ReadBy(("gkd",))] = 0.5
