@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
-from nemo_aopsd.config.schema import CONTINUED
+from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
 
 # Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss.
 _ON_A_SUPPORT = ("fkl", "dash")
 _ON_NEMO_RL = ("pg", "topk_fkl", *_ON_A_SUPPORT)
 
 Fault = tuple[str, str]  # dotted key, what is wrong with it
+
+
+def probe_room(aopsd: AOPSDConfig) -> int:
+    """Tokens that a row needs for a probe behind the response; 0 if the weighting makes none."""
+    return aopsd.probes.length if aopsd.weighting in CONTINUED else 0
 
 
 def contradictions(run: RunKeys) -> Iterator[Fault]:
@@ -37,7 +42,7 @@ def _numbers(run: RunKeys) -> Iterator[Fault]:
 def _lengths(run: RunKeys) -> Iterator[Fault]:
     """A prompt must fit beside the longest response, verdict and probe."""
     aopsd, row = run.aopsd, run.policy.max_total_sequence_length
-    probe = aopsd.probes.length if aopsd.weighting in CONTINUED else 0
+    probe = probe_room(aopsd)
     lengths = [
         ("policy.generation.max_new_tokens", run.policy.generation.max_new_tokens, probe),
         ("aopsd.judge.max_new_tokens", aopsd.judge.verdict_tokens, 0),

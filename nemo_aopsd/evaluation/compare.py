@@ -16,10 +16,10 @@ from typing import Any
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import RESULTS
+from nemo_aopsd.evaluation.summary import Summary, check_same_problems
 from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 from nemo_aopsd.stats import macro_bootstrap_interval, mcnemar_p_value, pass_at_k, sign_flip_p_value
 
-Summary = dict[str, Any]
 _MEAN = "mean"
 
 
@@ -63,7 +63,7 @@ def compare(first: Evaluation, second: Evaluation) -> Summary:
             "Compare evaluations of the same benchmarks."
         )
     for name in first.counts:
-        _check_problems(name, first, second)
+        check_same_problems(f"{name} of {first.name} and {second.name}", first.counts[name], second.counts[name])
     names = list(first.counts)
     parts = {name: _compare([name], first, second) for name in names}
     if len(names) > 1:
@@ -143,15 +143,6 @@ def _solved(pairs: Sequence[tuple[int, int]]) -> Summary:
         "neither": len(pairs) - both - only_first - only_second,
         "p_value": mcnemar_p_value(only_first, only_second),
     }
-
-
-def _check_problems(name: str, first: Evaluation, second: Evaluation) -> None:
-    odd = sorted(first.counts[name].keys() ^ second.counts[name].keys())
-    if odd:
-        raise UserError(
-            f"{name}: {len(odd)} problems are in one of {first.name} and {second.name} only, such as {odd[0]!r}. "
-            "Compare evaluations of the same file."
-        )
 
 
 def _counts(part: Mapping[str, Any], num_samples: int) -> dict[str, int]:

@@ -18,12 +18,11 @@ from typing import Any
 from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import EPOCH
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
-from nemo_aopsd.evaluation.summary import Summary, summarize
+from nemo_aopsd.evaluation.summary import Summary, check_same_problems, summarize
 from nemo_aopsd.files import atomic_write, read_json
-from nemo_aopsd.method.context import student_messages
+from nemo_aopsd.method.context import student_prompts
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.stats import paired_bootstrap_interval
 from nemo_aopsd.types import Sampling, Tokens
@@ -80,7 +79,7 @@ def prepare(
     `made_with` are the caller's entries there: whatever changes a sample and is not in `config`. Raises UserError if
     there are samples that were made with anything else.
     """
-    rendered = [tokenizer.render(student_messages(problem, prompts), thinking) for problem in problems]
+    rendered = student_prompts(problems, tokenizer, prompts, thinking)
     settings = {**settings_of(config), **made_with, "prompts_and_answers": digest_of(problems, rendered)}
     check_settings(stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
     return rendered
@@ -99,12 +98,7 @@ def paired_interval(before: Summary, after: Summary) -> tuple[float, float]:
     Raises UserError if the two are not about the same problems.
     """
     earlier, later = before["correct_per_problem"], after["correct_per_problem"]
-    if earlier.keys() != later.keys():
-        odd = sorted(earlier.keys() ^ later.keys())
-        raise UserError(
-            f"the evaluations of epochs {before['epoch']} and {after['epoch']} share no set of problems: "
-            f"{len(odd)} are in one only, such as {odd[0]!r}. Compare evaluations of the same file."
-        )
+    check_same_problems(f"the evaluations of epochs {before['epoch']} and {after['epoch']}", earlier, later)
     return paired_bootstrap_interval(
         [earlier[problem] / before["num_samples"] for problem in earlier],
         [later[problem] / after["num_samples"] for problem in earlier],

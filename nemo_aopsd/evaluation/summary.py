@@ -7,16 +7,28 @@ and Wilson intervals are given for the one plain rate, problems solved by any of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade
 from nemo_aopsd.stats import bootstrap_interval, macro_bootstrap_interval, mean_pass_at_k, pass_at_k, wilson_interval
 
 Summary = dict[str, Any]
 RATES = ("truncation_rate", "leak_rate")
+
+
+def check_same_problems(
+    which: str,
+    first: Iterable[str],
+    second: Iterable[str],
+    remedy: str = "Compare evaluations of the same file.",
+) -> None:
+    """Raises UserError if two evaluations, which `which` names, are not of the same problems."""
+    if odd := sorted(set(first) ^ set(second)):
+        raise UserError(f"{which}: {len(odd)} problems are in one of the two only, such as {odd[0]!r}. {remedy}")
 
 
 def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:

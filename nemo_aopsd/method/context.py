@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from nemo_aopsd.config.schema import ContextKind
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.engine import Message
+from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill
+from nemo_aopsd.types import Tokens
 
 # Each context and the field of a problem that it shows; of another problem for `other_problem`.
 FIELD: dict[ContextKind, str | None] = {
@@ -71,6 +72,13 @@ def _check_donors(problems: Sequence[Problem]) -> None:
 def student_messages(problem: Problem, prompts: str) -> list[Message]:
     """The bare question with the answer-format instruction."""
     return _user(fill(prompts, "student", problem=problem.problem))
+
+
+def student_prompts(
+    problems: Sequence[Problem], tokenizer: Tokenizer, prompts: str, thinking: bool | None
+) -> list[Tokens]:
+    """What the student reads of each problem, in token ids."""
+    return [tokenizer.render(student_messages(problem, prompts), thinking) for problem in problems]
 
 
 def teacher_messages(

@@ -13,19 +13,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nemo_aopsd.config.rules import probe_room
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.grading import is_correct
-from nemo_aopsd.method.context import student_messages, teacher_messages
+from nemo_aopsd.method.context import student_prompts, teacher_messages
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
 from nemo_aopsd.method.weighting import gap_weights
-from nemo_aopsd.types import Tokens
+from nemo_aopsd.types import Generation, Tokens
 
 if TYPE_CHECKING:
     from nemo_aopsd.engine import Objective
@@ -74,7 +75,7 @@ def collect(
         asked = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]
         drafts = _answer(asked, engine, config, seed, from_data=from_data)
     if objective.needs_reward:
-        drafts = [replace(draft, reward=_reward(draft, tokenizer)) for draft in drafts]
+        drafts = [replace(draft, reward=reward(draft.output, draft.problem, tokenizer)) for draft in drafts]
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):
@@ -133,22 +134,20 @@ def judge_rollouts(
     return judge_attempts(model, engine.tokenizer, problems, responses, config, derive_seed(seed, "judge"))
 
 
+def reward(output: Generation, problem: Problem, tokenizer: Tokenizer) -> float:
+    """1 for a finished answer that is right, else 0."""
+    return float(output.finished and is_correct(tokenizer.decode(output.tokens), problem.answer))
+
+
 def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, *, from_data: bool) -> list[Draft]:
     """A response to each problem: the data's solution, or what the student says."""
     tokenizer, aopsd = engine.tokenizer, config.aopsd
-    prompts = [
-        tokenizer.render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems
-    ]
+    prompts = student_prompts(problems, tokenizer, aopsd.prompts, aopsd.thinking.student)
     if from_data:
         outputs = demonstrations(problems, prompts, tokenizer, config)
     else:
         outputs = engine.student.generate(prompts, config.rollout, derive_seed(seed, "rollout"))
     return [Draft(*row, is_demonstration=from_data) for row in zip(problems, prompts, outputs, strict=True)]
-
-
-def _reward(draft: Draft, tokenizer: Tokenizer) -> float:
-    """1 for a finished answer that is right, else 0."""
-    return float(draft.output.finished and is_correct(tokenizer.decode(draft.output.tokens), draft.problem.answer))
 
 
 def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokenizer, aopsd: AOPSDConfig) -> Tokens:
@@ -166,7 +165,7 @@ def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokeniz
 def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:
     """Whether the engine has room for the teacher's row and a probe at its end. Raises UserError if it must have."""
     problem, response = draft.problem, draft.output.tokens
-    probe = config.aopsd.probes.length if config.aopsd.weighting in CONTINUED else 0
+    probe = probe_room(config.aopsd)
     needed = len(teacher_prompt) + len(response) + probe
     if needed > config.max_row_tokens and config.aopsd.context.on_overlong == "error":
         raise UserError(

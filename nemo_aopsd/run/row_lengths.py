@@ -6,13 +6,14 @@ said of the teacher is what can happen, not what must.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
+from nemo_aopsd.config.rules import probe_room
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.context import donors_for, student_messages, teacher_messages
+from nemo_aopsd.method.context import donors_for, student_prompts, teacher_messages
 from nemo_aopsd.method.judge import CUT, answer_tokens, judge_prompts
 
 _KEY = "policy.max_total_sequence_length"
@@ -24,11 +25,8 @@ def check_lengths(
     """Warnings of teacher rows that may not fit. Raises UserError for problems that no response at all could pass."""
     aopsd = config.aopsd
 
-    def count(prompts: Iterable[list[Message]], thinking: bool | None) -> list[int]:
-        return [len(tokenizer.render(messages, thinking)) for messages in prompts]
-
     def questions(asked: Sequence[Problem]) -> list[int]:
-        return count((student_messages(problem, aopsd.prompts) for problem in asked), aopsd.thinking.student)
+        return list(map(len, student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)))
 
     faults: list[str] = []
     warnings: list[str] = []
@@ -46,7 +44,8 @@ def check_lengths(
         if judge.kind == "log_odds":
             answer_tokens(tokenizer)
     if aopsd.objective.reads_teacher:
-        prompts = count(_teacher_messages(problems, aopsd), aopsd.thinking.teacher)
+        told = _teacher_messages(problems, aopsd)
+        prompts = [len(tokenizer.render(messages, aopsd.thinking.teacher)) for messages in told]
         fatal, warnings = _teacher(config, problems, questions(problems), prompts)
         faults += fatal
     if faults:
@@ -98,7 +97,7 @@ def _teacher(
 ) -> tuple[list[str], list[str]]:
     """Faults, where not even one token of a response fits, and warnings."""
     aopsd, longest = config.aopsd, config.rollout.max_new_tokens
-    probe = aopsd.probes.length if aopsd.weighting in CONTINUED else 0
+    probe = probe_room(aopsd)
     drops = aopsd.context.on_overlong == "drop"
     need = max(prompts) + longest + probe
     otherwise = "drop these problems" if drops else "aopsd.context.on_overlong=drop to leave such rollouts out"

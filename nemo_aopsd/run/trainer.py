@@ -20,7 +20,7 @@ from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import evaluate
 from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
-from nemo_aopsd.method.context import donors_for, student_messages
+from nemo_aopsd.method.context import donors_for, student_prompts
 from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
@@ -162,10 +162,7 @@ class Trainer:
 
     def _attempt(self, ids: list[str], seed: int) -> dict[str, list[float]]:
         problems = [self.problems[key] for key in ids for _ in range(self.aopsd.curriculum.num_initial_attempts)]
-        prompts = [
-            self.engine.tokenizer.render(student_messages(problem, self.aopsd.prompts), self.aopsd.thinking.student)
-            for problem in problems
-        ]
+        prompts = student_prompts(problems, self.engine.tokenizer, self.aopsd.prompts, self.aopsd.thinking.student)
         outputs = self.engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
         verdicts = judge_rollouts(problems, [output.tokens for output in outputs], self.engine, self.config, seed)
         found: dict[str, list[float]] = {key: [] for key in ids}

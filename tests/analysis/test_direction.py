@@ -7,12 +7,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nemo_aopsd.analysis.diagnostics import direction
 from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Yardstick, cosine, diagnose_direction
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.method import step
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import TrainRow
@@ -48,7 +48,7 @@ def by_hand(engine, rows, factors):
 @pytest.fixture
 def found(tmp_path, monkeypatch):
     """Everything of one small measurement; an answer is right if its number of tokens is even."""
-    monkeypatch.setattr(direction, "is_correct", lambda text, _answer: len(text) % 2 == 0)
+    monkeypatch.setattr(step, "is_correct", lambda text, _answer: len(text) % 2 == 0)
     engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
     aopsd = AOPSDConfig(
         context=ContextConfig(kind="dag_full"), probes=ProbeConfig(threshold=1.5, untriggered_weight=0.5)
@@ -103,7 +103,7 @@ def test_a_noisy_yardstick_says_how_much_it_can_show():
 
 
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
-    monkeypatch.setattr(direction, "is_correct", lambda *_: False)
+    monkeypatch.setattr(step, "is_correct", lambda *_: False)
     engine = GradientEngine(random_table(0), random_table(1))
     with pytest.raises(UserError, match="8 answers, 0 right"):
         diagnose_direction(make_config(tmp_path), [make_problem(0), make_problem(1)], engine, ["none"], 4)

@@ -219,5 +219,5 @@ def test_paired_interval_by_hand():
 def test_paired_interval_needs_the_same_problems():
     one = {"epoch": 0, "num_samples": 1, "correct_per_problem": {"a": 0}}
     two = {"epoch": 3, "num_samples": 1, "correct_per_problem": {"a": 0, "b": 1}}
-    with pytest.raises(UserError, match=r"epochs 0 and 3 .* 1 are in one only, such as 'b'"):
+    with pytest.raises(UserError, match=r"epochs 0 and 3: 1 problems .* 'b'"):
         paired_interval(one, two)

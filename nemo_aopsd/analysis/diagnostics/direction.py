@@ -24,14 +24,13 @@ from nemo_aopsd.engine import Engine, Objective, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write, derive_seed
-from nemo_aopsd.grading import is_correct
-from nemo_aopsd.method.context import donors_for, student_messages
+from nemo_aopsd.method.context import donors_for, student_prompts
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.method.probes import Probe, probe_weights, reweigh
 from nemo_aopsd.method.rollout import Scored
-from nemo_aopsd.method.step import collect
+from nemo_aopsd.method.step import collect, reward
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.types import TrainRow
 
@@ -135,11 +134,10 @@ def measure_correctness(
 ) -> Yardstick:
     """Sample `num_answers` answers a problem, and form the gradient of their correctness by halves."""
     tokenizer, aopsd = engine.tokenizer, config.aopsd
-    messages = [student_messages(problem, aopsd.prompts) for problem in problems]
-    asked = [tokenizer.render(each, aopsd.thinking.student) for each in messages for _ in range(num_answers)]
-    outputs = engine.student.generate(asked, config.rollout, derive_seed(aopsd.seed, "direction"))
-    answers = zip(outputs, (problem for problem in problems for _ in range(num_answers)), strict=True)
-    right = [float(out.finished and is_correct(tokenizer.decode(out.tokens), one.answer)) for out, one in answers]
+    asked = [problem for problem in problems for _ in range(num_answers)]
+    prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
+    outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
+    right = [reward(output, problem, tokenizer) for output, problem in zip(outputs, asked, strict=True)]
     groups = [right[start : start + num_answers] for start in range(0, len(right), num_answers)]
     num_mixed = sum(0 < sum(group) < num_answers for group in groups)
     if not num_mixed:
@@ -148,8 +146,8 @@ def measure_correctness(
             "no direction. Take more --answers, more --problems or problems of another difficulty."
         )
     halves: tuple[list[TrainRow], list[TrainRow]] = ([], [])
-    for index, (prompt, output, reward) in enumerate(zip(asked, outputs, right, strict=True)):
-        advantage = reward - mean(groups[index // num_answers])
+    for index, (prompt, output, value) in enumerate(zip(prompts, outputs, right, strict=True)):
+        advantage = value - mean(groups[index // num_answers])
         if advantage:
             halves[index % num_answers % 2].append(_answer_row(prompt, output.tokens, advantage))
     objective = _Correctness(ObjectiveConfig())

@@ -29,7 +29,7 @@ from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.files import atomic_write, derive_seed, read_json
-from nemo_aopsd.method.context import donors_for, has_context, student_messages, teacher_messages
+from nemo_aopsd.method.context import donors_for, has_context, student_prompts, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.run import layout
@@ -147,13 +147,13 @@ class _AdaptiveSampler:
 
 def _fixed_prompts(problems: Sequence[Problem], kind: str, config: Config, engine: Engine) -> list[Tokens]:
     """One prompt a problem: the teacher's, or the bare question where nothing is shown or each sample has its own."""
-    aopsd, render = config.aopsd, engine.tokenizer.render
+    aopsd = config.aopsd
     if kind == "none" or kind in ADAPTIVE:
-        prompts = [render(student_messages(problem, aopsd.prompts), aopsd.thinking.student) for problem in problems]
+        prompts = student_prompts(problems, engine.tokenizer, aopsd.prompts, aopsd.thinking.student)
     else:
         donors = donors_for(problems, kind, aopsd.seed)
         shown = [teacher_messages(item, kind, aopsd.prompts, donor=donors.get(item.id)) for item in problems]
-        prompts = [render(messages, aopsd.thinking.teacher) for messages in shown]
+        prompts = [engine.tokenizer.render(messages, aopsd.thinking.teacher) for messages in shown]
     _check_room(problems, prompts, config)
     return prompts
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from nemo_aopsd.analysis.suite.folder import Run
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.summary import check_same_problems
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import parse, read_metrics
 from nemo_aopsd.run.record_types import Counts, StepMetrics
@@ -129,12 +130,7 @@ def _rates(evaluations: Sequence[Counts], like: Counts) -> np.ndarray:
     """Share of correct samples, [evaluations, problems], problems in the order of `like`."""
     problems = list(like.correct_per_problem)
     for found in evaluations:
-        odd = sorted(found.correct_per_problem.keys() ^ set(problems))
-        if odd:
-            raise UserError(
-                f"evaluations of different problems: {len(odd)} are in one only, such as {odd[0]!r}. "
-                "Delete the runs of one kind."
-            )
+        check_same_problems("evaluations of two runs", found.correct_per_problem, problems, "Delete the odd runs.")
     counts = [[found.correct_per_problem[problem] for problem in problems] for found in evaluations]
     return np.array(counts) / np.array([[found.num_samples] for found in evaluations])
 
