@@ -74,6 +74,7 @@ class Trainer:
         self.next_batch = 0  # of the running epoch
         self.response_tokens = 0  # of the steps done
         self.train_seconds = 0.0  # of the steps done
+        self.has_warned = False  # of a negative divergence
 
     def run(self, resume: bool) -> None:
         state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
@@ -139,6 +140,14 @@ class Trainer:
         append_jsonl(self.folder / layout.METRICS, metrics)
         self.engine.log_metrics(metrics, self.step)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
+        if (divergence := metrics.get("train/divergence", 0.0)) < 0 and not self.has_warned:
+            self.has_warned = True
+            self.console.print(
+                f"warning: step {self.step}: train/divergence is {divergence:.3g}. No divergence is negative, but "
+                "aopsd.objective.token_clip makes it a surrogate, which can collapse. See docs/methods.md.",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def _start_curriculum(self) -> None:
         if self.aopsd.curriculum.name != "shuffle":

@@ -214,3 +214,12 @@ def test_failed_verdicts_are_counted_and_left_out_of_the_competence(tmp_path):
     assert set(start["competence"].values()) == {None}
     (rollout, *_) = read(tmp_path / "rollouts/step_000001.jsonl")
     assert rollout["progress"] is None and rollout["reached"] == []
+
+
+@pytest.mark.parametrize(("token_clip", "times"), [(1e-3, 1), (None, 0)])
+def test_a_negative_divergence_is_told_once(tmp_path, capsys, token_clip, times):
+    aopsd = replace(AOPSD, objective=ObjectiveConfig("fkl", token_clip=token_clip), weighting="uniform")
+    train(make_config(tmp_path, aopsd), PROBLEMS, None, make_engine(), tmp_path, resume=False)
+    assert capsys.readouterr().out.count("aopsd.objective.token_clip") == times
+    signs = [step["train/divergence"] < 0 for step in read(tmp_path / "metrics.jsonl")]
+    assert len(signs) > 1 and all(sign == bool(times) for sign in signs)
