@@ -54,7 +54,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give a failed write the name of its file: a full disk names none, and the file beside it is no one's business."""
+    """Let the error of a failed write name `path`: a full disk names no file, other errors the temporary one."""
     try:
         yield
     except OSError as error:
@@ -144,7 +144,7 @@ def decode_line(line: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
     except json.JSONDecodeError as error:
-        raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Mend the line.") from error
+        raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Correct the line.") from error
     except RecursionError as error:
         raise UserError(f"{where}: JSON nested too deeply to be read. Flatten the line.") from error
     except ValueError as error:

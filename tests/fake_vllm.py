@@ -16,7 +16,7 @@ def work(gpu, path, max_model_len, memory_share, end_ids, pipe):
     for task in tasks(pipe):
         for request in reversed(task.requests):
             if FAIL in request.prompt:
-                raise ValueError("no room for the KV cache")
+                raise ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.")
             if DIE in request.prompt:
                 os._exit(9)
             if KILLED in request.prompt:  # in the middle of a long message

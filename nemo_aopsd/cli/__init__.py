@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    """Run the command line; exit code 2 and one message for what a user can mend."""
+    """Run the command line; exit code 2 and one message for what a user can fix."""
     from nemo_aopsd.cli.app import run
 
     run()

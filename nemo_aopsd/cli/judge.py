@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -84,7 +85,9 @@ def evaluate(
         parent = os.path.relpath(find_recipe(config), calibrate.parent)
         block = {"judge": {"kind": "log_odds", "threshold": threshold}}
         atomic_write(calibrate, yaml.safe_dump({"defaults": parent, "aopsd": block}, sort_keys=False))
-        typer.echo(f"{calibrate}: {parent} with this judge; settings of this command line are not in it")
+        typer.echo(f"{calibrate}: {parent} with aopsd.judge.kind=log_odds aopsd.judge.threshold={threshold:g}")
+        if overrides:
+            typer.echo(f"Not in it are these settings; `aopsd train` needs them again: {shlex.join(overrides)}")
 
 
 def _measure_all(config: Config, cases: Sequence[Case], kinds: Sequence[str]) -> dict[str, Sequence[Result]]:

@@ -125,9 +125,9 @@ def read_file(path: Path) -> Layer:
         raise
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{path}:{line}: broken YAML: {error.problem}. Mend the line.") from error
+        raise UserError(f"{path}:{line}: broken YAML: {error.problem}. Correct the line.") from error
     except _UNREADABLE as error:
-        raise UserError(f"{path}: broken YAML: {first_line(error)}. Mend the file.") from error
+        raise UserError(f"{path}: broken YAML: {first_line(error)}. Correct the file.") from error
 
 
 @lru_cache(maxsize=256)  # the members of a suite share their parents

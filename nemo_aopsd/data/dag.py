@@ -55,7 +55,7 @@ def build_graph(raw: Any, where: str = "graph") -> nx.DiGraph:
     errors = [fault for fault in find_faults(raw) if fault.is_error]
     if errors:
         listed = "; ".join(f"{fault.kind} ({fault.detail})" for fault in errors)
-        raise UserError(f"{where}: unusable reasoning DAG: {listed}. Mend the graph or remove its `dag`.")
+        raise UserError(f"{where}: unusable reasoning DAG: {listed}. Correct the graph or remove its `dag`.")
     graph = nx.DiGraph()
     graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in raw["nodes"])
     graph.add_edges_from(tuple(edge[:2]) for edge in raw["edges"])

@@ -75,7 +75,7 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
         elif in_evaluation:
             report.left_out[in_evaluation] += 1
         elif row["id"] in kept:
-            raise UserError(f"{where}: id {row['id']!r} was used before. Mend the ids, or map another column to id.")
+            raise UserError(f"{where}: id {row['id']!r} was used before. Make ids unique, or map another column to id.")
         else:
             kept[row["id"]] = row
             seen.add(key)
@@ -167,7 +167,7 @@ def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple
     where = rows[0][0]
     if missing := [column for column in mapping.values() if column not in found]:
         raise UserError(
-            f"{where} and on: no column {', '.join(missing)} among {', '.join(found)} of {len(rows)} rows. Mend --map."
+            f"{where} and on: no column {', '.join(missing)} among {', '.join(found)} of {len(rows)} rows. Fix --map."
         )
     columns = _COLUMNS | {name: (column,) for name, column in mapping.items()}
     for name in ("problem", "answer"):

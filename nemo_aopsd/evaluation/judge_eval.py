@@ -100,7 +100,7 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
             row = _Row.model_validate(record)
         except ValidationError as error:
             first = error.errors()[0]
-            raise UserError(f"{where}: `{first['loc'][0]}`: {first['msg']}. Mend the line.") from None
+            raise UserError(f"{where}: `{first['loc'][0]}`: {first['msg']}. Correct the line.") from None
         problem = known.get(row.problem_id)
         if problem is None or problem.dag is None:
             raise UserError(f"{where}: problem {row.problem_id!r} has no graph in {problems}. Add it there.")

@@ -59,7 +59,7 @@ def drawable(raw: Any, where: str) -> nx.DiGraph:
     """
     hopeless = [f"{fault.kind} ({fault.detail})" for fault in find_faults(raw) if fault.kind in CANNOT_BE_DRAWN]
     if hopeless:
-        raise UserError(f"{where}: its `dag` cannot be drawn: {'; '.join(hopeless)}. Mend the graph.")
+        raise UserError(f"{where}: its `dag` cannot be drawn: {'; '.join(hopeless)}. Correct the graph.")
     graph, edges = nx.DiGraph(), [edge[:2] for edge in raw["edges"]]
     taken = {node["id"] for node in raw["nodes"]} | {end for edge in edges for end in edge}
     for node in raw["nodes"]:

@@ -25,7 +25,7 @@ def leak_patterns(prompts: str) -> list[re.Pattern[str]]:
             patterns.append(re.compile(line, re.IGNORECASE))
         except re.error as error:
             raise UserError(
-                f"leaks.txt of prompts {prompts!r}, line {number}: {error} in {line!r}. Mend it."
+                f"leaks.txt of prompts {prompts!r}, line {number}: {error} in {line!r}. Correct it."
             ) from error
     return patterns
 

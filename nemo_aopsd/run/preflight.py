@@ -58,7 +58,7 @@ def _check_answer_leaks(path: str) -> None:
         for leak in find_answer_leaks(problem.graph, problem.answer):
             raise UserError(
                 f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, "
-                f"{problem.answer!r}: {leak.kind} ({leak.detail}). Mend the graph or drop the row. List all: "
+                f"{problem.answer!r}: {leak.kind} ({leak.detail}). Correct the graph or drop the row. List all: "
                 f"aopsd dag check {problem.where.rpartition(':')[0]}"
             )
 

@@ -125,7 +125,7 @@ def test_a_crashed_member_is_shown_and_the_others_are_not_lost(aopsd):
     assert "- broken/seed_1: RuntimeError: no room left (`out/broken/seed_1.log`)" in page
     assert len(Path("out/broken/seed_0/metrics.jsonl").read_text().splitlines()) == 1
 
-    add_member("broken: {config: none.yaml}")  # mended, but its first step was made with the old settings
+    add_member("broken: {config: none.yaml}")  # corrected, but its first step was made with the old settings
     code, _, err = aopsd("compare suite.yaml --seeds 2 --out out")
     assert code == 2 and "broken: env.fails: 'no room left' -> None" in err and "delete the folders" in err
     for path in sorted(Path("out/broken").rglob("*"), reverse=True):

@@ -191,8 +191,8 @@ def test_a_family_of_ones_own_falls_back_and_says_so(tmp_path):
         ("corrections: {en: [a]}", "`corrections.*Expected `correction:`"),
         ("correction: [a]", "`correction`: "),
         ("correction: {en: a}", r"`correction\.en`: "),
-        ("correction: {en: ['(a']}", r"`correction\.en`: .* in '\(a'\. Mend it"),
-        ("reference: {en: ['a*']}", r"'a\*' matches the empty text"),
+        ("correction: {en: ['(a']}", r"`correction\.en`: .* in '\(a'"),
+        ("reference: {en: ['a*']}", r"'a\*' matches"),
     ],
 )
 def test_bad_pattern_files_are_named(tmp_path, content, message):

@@ -156,7 +156,7 @@ def test_dag_show_draws_what_is_faulty_and_passes_over_what_cannot_be_read(aopsd
 def test_a_graph_that_is_none_cannot_be_drawn(aopsd, tmp_path):
     write_rows("none.jsonl", row(0, dag={"nodes": [{"id": 1}], "edges": []}), row(1, dag={"nodes": [], "edges": []}))
     result = aopsd("dag show none.jsonl --problem p0 --out x.svg")
-    assert_one_message(result, r"none\.jsonl:1 \(id 'p0'\): its `dag` cannot be drawn: malformed \(node 0: .*Mend")
+    assert_one_message(result, r"none\.jsonl:1 \(id 'p0'\): its `dag` cannot be drawn: malformed \(node 0: ")
     result = aopsd("dag show none.jsonl --problem p1 --out x.svg")
     assert_one_message(result, r"none\.jsonl:2 \(id 'p1'\): its `dag` cannot be drawn: empty_graph \(no checkpoint\)")
     assert not (tmp_path / "x.svg").exists()

@@ -1,6 +1,7 @@
 """The commands around data, as a user types them."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -134,6 +135,10 @@ def test_judge_of_a_config(tmp_path):
     judge = load_config(calibrated, [f"logger.log_dir={tmp_path / 'run'}"]).aopsd.judge
     assert judge.kind == "log_odds" and f"log_odds, threshold {judge.threshold:g}, fitted" in said
     assert judge.max_new_tokens == load_config(config, []).aopsd.judge.max_new_tokens  # the parent's
+    assert f"aopsd.judge.threshold={judge.threshold:g}" in said and said.endswith(f"{' '.join(short)}\n")
+    model = shutil.copytree(REPO / "nemo_aopsd/builtin/model", tmp_path / "other")
+    checked = invoke("train", calibrated, "--check", f"policy.model_name={model}", *short)
+    assert str(model) in checked and not (tmp_path / "run").exists()
     for options, message in (
         (["--base-url", "http://h", "--model", "m", "a=1"], "a=1: .*--config"),
         (["--base-url", "http://h", "--model", "m", "--kind", "log_odds"], "--kind log_odds.*--config"),

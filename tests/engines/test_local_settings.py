@@ -148,8 +148,8 @@ SHAPE = {
 @pytest.mark.parametrize(
     ("family", "shape", "message"),
     [
-        ("Mistral", {"num_key_value_heads": 2, "sliding_window": 8}, "needs full attention"),
-        ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, "post-processes its logits"),
+        ("Mistral", {"num_key_value_heads": 2, "sliding_window": 8}, "sliding window"),
+        ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, "GraniteForCausalLM changes"),
     ],
 )
 def test_windowed_attention_and_scaled_logits_are_refused(folder, family, shape, message):
@@ -172,8 +172,8 @@ def test_a_model_whose_arguments_stand_in_another_order_decodes(folder):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (TypeError("forward() got an unexpected keyword argument 'position_ids'"), "does not decode as .*position_ids"),
-        ([torch.zeros(1, 1, 32)], "expects another token behind kept keys and values"),
+        (TypeError("forward() got an unexpected keyword argument 'position_ids'"), ".*position_ids"),
+        ([torch.zeros(1, 1, 32)], ".* key-value cache"),
     ],
     ids=["no_positions", "other_logits"],
 )

@@ -48,8 +48,8 @@ method/rollout.py : STEP
     largest_closed_subset(self.problem.graph, verdict.judged) => verdict.judged
     output.finished or draft.is_demonstration or => output.finished or
 method/step.py : STEP
-    probe = config.aopsd.probes.length if => probe = 0 if
-    float(draft.output.finished and is_correct => float(is_correct
+    probe = probe_room(config.aopsd) => probe = 0
+    float(output.finished and is_correct => float(is_correct
 method/demonstrations.py : method/test_step_objectives.py
     finished=len(tokens) <= room => finished=len(tokens) < room
 data/dag.py : data/test_dag.py method/test_context.py

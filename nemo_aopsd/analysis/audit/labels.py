@@ -54,7 +54,7 @@ def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:
     for number, line in enumerate(read_journal(path, "event", "label", "origin"), start=1):
         event, label = line["event"], line["label"]
         if label is not None and label not in LABELS:
-            raise UserError(f"{path}:{number}: label {label!r} is none of {', '.join(LABELS)}. Mend the line.")
+            raise UserError(f"{path}:{number}: label {label!r} is none of {', '.join(LABELS)}. Correct the line.")
         if origin and line["origin"] != origin:
             raise UserError(f"{path}:{number}: labelled by {line['origin']}, the lines before by {origin}. Part them.")
         origin = line["origin"]

@@ -74,7 +74,7 @@ def _compile(line: str, where: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(line, re.IGNORECASE)
     except re.error as error:
-        raise UserError(f"{where}: {error} in {line!r}. Mend it.") from error
+        raise UserError(f"{where}: {error} in {line!r}. Correct it.") from error
     if pattern.search(""):
-        raise UserError(f"{where}: {line!r} matches the empty text, so everything. Mend it.")
+        raise UserError(f"{where}: {line!r} matches every text, even the empty one. Correct it.")
     return pattern

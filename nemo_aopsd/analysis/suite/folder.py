@@ -102,7 +102,7 @@ def load_configs(suite: Suite, out: Path) -> dict[str, Config]:
         try:
             configs[member.name] = Run(member.name, 0, out).config()
         except UserError as error:
-            # The files under `out` are ours, and may be gone by now: what to mend is the suite.
+            # The user corrects the suite, not the files under `out`, which may be gone by now.
             text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
             raise UserError(f"{suite.path}: member `{member.name}`: {text}") from error
     return configs

@@ -66,7 +66,10 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
     hub = machine.hf_home(around.environment)
     diagnosis.checks.append(machine.check_writable("hugging face cache", hub, "Set HF_HOME to a folder of your own"))
     if config:
-        expected, remedy = "problems that this config can train on", "Mend what is named, or run this where the data is"
+        expected, remedy = (
+            "problems that this config can train on",
+            "Correct what is named, or run where the data is",
+        )
         diagnosis.checks.append(attempt("problems", expected, remedy, lambda: _data(config)))
         size = _check_model(config, diagnosis)
         diagnosis.checks += _folders(config, size)

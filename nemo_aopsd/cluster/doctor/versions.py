@@ -77,7 +77,7 @@ def check_worker(kind: str, environment: Mapping[str, str], run: Run) -> Iterato
         yield Check(name, ERROR, f"no answer: {error}", expected, f"Run it by hand: {python} -P {PROBE} {ours}")
         return
     problem = answer["import_error"]
-    remedy = _INSIDE if python == sys.executable else f"Mend that environment: {python} misses what is named"
+    remedy = _INSIDE if python == sys.executable else f"Install what is named into the environment of {python}"
     if "nemo_aopsd" in (problem or ""):
         remedy = "Put this package into that environment: containers/README.md, `Without building an image`"
     yield Check(name, ERROR if problem else OK, problem or "imports", expected, remedy)

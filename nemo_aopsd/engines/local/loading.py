@@ -17,6 +17,8 @@ from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.tokenizer import HFTokenizer
 
+_OTHER = "Choose another model, such as Llama or Qwen."
+
 
 def load_tokenizer(settings: Settings) -> Any:
     """The Hugging Face tokenizer. Raises UserError if there is none."""
@@ -34,7 +36,10 @@ def load_model(settings: Settings) -> PreTrainedModel:
             **_source(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
-        raise UserError(f"{settings.model}: is no usable causal language model: {first_line(error)}.") from error
+        raise UserError(
+            f"{settings.model}: not a usable causal language model: {first_line(error)}. "
+            "Check the path, or download it again."
+        ) from error
     quantizer = getattr(model, "hf_quantizer", None)
     if settings.model.suffix == ".gguf" and quantizer is not None:
         quantizer.remove_quantization_config(model)  # the weights are dense now; with it the model could not be saved
@@ -70,23 +75,30 @@ def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     has_window = getattr(config, "layer_types", None) is None and getattr(config, "sliding_window", None)
     if kinds != {"full_attention"} or has_window:
-        raise UserError(f"{path}: attention {sorted(kinds)} with a window; the local engine needs full attention.")
+        raise UserError(
+            f"{path}: has a sliding window or other layers than full attention ({', '.join(sorted(kinds))}), which the "
+            f"local engine needs. {_OTHER}"
+        )
     ids = torch.tensor([[0, 1, 2]], device=model.device)
     expected = model(input_ids=ids).logits
     network = Network(model)
     hidden, _ = network.prefill(ids.tolist())
     if not torch.allclose(network.head(hidden), expected, atol=1e-3, rtol=1e-2):
-        raise UserError(f"{path}: {type(model).__name__} post-processes its logits, which the local engine does not.")
+        raise UserError(
+            f"{path}: {type(model).__name__} changes the logits of its output head, which the local engine does not. "
+            f"{_OTHER}"
+        )
     try:
         found = network.head(_decoded(network, ids))
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"{path}: {type(model).__name__} does not decode as the local engine does: {first_line(error)}. "
-            "It needs a model with rotary positions and transformers' usual arguments, such as Llama or Qwen."
+            f"{path}: {type(model).__name__} cannot be called as the local engine calls it: {first_line(error)}. "
+            f"It needs rotary positions and transformers' usual arguments. {_OTHER}"
         ) from error
     if (found - expected[:, -1:]).abs().max() > 0.05 * expected.abs().max():
         raise UserError(
-            f"{path}: {type(model).__name__} expects another token behind kept keys and values than when it reads all."
+            f"{path}: {type(model).__name__} gives different logits with a key-value cache than without one, "
+            f"so the local engine cannot use it. {_OTHER}"
         )
 
 

@@ -165,18 +165,20 @@ class Cluster:
         try:
             refit_policy_generation(source, _WakingSampler(self.generation, self), True, _refit_buffer_size_gb=buffer)
         except (RuntimeError, RayTaskError):
-            self._ask_sampler("is_alive")  # to the trainer, a dead vLLM is a message that does not come
+            self._ask_sampler("is_alive")  # the trainer does not see that vLLM is dead, only that no message comes
             raise
 
     def _must(self, succeeded: bool, what: str) -> None:
         """NeMo RL prints such failures, a worker's death among them, and goes on."""
         if not succeeded:
             self._ask_sampler("is_alive")
-            raise UserError(f"NeMo RL could not {what}; its own message is above. Go on with --resume once mended.")
+            raise UserError(
+                f"NeMo RL could not {what}; its own message is above. Fix the cause, then continue with --resume."
+            )
 
 
 class _Proxy:
-    """Behaves as `_inner` but for what a subclass does otherwise."""
+    """Behaves as `_inner`, except where a subclass overrides it."""
 
     def __init__(self, inner: Any, cluster: Cluster):
         self._inner, self._cluster = inner, cluster
@@ -278,5 +280,5 @@ def cluster_errors() -> Iterator[None]:
         told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what
         raise UserError(
             f"a worker died: {told} Ray keeps its log in /tmp/ray/session_latest/logs. "
-            "Nothing of the last checkpoint is lost: go on with --resume."
+            "The last checkpoint is complete. Fix the cause, then continue with --resume."
         ) from error

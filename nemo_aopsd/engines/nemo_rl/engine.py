@@ -83,7 +83,7 @@ class NemoRLEngine:
             self.trackers.log_metrics(metrics, step)
 
     def forget_metrics_after(self, step: int) -> None:
-        """TensorBoard forgets; what the other trackers make of a step that comes again is theirs (docs/nemo_rl.md)."""
+        """TensorBoard drops later steps. docs/nemo_rl.md says what other trackers do with a repeated step."""
         self.last_step = step
 
     def teacher_checksum(self) -> str:
@@ -95,7 +95,7 @@ class NemoRLEngine:
         return self._checksum(teacher=False)
 
     def save(self, directory: Path) -> None:
-        """Student and optimizer, and by which model they were started; the frozen teacher is known by its checksum."""
+        """Student, optimizer and the identity of the model; a checksum stands for the frozen teacher."""
         self.cluster.save(directory)
         atomic_write(directory / "model.json", json.dumps(self._model_identity(), indent=1))
 
@@ -137,7 +137,7 @@ class NemoRLEngine:
         return hashlib.sha256("\n".join(f"{name} {digests[name]}" for name in sorted(digests)).encode()).hexdigest()
 
     def _model_identity(self) -> dict[str, object]:
-        """What a checkpoint of one model cannot have in common with another's."""
+        """What tells the checkpoints of two models apart."""
         config = AutoConfig.from_pretrained(self.config.policy["model_name"])
         names = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
         return {name: getattr(config, name, None) for name in names}

@@ -20,8 +20,8 @@ from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config
 
-# Our recipes for NeMo RL's own scripts, by a block of theirs: `aopsd train` can read them, but would train something
-# else, or nothing. Blocks of other scripts are no reason: a config of AOPSD may build on a recipe of NeMo RL's.
+# Our recipes for NeMo RL's own scripts, each known by a block that only it has. `aopsd train` can read them, but would
+# train something else, or nothing. Other blocks are allowed: a config of AOPSD may build on a recipe of NeMo RL's.
 _STOCK = {
     "sft": "python examples/run_sft.py --config FILE (docs/nemo_rl.md)",
     "env.aopsd_progress": "python -m nemo_aopsd.baselines.run_stock examples/run_grpo.py --config FILE "
@@ -70,7 +70,7 @@ def _backend(tree: Tree) -> Iterator[Fault]:
     if tree.uses_dtensor:  # models/policy/workers/dtensor_policy_worker_v2.py
         why = "version 2 takes its reference after loading a checkpoint, so a resumed teacher would be the student"
         yield from _off(tree, f"{DTENSOR}._v2", why, "use Megatron")
-        why = "weights are gathered over NCCL to be hashed and exported, which takes them on the GPU only"
+        why = "hashes and exports gather weights over NCCL, which works on the GPU only"
         yield from _off(tree, f"{DTENSOR}.cpu_offload", why, "use Megatron")
 
 
@@ -79,13 +79,13 @@ def _teacher(tree: Tree) -> Iterator[Fault]:
     yield from _only(tree, "aopsd.teacher.weights", "frozen", why, "aopsd.engine=local")
     key = f"{MEGATRON}.peft.enabled" if tree.uses_megatron else f"{DTENSOR}.lora_cfg.enabled"
     yield from _off(tree, key, "this engine trains all weights")
-    why = "the teacher's log-probs are the reference's; nothing of the block `grpo` is read here"
+    why = "the reference gives the teacher's log-probs; AOPSD does not read this key"
     yield from _off(tree, "grpo.skip_reference_policy_logprobs_calculation", why, "leave it out")
 
 
 def _grpo(tree: Tree) -> Iterator[Fault]:
-    """What NeMo RL's loop would read there and ours reads in its own block: said twice, it must be said alike."""
-    why = "of the block `grpo` nothing is read"
+    """Keys of block `grpo` that have a counterpart in `aopsd`. Ours counts, so if both are set, they must be equal."""
+    why = "AOPSD reads the key of its own block, not this one"
     for name in ("num_prompts_per_step", "num_generations_per_prompt", "max_num_epochs", "seed"):
         key, ours = f"grpo.{name}", tree[f"aopsd.{name}"]
         if tree[key] not in (None, ours):
@@ -150,7 +150,7 @@ def _fp8(tree: Tree) -> Iterator[Fault]:
     if tree.tensor > 1:
         yield must_be(tree, key, False, f"with {tree.tensor_key}={tree.tensor} it gave NaN (NVIDIA-NeMo/RL issue 1164)")
     if tree[f"{MEGATRON}.fp8_cfg.fp8_recipe"] == "mxfp8":
-        why = "MXFP8 weights are gathered through the gradients' buffer, which is not there when vLLM is refitted"
+        why = "MXFP8 weights are gathered through the gradients' buffer, which does not exist during a refit of vLLM"
         overlap = f"{MEGATRON}.distributed_data_parallel_config.overlap_param_gather"
         yield from _off(tree, overlap, why, f"{key}=false")
 
@@ -227,7 +227,7 @@ def _model(tree: Tree) -> Iterator[Fault]:
         yield Fault("policy.model_name", name, f"a config.json that can be read ({error})", "Download it again")
         return
     if model is None:
-        return  # not here: NeMo RL finds out
+        return  # not on this machine: NeMo RL checks it
     for rule in MODEL_RULES:
         with suppress(Unreadable):
             yield from rule(tree, model)

@@ -1,9 +1,11 @@
 """Changes to vLLM 0.20, so that a short suffix behind a long cached prefix can be scored.
 
-vLLM reads no cache for a request that wants prompt log-probs, since the cached positions have none. Told to read it all
-the same, it returns uninitialised memory for them, a Python object for each, and, where the cached prefix ends on
-the very position whose prediction is wanted, that one too. So: a request names the first row that it wants
-(`FIRST_ROW` in its `extra_args`), the cache is read up to there and no further, and earlier rows are not returned.
+vLLM does not read its cache for a request that wants prompt log-probs, because cached positions have none. If it is
+made to read the cache, three things go wrong. It returns uninitialised memory for the cached positions. It makes a
+Python object of each of them. And if the cached prefix ends on the first position that is wanted, that one is missing.
+
+So a request names the first row that it wants (`FIRST_ROW` in its `extra_args`). The cache is read up to that row and
+no further, and earlier rows are not returned.
 
 Call `limit_prefix_hits` in the scheduler's process before the scheduler is created, and `keep_prompt_tails` in each of
 vLLM's workers before the first request. `vllm_worker.py` does both, the second one through `vllm_extension.py`.

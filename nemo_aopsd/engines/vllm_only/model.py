@@ -29,7 +29,8 @@ from nemo_aopsd.types import Generation, Sampling, Tokens
 _STEP = 2048  # tokens by which the longest row of the processes grows, so that they seldom start anew
 _LOOK = 1.0  # seconds between looks at whether the processes live
 _GRACE = 10.0  # seconds that a killed process is waited for; one that a driver holds may take longer, or for ever
-_GO_ON = "Its own messages are above. What is sampled is kept; mend that and start the same command to go on."
+_GO_ON = "vLLM's messages are above. Finished samples are kept: fix the cause, then run the same command again."
+_SHARE = " Its gpu_memory_utilization is our option --gpu-memory."
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ class VLLMModel:
         if isinstance(found, tuple):
             return found
         end = f": {found.rstrip('.')}" if found else f" {_ending(worker.wait(_LOOK))} before all responses were there"
-        raise UserError(f"vLLM on GPU {worker.gpu.name}{end}. {_GO_ON}")
+        share = _SHARE if found and re.search("gpu.memory.utilization", found, re.IGNORECASE) else ""
+        raise UserError(f"vLLM on GPU {worker.gpu.name}{end}.{share} {_GO_ON}")
 
 
 def start_worker(gpu: Gpu, target: Callable[..., None], arguments: tuple) -> Worker:

@@ -39,7 +39,7 @@ class Settings:
 def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, watch: Watch) -> dict[str, Any]:
     """Write `out` (accepted rows, in order), and beside it journal, rejects and summary; returns the summary.
 
-    Raises UserError for what the user must mend (key, model, cap, server that does not answer) after writing what is
+    Raises UserError for what the user must correct (key, model, cap, server that does not answer) after writing what is
     finished; started again, it goes on from the journal.
     """
     rows = load_rows(problems, without=("dag", "plan", "subproblems"))  # which are to be made anew
