@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
 
-# Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss.
-_ON_A_SUPPORT = ("fkl", "dash")
-_ON_NEMO_RL = ("pg", "topk_fkl", *_ON_A_SUPPORT)
+# Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss: `pg` with the log-probs of sampled
+# tokens, the others with those of the teacher's top k.
+_ON_NEMO_RL = ("pg", "topk_fkl", "fkl", "dash")
 
 Fault = tuple[str, str]  # dotted key, what is wrong with it
 
@@ -84,7 +84,7 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
 
 def _on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
     objective = run.aopsd.objective.name
-    if objective in _ON_A_SUPPORT and run.aopsd.objective.support is None:
+    if run.aopsd.objective.top_k_key == "support" and run.aopsd.objective.support is None:
         yield (
             "aopsd.objective.support",
             f"must be a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl; got None. The "

@@ -23,6 +23,8 @@ ADAPTIVE = ("dag_frontier",)  # contexts that depend on how far the response has
 CONTINUED = ("continuation", "normalised", "shuffled", "constant")  # weightings that ask the teacher for continuations
 WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_only", "zero_triggered")
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
+# Objectives that read the teacher's K likeliest words, and the key of `objective` that is K.
+TOP_K_KEYS = {"topk_fkl": "top_k", "eopd": "top_k", "fkl": "support", "dash": "support"}
 
 SINGLE_PRECISION = 1e38  # larger numbers overflow float32
 Count = Annotated[int, Ge(1)]
@@ -105,7 +107,7 @@ class ObjectiveConfig(Strict):
     @property
     def top_k_key(self) -> str | None:
         """The key of this block that says how many of the teacher's likeliest words are read; None where none are."""
-        return {"fkl": "support", "dash": "support", "topk_fkl": "top_k", "eopd": "top_k"}.get(self.name)
+        return TOP_K_KEYS.get(self.name)
 
     @property
     def reads_teacher(self) -> bool:

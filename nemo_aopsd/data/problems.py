@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ import networkx as nx
 from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_jsonl
-
-_SHOWN = ("solution", "plan", "subproblems", "dag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,10 @@ class Problem:
         if self.dag is None:
             raise ValueError(f"{self.where}: problem {self.id!r} has no `dag`")
         return self.dag
+
+
+# Each field that a problem may lack is one that a teacher may be shown.
+_SHOWN = tuple(field.name for field in fields(Problem) if field.default is not MISSING)
 
 
 def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import assert_never
 
 from nemo_aopsd.config.schema import ContextKind
 from nemo_aopsd.data.dag import frontier, serialize
@@ -83,7 +84,7 @@ def student_prompts(
 
 def teacher_messages(
     problem: Problem,
-    kind: str,
+    kind: ContextKind,
     prompts: str,
     *,
     reached: frozenset[str] = frozenset(),
@@ -108,7 +109,7 @@ def teacher_messages(
             assert donor is not None, f"{problem.where}: `donors_for` gives every problem one"
             context, more = _solution(donor), {"donor_problem": donor.problem}
         case _:
-            raise ValueError(f"unknown context {kind!r}")
+            assert_never(kind)
     return _user(fill(prompts, wording, problem=problem.problem, context=context, **more))
 
 
@@ -119,14 +120,16 @@ def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = Tr
     return serialize(problem.graph, marks if mark_frontier else None, only=reached | ahead)
 
 
-def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> float | None:
+def disclosed_share(problem: Problem, kind: ContextKind, reached: frozenset[str]) -> float | None:
     """Share of the graph that the teacher saw; None where the context shows no graph."""
+    if FIELD[kind] != "dag":
+        return None
     match kind:
         case "dag_full":
             return 1.0
         case "dag_frontier":
             return len(reached | frontier(problem.graph, reached)) / len(problem.graph)
-    return None
+    raise AssertionError(f"the context {kind!r} shows a graph: say how much of it")
 
 
 def donors_for(problems: Sequence[Problem], kind: str, seed: int) -> dict[str, Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
-from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
+from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, ContextKind
 from nemo_aopsd.method.context import disclosed_share
 from nemo_aopsd.method.rollout import Draft, Scored, StepResult
 
@@ -43,7 +43,7 @@ def _source_metrics(drafts: list[Draft], aopsd: AOPSDConfig, leaks: list[bool]) 
     return metrics
 
 
-def _progress_metrics(drafts: list[Draft], context: str) -> dict[str, float]:
+def _progress_metrics(drafts: list[Draft], context: ContextKind) -> dict[str, float]:
     verdicts = [draft.verdict for draft in drafts if draft.verdict is not None]
     metrics: dict[str, float] = {}
     if verdicts:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig
+from nemo_aopsd.config.schema import CONTINUED, Config, ContextKind, ObjectiveConfig
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
@@ -93,7 +93,7 @@ def _gaps(scored: Scored) -> list[float]:
     return scored.gap.tolist()
 
 
-def _show_progress(console: Console, draft: Draft, context: str) -> None:
+def _show_progress(console: Console, draft: Draft, context: ContextKind) -> None:
     _heading(console, "3. How far it got")
     verdict, reached = draft.verdict, draft.reached
     if verdict is None or reached is None:

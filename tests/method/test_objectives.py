@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_aopsd.config.schema import ObjectiveConfig
+from nemo_aopsd.config.schema import READ_BY, TOP_K_KEYS, ObjectiveConfig
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.dash import coefficients
 from nemo_aopsd.method.objectives.divergences import forward_kl, jensen_shannon, reverse_kl
@@ -252,6 +252,10 @@ def test_the_config_knows_without_torch_what_the_objective_declares(name):
     made = build_objective(config)
     assert config.reads_teacher == (made.signal != Signal())
     assert config.reads_solutions == (made.on_policy_rate < 1)
+    seven = build_objective(replace(config, top_k=7, support=7))
+    assert (seven.signal.top_k == 7) == (name in TOP_K_KEYS)
+    if config.top_k_key:
+        assert name in READ_BY[config.top_k_key]
 
 
 def test_each_objective_declares_the_least_signal():

@@ -15,7 +15,7 @@ from typing import Any
 from nemo_aopsd.cluster.rules import Fault, Rule, broken_sizes, environment_faults, gpu_faults, must_be
 from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
 from nemo_aopsd.config.keys import typed
-from nemo_aopsd.config.schema import CONTINUED
+from nemo_aopsd.config.schema import CONTINUED, TOP_K_KEYS
 from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config
@@ -133,7 +133,7 @@ def _loss(tree: Tree) -> Iterator[Fault]:
 
 
 def _top_k(tree: Tree) -> Iterator[Fault]:
-    if tree["aopsd.objective.name"] not in ("topk_fkl", "fkl", "dash"):
+    if tree["aopsd.objective.name"] not in TOP_K_KEYS:
         return
     for key, why in (
         (f"{DTENSOR}.enabled", "the teacher's normaliser is taken in Megatron's forward"),

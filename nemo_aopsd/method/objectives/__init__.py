@@ -1,4 +1,8 @@
-"""Objectives: pure functions on per-token log-probs, a file a kind. An engine calls them inside its forward."""
+"""Objectives: pure functions on per-token log-probs, which an engine calls inside its forward.
+
+`build_objective` says which class a name of the config is, and so in which file: `rkl` and `jsd` are in `gkd.py`,
+`topk_fkl` is in `fkl.py`, each other one in the file of its name.
+"""
 
 from __future__ import annotations
 
