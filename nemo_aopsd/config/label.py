@@ -106,7 +106,7 @@ def _settings(aopsd: AOPSDConfig) -> Settings:
 
 
 def _distance(label: Label) -> tuple[int, int, int]:
-    """Another kind of thing is further away than any number: gap_only with a threshold of 1 is still gap_only."""
+    """A different choice weighs more than any different numbers: gap_only with a threshold of 1 is still gap_only."""
     name = label.method.name
     familiarity = _FAMILIAR.index(name) if name in _FAMILIAR else len(_FAMILIAR)
     return sum(key in CHOICES for key in label.differing), len(label.differing), familiarity

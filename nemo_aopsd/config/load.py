@@ -178,7 +178,7 @@ def _dotted(tree: Tree, prefix: str) -> Iterator[str]:
 
 
 def _merge(base: Tree, layer: Layer, path: Path) -> Tree:
-    """`layer` over `base`, as OmegaConf merges; a block with NeMo RL's `_override_: true` replaces the one below it.
+    """`layer` merged over `base`, by OmegaConf; a block with NeMo RL's `_override_: true` replaces the one below it.
 
     Raises UserError where a list meets a block, which no merge can mean.
     """

@@ -45,7 +45,10 @@ def _read_method(path: Path) -> Method:
 
 
 def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
-    """`path` itself, or what is shipped under that name: `demo`, or `embedded` below `recipes/suites`."""
+    """What is shipped under the bare name `path`, such as `demo`; `path` itself if it is not such a name.
+
+    A file of that name in the working directory comes first. `folder` is `recipes/suites` for `embedded`.
+    """
     shipped = folder / f"{path}.yaml"
     return shipped if path.name == str(path) and not path.is_file() and shipped.is_file() else path
 

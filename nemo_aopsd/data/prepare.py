@@ -1,7 +1,7 @@
 """Prepares training problems: complete, with parsable answers, without duplicates and without evaluation problems.
 
 Texts are compared after normalisation (case, spacing, punctuation, LaTeX layout), not by meaning: a reworded problem
-passes. The subset that comes out is the subset of these filters; it is nobody's published one.
+passes. The result is what these filters keep, not a published subset.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _map(record: dict[str, Any], columns: dict[str, tuple[str, ...]]) -> dict[st
 
 
 def _first(record: dict[str, Any], columns: Iterable[str]) -> str:
-    """What the first of the columns holds that holds a text or a number; blank if none does."""
+    """The value of the first column that holds a text or a number; blank if none does."""
     for column in columns:
         value = record.get(column)
         is_number = type(value) is int or (isinstance(value, float) and math.isfinite(value))

@@ -62,10 +62,10 @@ def _signed(sign: str, above: int, below: int) -> Fraction:
 
 
 def same_rational(predicted: Answer, gold: Answer) -> bool | None:
-    """Equal as numbers; None if one of them is none.
+    """Whether both are the same number; None if one of them is not a number.
 
     Percent signs: `50%` is 1/2, and also 50 where the gold answer is 50, since a question for a percentage often has a
-    bare number as its answer. Above 100 this is not believed.
+    bare number as its answer. `150%` is 3/2 only.
     """
     given, wanted = rational(predicted.text), rational(gold.text)
     if given is None and wanted is not None and "." in gold.text and _COMMA_DECIMAL.fullmatch(predicted.text):

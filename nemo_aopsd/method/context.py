@@ -59,7 +59,7 @@ def _has(problem: Problem, field: str) -> bool:
 
 
 def _check_donors(problems: Sequence[Problem]) -> None:
-    """Everybody has a donor of another text, each used once, as long as no text fills more than half of the file."""
+    """Each problem can have a donor with another text, each used once, if no text fills more than half of the file."""
     text, number = Counter(map(_text, problems)).most_common(1)[0]
     if 2 * number > len(problems):
         example = next(problem for problem in problems if _text(problem) == text)

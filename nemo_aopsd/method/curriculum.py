@@ -1,7 +1,8 @@
 """The order of the problems (eq:dynamic-competence): competence, its EMA, high-to-low order, 1:2:1 bridge batches.
 
 Beside the paper's order: `shuffle`, and two controls. `competence_reversed` goes from low to high; `global_terciles`
-reads "easy : moderate : hard = 1 : 2 : 1 within a batch" as of the whole set, which leaves no order between batches.
+takes the paper's "easy : moderate : hard = 1 : 2 : 1 within a batch" as shares of the whole set, so that batches have
+no order.
 
 A problem whose every attempt got no readable verdict has no competence; it stands at the mean of the others
 until its first observation.

@@ -81,8 +81,8 @@ def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: A
 def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
     """The last JSON list in `text` as a set of ids; None if there is none or it holds anything but known ids.
 
-    The judge reads checkpoints as `[id] statement` and may cite them so in prose. A lone number in brackets is
-    therefore no list where a real one stands, and several different ones make no list.
+    The judge reads checkpoints as `[id] statement` and may cite them so in prose. So a list of one number is ignored
+    if there is any other list, and several different ones cannot be read.
 
     >>> sorted(parse_verdict('Checkpoints 1 and 2 hold: ["1", 2]. [3] is missing.', {"1", "2", "3"}))
     ['1', '2']
@@ -163,7 +163,7 @@ def _read_lists(
 def _read_log_odds(
     model: LanguageModel, tokenizer: Tokenizer, problems: Sequence[Problem], asked: Sequence[Asked], threshold: float
 ) -> list[Verdict]:
-    """All questions in one call; what those on one response share is its prefix, read once."""
+    """Asks all questions in one call. Those on one response share a prefix, which the engine reads once."""
     yes, no = answer_tokens(tokenizer)
     shared = [_common_prefix(prompts) for prompts, _ in asked]
     branches = [
@@ -211,7 +211,7 @@ def log_odds(logprobs: Tensor, num_yes: int) -> float:
 
 
 def _ask_within(room: int, problem: Problem, response: Tokens, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> Asked:
-    """Prompts of at most `room` tokens each, the attempt's middle left out for it if need be."""
+    """Prompts of at most `room` tokens each; of a longer attempt the middle is left out."""
     limit = aopsd.judge.max_attempt_tokens
     while True:
         attempt, cut = shorten(response, tokenizer, limit)

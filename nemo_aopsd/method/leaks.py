@@ -1,6 +1,6 @@
 """Leak meter: does a response to the bare question mention the private context that only the teacher saw?
 
-A rate of phrases, not of copied content: a student that copies results without naming their source goes unseen.
+It counts phrases, not copied content: a student that copies results without naming their source is not detected.
 """
 
 from __future__ import annotations

@@ -163,7 +163,10 @@ def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokeniz
 
 
 def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:
-    """Whether the engine has room for the teacher's row and a probe at its end. Raises UserError if it must have."""
+    """Whether the engine has room for the teacher's row and a probe at its end.
+
+    Raises UserError if not, unless such a rollout may be dropped.
+    """
     problem, response = draft.problem, draft.output.tokens
     probe = probe_room(config.aopsd)
     needed = len(teacher_prompt) + len(response) + probe

@@ -79,7 +79,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The numbers of a step. Which there are depends on the method; run/metrics.py has them all."""
+    """The numbers of a step. The method decides which there are; run/metrics.py lists them all."""
 
     epoch: int
     step: int

@@ -1,7 +1,7 @@
 """Whether prompts leave room for a response, checked once there is a tokenizer and before anything is sampled.
 
-A row counts as in step.py and judge.py. A context that depends on the attempt counts as the whole graph, so what is
-said of the teacher is what can happen, not what must.
+A row counts as in step.py and judge.py. A context that depends on the attempt counts as the whole graph, so the
+teacher's lengths are upper bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEY = "policy.max_total_sequence_length"
 def check_lengths(
     config: Config, problems: Sequence[Problem], held_out: Sequence[Problem] | None, tokenizer: Tokenizer
 ) -> list[str]:
-    """Warnings of teacher rows that may not fit. Raises UserError for problems that no response at all could pass."""
+    """Warnings of teacher rows that may not fit. Raises UserError for problems without room for any response."""
     aopsd = config.aopsd
 
     def questions(asked: Sequence[Problem]) -> list[int]:

@@ -61,7 +61,7 @@ def find_target(path: Path, config: Path | None = None) -> Target:
 
 
 def with_prompts(target: Target, prompts: str | None, thinking: bool | None) -> Target:
-    """The target asked in another way: a family of prompts, `enable_thinking` of the chat template."""
+    """The same target with other prompts or another `enable_thinking` of the chat template."""
     aopsd = target.config.aopsd
     student = aopsd.thinking.student if thinking is None else thinking
     aopsd = replace(aopsd, prompts=prompts or aopsd.prompts, thinking=ThinkingConfig(student, aopsd.thinking.teacher))
