@@ -68,6 +68,7 @@ class NemoRLEngine:
         if objective.signal.top_k:
             make_batch, loss = top_k_batch, TopKLossFn(objective.config)
         else:
+            assert objective.config.name == "pg", "config/rules.py lets no other objective without a top k pass"
             make_batch = training_batch
             loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
         batch = make_batch(rows, pad_id=self.hf_tokenizer.pad_token_id, **layout)

@@ -27,7 +27,7 @@ from nemo_aopsd.method.objectives.divergences import forward_kl_on_top_k
 
 
 class TopKLossFn(LossFunction):
-    """`topk_fkl`, or `fkl` and `dash` on a support; the config's `loss_fn` block has no part in it."""
+    """A `Distillation` on the teacher's top k (`TOP_K_KEYS` of config/schema.py). It reads no `loss_fn` block."""
 
     input_type = LossInputType.DISTILLATION
     zero_outside_topk = True  # the student's log-probs are those of its whole distribution
@@ -35,7 +35,7 @@ class TopKLossFn(LossFunction):
 
     def __init__(self, config: ObjectiveConfig):
         objective = build_objective(config)
-        assert isinstance(objective, Distillation), "the engine's refusals let no other objective on a top k pass"
+        assert isinstance(objective, Distillation), "config/rules.py lets no other objective on a top k pass"
         self.objective: Distillation = objective
         self.reads_rest = self.objective.top_k_form == "tail"
         self.loss_type = LossType.TOKEN_LEVEL if config.aggregation == "token_mean" else LossType.SEQUENCE_LEVEL
