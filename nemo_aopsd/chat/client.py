@@ -24,9 +24,9 @@ from nemo_aopsd.errors import UserError
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between tries; each pause is twice the one before
 _LONGEST_RETRY_AFTER = 120.0  # seconds that a server may ask for
 _LATER = {408, 409, 429}  # and 5xx: worth another try
-_ALIKE_REFUSALS = 5  # before the first answer; then it is the server, the settings or a proxy, and not one problem
+_ALIKE_REFUSALS = 5  # before the first answer; so many mean that server, settings or proxy are wrong
 _QUOTED = 500  # characters of what a server says
-# What a server says of a 400, 413 or 422 that the next request need not meet.
+# What a server says in a 400, 413 or 422 that concerns this request alone.
 _OF_THE_CONTENT = re.compile(
     r"context|too (?:long|large|many|big)|length|exceed|tokens|prompt|policy|filter|safety|moderat|flagged",
     re.IGNORECASE,
@@ -99,7 +99,7 @@ class ChatClient:
             await self._session.close()
 
     async def complete(self, request: Request) -> Completion:
-        """One answer. Raises RequestRefused, ServerUnavailable, or UserError for what no other request would pass."""
+        """One answer. Raises RequestRefused, ServerUnavailable, or UserError if all other requests would fail too."""
         try:
             return await self._complete(request)
         except RequestRefused as error:
@@ -200,7 +200,7 @@ class ChatClient:
 async def first_readable(
     client: ChatClient, requests: Iterable[Request], read: Callable[[str], T | None]
 ) -> tuple[T | None, str]:
-    """Ask the requests in turn until `read` makes something of an answer: that, and the answer itself.
+    """Send the requests in turn until `read` accepts an answer. Returns what it read, and the answer.
 
     None and the last answer if nothing can be read; None and the server's reason if it refuses one, too long perhaps.
     """

@@ -92,7 +92,7 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise UserError(f"--edges {text}: expected numbers with commas between. Give 0.5,1,2,3,4, say.") from error
+        raise UserError(f"--edges {text}: expected numbers with commas between. Example: 0.5,1,2,3,4.") from error
 
 
 def _watch(done: int, total: int) -> None:

@@ -76,7 +76,7 @@ def evaluate(
     from nemo_aopsd.run.target import find_target, with_prompts
 
     if gpu_memory is not None and engine != "vllm":
-        raise UserError("--gpu-memory: only --engine vllm takes a share of a GPU. Leave it out.")
+        raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
     if top_p == 0:
         raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
     found = with_prompts(find_target(target, config), prompts, thinking)
@@ -229,7 +229,7 @@ def _results_at(path: Path) -> Path:
     epochs = list(layout.evaluation_files(path).values())
     if not epochs:
         raise UserError(
-            f"{path}: training has finished no evaluation of this run. Set aopsd.evaluation.data_path, or "
+            f"{path}: this run has no finished evaluation. Set aopsd.evaluation.data_path, or "
             f"evaluate it: aopsd evaluate {shlex.quote(str(path))} --data FILE"
         )
     return epochs[-1]

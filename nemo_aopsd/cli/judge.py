@@ -60,9 +60,9 @@ def evaluate(
     if bool(config) == bool(base_url or model) or bool(base_url) != bool(model):
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
     if overrides and not config:
-        raise UserError(f"{overrides[0]}: settings go over the file of --config, but none is given. Leave them out.")
+        raise UserError(f"{overrides[0]}: settings change the config of --config, but none is given. Leave them out.")
     if (calibrate and kind == "list") or ((calibrate or kind == "log_odds") and not config):
-        raise UserError("--kind log_odds and --calibrate: need a model's log-probs. Give --config, and no --kind list.")
+        raise UserError("--kind log_odds and --calibrate need a model's log-probs. Give --config, and not --kind list.")
     settings = load_if_named(config, overrides, None)
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []

@@ -47,7 +47,7 @@ def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | Non
 def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: str | None) -> Config | None:
     """As `load_chosen`, where the file may be left out. Raises UserError also for a method without a file."""
     if method and not config:
-        raise UserError("--method: goes over a CONFIG, but none is given. Leave it out, or name the file.")
+        raise UserError("--method changes a CONFIG, but none is given. Leave it out, or name the file.")
     return load_chosen(config, overrides, method) if config else None
 
 

@@ -36,7 +36,7 @@ def fit_threshold(scored: Sequence[Scored]) -> float:
     ordered = sorted(scored, reverse=True)
     num_true = sum(truth for _, truth in ordered)
     if not num_true:
-        raise UserError("--calibrate: no checkpoint of the cases is established. Add attempts that get somewhere.")
+        raise UserError("--calibrate: no checkpoint is established in any case. Add attempts that reach one.")
     lower = [*(score for score, _ in ordered[1:]), ordered[-1][0] - 1]
     best, fitted, hits = 0.0, 0.0, 0
     for claims, ((score, truth), below) in enumerate(zip(ordered, lower, strict=True), start=1):
@@ -48,8 +48,10 @@ def fit_threshold(scored: Sequence[Scored]) -> float:
 
 
 def first_half(ids: Iterable[str], seed: int) -> set[str]:
-    """Half of the distinct ids, by lot. Raises UserError unless there are at least two."""
+    """Half of the distinct ids, chosen at random. Raises UserError unless there are at least two."""
     distinct = sorted(set(ids))
     if len(distinct) < 2:
-        raise UserError("--calibrate: the cases are of one problem. Expected two: to fit on, and to report on.")
+        raise UserError(
+            "--calibrate: found cases of one problem; expected two or more, to fit on one half and report on the other."
+        )
     return set(random.Random(seed).sample(distinct, len(distinct) // 2))

@@ -50,7 +50,7 @@ def load_evaluation(path: Path) -> Evaluation:
             counts = {"held_out": _counts(content, num_samples)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{file}: no results of an evaluation ({type(error).__name__}: {error}). Make it anew."
+            f"{file}: not the results of an evaluation ({type(error).__name__}: {error}). Evaluate again."
         ) from error
     return Evaluation(str(path), num_samples, counts)
 

@@ -55,7 +55,7 @@ class SeededModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BlockSampler:
-    """Fixed blocks of rows, one seed a block: a row is drawn in the same company each time, so to the last bit."""
+    """Fixed blocks of rows, one seed a block: a row has the same neighbours each time, so equal bits."""
 
     model: LanguageModel
     sampling: Sampling
@@ -130,7 +130,7 @@ def check_settings(path: Path, samples_path: Path, settings: dict[str, Any]) -> 
     """
     if not path.exists():
         if samples_path.exists():
-            raise UserError(f"{samples_path}: samples without {path.name}, so of unknown origin. Move them away.")
+            raise UserError(f"{samples_path}: has no {path.name}, which says how its samples were made. Move it away.")
         atomic_write(path, json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
         return
     stored = read_json(path, remedy=f"Restore it, or delete {path.with_suffix('').stem}.* there to start over.")

@@ -45,8 +45,8 @@ def draw(graph: nx.DiGraph, path: Path, *, title: str = "") -> None:
         raise UserError(f"{path}: a drawing is an SVG file. Name it {path.stem}.svg.")
     if not is_readable(graph):
         raise UserError(
-            f"{path}: {len(graph):,} checkpoints and {graph.number_of_edges():,} edges are too many for a picture "
-            "that one can read. Read the graph as a list: aopsd dag browse FILE --out graphs.html"
+            f"{path}: {len(graph):,} checkpoints and {graph.number_of_edges():,} edges are too many for a "
+            "readable picture. Read the graph as a list: aopsd dag browse FILE --out graphs.html"
         )
     atomic_write(path, draw_svg(graph, title=title))
 

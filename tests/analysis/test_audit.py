@@ -225,7 +225,7 @@ def test_names_that_are_no_file_names_are_refused(tmp_path, name):
         ('{"event": "a", "label": "splendid", "origin": {}}', "'splendid' is none of"),
         ('{"event": "a"}', "expected an object with event, label, origin"),
         ('{"event": "a", "label": "useful", "origin": {"kind": "hand"}}\n' * 2 + '{"event": "b", "label": null, '
-         '"origin": {"kind": "model"}}', "Part them"),
+         '"origin": {"kind": "model"}}', "labelled by"),
     ],
 )  # fmt: skip
 def test_broken_label_files_are_named(tmp_path, line, message):

@@ -213,7 +213,7 @@ def test_a_config_that_is_edited_while_the_suite_runs_starts_no_further_run(aops
     monkeypatch.setattr(processes, "CHILD", f"{CHILD}; {edit}")
     code, _, err = aopsd("compare suite.yaml --seeds 1 --jobs 1 --out out")
     assert code == 1 and [path.parent.name for path in Path("out").glob("*/*.finished.json")] == ["base"]
-    assert "failed: mine/seed_0: not started: its config says another env.x than when the suite was started" in err
+    assert re.search(r"failed: mine/seed_0: not started: .* env\.x", err)
 
 
 def test_a_damaged_memory_of_the_suite_is_named(aopsd):

@@ -177,7 +177,7 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
         ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
         (
             "evaluate model --data one.jsonl --gpu-memory 0.3",
-            r"--gpu-memory: only --engine vllm takes a share",
+            "--gpu-memory .* --engine vllm",
         ),
         ("evaluate model --data one.jsonl --top-p 0", r"--top-p 0: keeps no token"),
         ("evaluate model --data one.jsonl --temperature inf", r"--temperature inf: expected a finite number"),

@@ -97,7 +97,7 @@ def test_more_than_the_vocabulary_is_refused(group):
     bounds = {"vocab_start_index": 0, "vocab_end_index": 4}
     values, _ = top_k_and_norm(torch.zeros(1, 1, 4), 6, group, **bounds)
     assert values.shape == (1, 1, 6)
-    with pytest.raises(UserError, match="top 5 are wanted, the vocabulary has 4"):
+    with pytest.raises(UserError, match="has 4 tokens; expected at least the 5 "):
         top_k_and_norm(torch.zeros(1, 1, 4), 7, group, **bounds)
 
 

@@ -56,7 +56,9 @@ def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:
         if label is not None and label not in LABELS:
             raise UserError(f"{path}:{number}: label {label!r} is none of {', '.join(LABELS)}. Correct the line.")
         if origin and line["origin"] != origin:
-            raise UserError(f"{path}:{number}: labelled by {line['origin']}, the lines before by {origin}. Part them.")
+            raise UserError(
+                f"{path}:{number}: labelled by {line['origin']}, the lines before by {origin}. Use a file for each."
+            )
         origin = line["origin"]
         labels.pop(event, None)  # so that the order is that of the last labels
         unread.discard(event)

@@ -55,7 +55,7 @@ def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Seq
     Raises UserError if a sample is there that was drawn otherwise, for labels may rest on it.
     """
     if not edges or not all(low < high < math.inf for low, high in pairwise([0.0, *edges])):  # NaN fails, too
-        raise UserError(f"--edges {edges}: expected rising numbers above 0, in nats a token. Give 0.5,1,2,3,4, say.")
+        raise UserError(f"--edges {edges}: expected rising numbers above 0, in nats a token. Example: 0.5,1,2,3,4.")
     folder, (places, num_empty) = run / layout.AUDIT, find_events(run)
     wanted = {"seed": seed, "count": count, "by_bin": by_bin, "edges": list(edges)}
     if (folder / "sample.json").exists():
@@ -168,7 +168,7 @@ def _same_sample(folder: Path, wanted: dict[str, Any]) -> Sample:
     changed = [f"{name} {before[name]!r} -> {value!r}" for name, value in wanted.items() if before[name] != value]
     if changed:
         raise UserError(
-            f"{folder}: holds a sample that was drawn otherwise ({', '.join(changed)}). Labels may rest on it: "
+            f"{folder}: holds a sample drawn with other settings ({', '.join(changed)}). Labels may refer to it: "
             "repeat its settings, or move the folder away to draw anew."
         )
     return found

@@ -162,7 +162,7 @@ def current_config(run: Run) -> Config:
     """Of a run about to start. Raises UserError if a file that makes it has changed since the suite was started."""
     config = run.config()
     if changed := _changed(_remembered(run), _leaves(config)):
-        raise UserError(f"not started: its config says another {', '.join(changed)} than when the suite was started")
+        raise UserError(f"not started: since the suite was started, its config has changed in {', '.join(changed)}")
     return config
 
 

@@ -139,5 +139,5 @@ def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         raise UserError(
-            f"{path}: cannot be written: {error}. Free some space; the checkpoint before it stays."
+            f"{path}: cannot be written: {error}. Free some space. The checkpoint before it is kept."
         ) from error

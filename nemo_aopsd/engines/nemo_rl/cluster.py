@@ -1,8 +1,8 @@
 """The workers of one run on one set of GPUs, and whose turn it is: the sampler's (vLLM) or the trainer's.
 
-Each has the GPU's memory to itself in turn, so every change of turn costs; the order of the step needs few. What vLLM
-has cached of a prefix lasts as long as its turn. With `aopsd.probes.keep_cache` the trainer scores, which takes little
-memory, within the sampler's turn.
+Each has the GPU's memory to itself during its turn. A change of turn takes time; the stages of a step are ordered so
+that there are few. vLLM's prefix cache lasts for one turn. With `aopsd.probes.keep_cache` the trainer scores within the
+sampler's turn, since scoring takes little memory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cluster:
         self.is_stale = True  # vLLM's student is older than the trainer's
         self.has_teacher = False
         self.shown = Role.STUDENT
-        atexit.register(self._kill)  # runs before Ray's own; NeMo RL's clean-up would come after it, and fail aloud
+        atexit.register(self._kill)  # before Ray's exit handler; NeMo RL's clean-up would fail after it
 
     def let_sample(self, role: Role) -> None:
         """The sampler's turn, with the weights of `role`."""
@@ -197,7 +197,7 @@ class _TeacherSource(_Proxy):
 
 
 class _WakingSampler(_Proxy):
-    """The sampler for a refit, which NeMo RL would go on with even if vLLM did not wake."""
+    """The sampler for a refit. NeMo RL would continue even if vLLM did not wake; this one raises UserError."""
 
     def prepare_for_generation(self, **kwargs: Any) -> None:
         self._cluster._must(self._inner.prepare_for_generation(**kwargs), "wake vLLM")
@@ -212,7 +212,7 @@ def _start_sampler(
     generation.setdefault("vllm_kwargs", {})["hf_overrides"] = policy.get("hf_config_overrides") or {}
     policy["generation"] = configure_generation_config(generation, tokenizer)
     ours = register_worker(*WORKERS["vllm"])
-    # `VllmGeneration.__init__` names its class itself and lets only ModelOpt's resolver change it.
+    # `VllmGeneration.__init__` fixes the worker class; only this resolver, meant for ModelOpt, can replace it.
     with patch.object(vllm_generation, "resolve_generation_worker_cls", lambda *_: ours), cluster_errors():
         return VllmGeneration(cluster=nodes, config=policy["generation"])
 
@@ -238,7 +238,7 @@ def _start_trainer(
             config=policy,
             tokenizer=tokenizer,
             weights_path=folder and str(folder / "weights"),
-            # Megatron keeps the optimizer with the weights and takes this path for a yes.
+            # Megatron keeps the optimizer beside the weights. Any path here makes it load the optimizer too.
             optimizer_path=folder and str(folder / "optimizer"),
             init_reference_model=True,
             worker_extension_cls_fqn=register_worker(*WORKERS[settings.backend]),
@@ -248,9 +248,9 @@ def _start_trainer(
 def register_worker(ours: str, parent: str) -> str:
     """Let Ray start the class named `ours` with the interpreter of `parent`; returns `ours`.
 
-    A name of its own would get a virtual environment of its own, several GB built at start. In the container the
-    parent's is there already, in NEMO_RL_VENV_DIR. NEMO_RL_PY_EXECUTABLES_SYSTEM=1 holds for DTensor's worker too,
-    which NeMo RL leaves out.
+    For an unknown class NeMo RL would build another virtual environment at start, of several GB. The container already
+    has the parent's, in NEMO_RL_VENV_DIR. NEMO_RL_PY_EXECUTABLES_SYSTEM=1 applies to DTensor's worker too, which NeMo
+    RL itself leaves out.
     """
     executable = ACTOR_ENVIRONMENT_REGISTRY[parent]
     prebuilt = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"), parent, "bin", "python")
@@ -271,7 +271,7 @@ def cluster_errors() -> Iterator[None]:
         if not isinstance(error.cause, torch.OutOfMemoryError):
             raise
         raise UserError(
-            f"a GPU is out of memory: {str(error.cause).splitlines()[0]} `aopsd doctor CONFIG` has the table. Lower "
+            f"a GPU is out of memory: {str(error.cause).splitlines()[0]} `aopsd doctor CONFIG` shows why. Lower "
             "policy.generation.vllm_cfg.gpu_memory_utilization or the *_mb_tokens of policy.sequence_packing, or set "
             "aopsd.probes.keep_cache=false if it is true."
         ) from error
@@ -279,6 +279,6 @@ def cluster_errors() -> Iterator[None]:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what
         raise UserError(
-            f"a worker died: {told} Ray keeps its log in /tmp/ray/session_latest/logs. "
+            f"a worker died: {told} Its log is in /tmp/ray/session_latest/logs. "
             "The last checkpoint is complete. Fix the cause, then continue with --resume."
         ) from error

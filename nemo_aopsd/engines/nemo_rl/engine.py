@@ -31,7 +31,7 @@ _MEANS = ("lr", "wd", "global_valid_seqs", "global_valid_toks")  # the same in e
 
 
 class NemoRLEngine:
-    """Workers start at the first use, after a `load` with that checkpoint's weights: Megatron loads at start only."""
+    """Workers start at the first use. `load` comes before it, because Megatron loads weights only when it starts."""
 
     def __init__(self, config: Config, settings: Settings):
         self.config, self.settings = config, settings
@@ -57,7 +57,7 @@ class NemoRLEngine:
         return start_trackers(self.config, self.last_step + 1)
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
-        """One optimizer step on all `rows`; none, and `train/skipped` 1, if no token counts.
+        """One optimizer step on all `rows`. If no token counts, no step is taken and `train/skipped` is 1.
 
         The batch is filled with masked rows to `policy.train_global_batch_size`, by which the schedule counts.
         """

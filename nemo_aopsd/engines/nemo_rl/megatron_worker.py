@@ -27,9 +27,9 @@ class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
         super().stream_weights_via_ipc_zmq(**kwargs)
 
     def gather_weights(self) -> None:
-        """Let every rank have all of the last update, for whoever reads weights without a forward.
+        """Give every rank all of the last update, before weights are read without a forward.
 
-        With overlap_param_gather an update leaves each data-parallel rank its own new share and old weights elsewhere,
+        With overlap_param_gather a data-parallel rank has only its own share of an update, and old weights otherwise,
         until the next forward gathers them. NeMo RL v0.7.0 refits vLLM before that (its pull request 4086).
         """
         if self._forward_pre_hook_enabled():

@@ -26,7 +26,7 @@ def _stages(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
         return
     for key in (f"{MEGATRON}.{name}" for name in _NOT_HANDED_ON):
         if tree[key]:
-            why = "NeMo RL v0.7.0 does not hand it to Megatron, which would cut the pipeline evenly all the same"
+            why = "NeMo RL v0.7.0 does not pass it to Megatron, which would split the layers evenly anyway"
             yield must_be(tree, key, None, why, " or ".join(_ENDS))
     given = {key: tree[key] for key in _ENDS if tree[key] is not None}
     if model.layers is None or not all(map(is_size, given.values())):

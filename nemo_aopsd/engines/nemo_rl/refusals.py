@@ -117,7 +117,7 @@ def _sampler(tree: Tree) -> Iterator[Fault]:
         yield must_be(tree, key, True, why, f"{VLLM}.precision=bfloat16")
     key, tensor = f"{VLLM}.expert_parallel_size", tree.size(f"{VLLM}.tensor_parallel_size")
     if tree.size(key) > tensor:
-        why = f"as {VLLM}.tensor_parallel_size; beyond it vLLM's engines wait for each other, also for one without rows"
+        why = f"as {VLLM}.tensor_parallel_size; beyond it vLLM's engines wait for each other, even for one without rows"
         yield must_be(tree, key, tensor, why)
 
 

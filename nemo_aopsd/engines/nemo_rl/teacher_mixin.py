@@ -1,7 +1,7 @@
 """Our additions to workers, as mixins in front of NeMo RL's classes.
 
-This run's own socket between trainer and vLLM; and for a trainer, which loads the initial weights as `reference`, a
-teacher that is swapped out, streamed and hashed.
+They give each run its own socket between trainer and vLLM. A trainer loads the initial weights as NeMo RL's
+`reference`. Here this reference is the teacher, and it can be streamed to vLLM and hashed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TeacherMixin(OwnRefitSocket):
 
     @contextmanager
     def use_reference_model(self) -> Iterator[None]:
-        """NeMo RL's, which puts the student back only if nothing fails in between; this one always does."""
+        """As NeMo RL's, but the student also comes back after an error."""
         swap = cast(Any, super()).use_reference_model()
         swap.__enter__()
         try:

@@ -34,8 +34,8 @@ def top_k_and_norm(
     vocabulary = vocab_parallel_logits.shape[-1] * distributed.get_world_size(tp_group)
     if k - 2 > vocabulary:
         raise UserError(
-            f"the teacher's top {k - 2} are wanted, the vocabulary has {vocabulary}: lower aopsd.objective.top_k, or "
-            "aopsd.objective.support for fkl and dash"
+            f"the vocabulary has {vocabulary} tokens; expected at least the {k - 2} that are compared. Lower "
+            "aopsd.objective.top_k, or aopsd.objective.support for fkl and dash."
         )
     bounds = {"vocab_start_index": vocab_start_index, "vocab_end_index": vocab_end_index}
     values, ids = [], []
@@ -53,7 +53,7 @@ def _norm_and_entropy(logits: Tensor, group: distributed.ProcessGroup) -> tuple[
     distributed.all_reduce(highest, distributed.ReduceOp.MAX, group=group)
     shifted = logits - highest.unsqueeze(-1)
     powers = shifted.exp()
-    shifted.masked_fill_(powers == 0, 0.0)  # a word that cannot come adds nothing, where 0 * -inf is NaN
+    shifted.masked_fill_(powers == 0, 0.0)  # a word of probability 0 adds nothing; 0 * -inf would be NaN
     sums = torch.stack([powers.sum(-1), powers.mul_(shifted).sum(-1)])
     distributed.all_reduce(sums, group=group)
     log_sum = sums[0].log()

@@ -73,10 +73,10 @@ class TopKLossFn(LossFunction):
 
 
 def prepare(logits: Tensor, data: Mapping[str, Any], loss_fn: LossFunction, **kwargs: Any) -> Any:
-    """NeMo RL's `prepare_loss_input`, given no more logits than the row has tokens, with the rest where it is read.
+    """NeMo RL's `prepare_loss_input`, with logits cut to the row's tokens, and with the rest if the loss reads it.
 
-    A packed row's logits have the padding that tensor-parallel ranks and FP8 want, the row's columns have not, and
-    v0.7.0 allows for that only with context-parallel ranks: its backward fails on the different lengths otherwise.
+    The logits of a packed row include the padding that tensor-parallel ranks and FP8 need; its columns do not. v0.7.0
+    handles this with context-parallel ranks only. Without them its backward fails, because the lengths differ.
     """
     group = kwargs.get("context_parallel_group")
     if loss_fn.input_type is LossInputType.DISTILLATION and (group is None or group.size() == 1):

@@ -1,4 +1,4 @@
-"""The parent's side: requests go to the process of one GPU each, responses come back as they are complete.
+"""The parent process: it sends requests to one process per GPU, and receives each response when it is complete.
 
 CUDA is never touched here: a process that has opened a GPU cannot hand it over.
 """
@@ -28,7 +28,7 @@ from nemo_aopsd.types import Generation, Sampling, Tokens
 
 _STEP = 2048  # tokens by which the longest row of the processes grows, so that they seldom start anew
 _LOOK = 1.0  # seconds between looks at whether the processes live
-_GRACE = 10.0  # seconds that a killed process is waited for; one that a driver holds may take longer, or for ever
+_GRACE = 10.0  # seconds to wait for a killed process; a hung driver can keep it for longer
 _GO_ON = "vLLM's messages are above. Finished samples are kept: fix the cause, then run the same command again."
 _SHARE = " Its gpu_memory_utilization is our option --gpu-memory."
 
@@ -107,7 +107,7 @@ class VLLMModel:
         try:
             if requests:
                 yield from self._answers(requests, sampling)
-        except BaseException:  # also a consumer that stops early: what the workers still do is for nobody
+        except BaseException:  # also if the consumer stops early: nobody needs the rest
             self.close()
             raise
 
@@ -173,7 +173,7 @@ def start_worker(gpu: Gpu, target: Callable[..., None], arguments: tuple) -> Wor
 
 def _ending(code: int | None) -> str:
     if code is None:
-        return "fell silent"
+        return "stopped answering"
     hint = "; memory may have run out" if code == -signal.SIGKILL else ""
     return f"was ended by signal {-code}{hint}" if code < 0 else f"ended with exit code {code}"
 
@@ -201,7 +201,7 @@ def visible_gpus() -> list[Gpu]:
         gpus += found
     if not gpus:
         raise UserError(
-            "--engine vllm: no GPU to be seen. Check CUDA_VISIBLE_DEVICES and nvidia-smi, or leave --engine out for "
+            "--engine vllm: no GPU is visible. Check CUDA_VISIBLE_DEVICES and nvidia-smi, or leave --engine out for "
             "the local engine."
         )
     return gpus

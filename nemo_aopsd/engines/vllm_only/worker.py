@@ -60,7 +60,7 @@ def main(descriptor: int, parent: int) -> None:
     try:
         target, arguments = pipe.recv()
         target(*arguments, pipe)
-    except BaseException as error:  # whatever it is, sys.exit too, the parent must hear of it
+    except BaseException as error:  # any error, also sys.exit: the parent must be told
         traceback.print_exc()
         pipe.send(f"{type(error).__name__}: {first_line(error)}")
     finally:
@@ -80,7 +80,7 @@ def _end() -> None:
 def work(gpu: Gpu, path: str, max_model_len: int, memory_share: float, end_ids: list[int], pipe: Connection) -> None:
     """Answer each Task that comes through `pipe` with what `Found` says for each request."""
     show(gpu)  # before vLLM looks for devices
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process is enough, and sooner at work
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process is enough, and starts sooner
     engine = open_engine(path, max_model_len, memory_share)
     for task in tasks(pipe):
         answer(engine, end_ids, task, pipe.send)

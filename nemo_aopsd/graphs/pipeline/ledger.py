@@ -87,7 +87,7 @@ class Journal:
             written = os.write(self._file, line)
             if written < len(line):
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
-                raise UserError(f"{self.path}: the disk took {written} of {len(line)} bytes. Make room; start again.")
+                raise UserError(f"{self.path}: wrote {written} of {len(line)} bytes. Free some space; run it again.")
             os.fsync(self._file)
         self.entries[entry.key] = entry
 
@@ -106,7 +106,7 @@ class Journal:
         except ValidationError:
             raise UserError(
                 f"{self.path}:{number}: not a line of a journal. Restore it from a copy, or delete it: its answer is "
-                "then asked for, and paid for, once more. If the file is something else, choose another --out."
+                "then requested, and paid for, again. If the file is something else, choose another --out."
             ) from None
 
 
@@ -186,7 +186,7 @@ class Ledger:
 
     @asynccontextmanager
     async def _reserve(self, tokens: int) -> AsyncIterator[None]:
-        """Under a cap, wait until the request fits whatever the others that are on their way turn out to cost."""
+        """Under a cap, wait until the request fits, whatever the requests under way will cost."""
         async with self._released:
             await self._released.wait_for(lambda: self._fits(tokens) or not self._reserved)
             if not self._fits(tokens):

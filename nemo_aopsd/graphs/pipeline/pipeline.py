@@ -45,7 +45,7 @@ def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, wat
     rows = load_rows(problems, without=("dag", "plan", "subproblems"))  # which are to be made anew
     journal, *others = files_of(out)
     if not journal.exists() and (found := next((path for path in others if path.exists()), None)):
-        raise UserError(f"{found}: exists, and no {journal.name} says that this command made it. Choose another --out.")
+        raise UserError(f"{found}: exists, but without {journal.name}: another command made it. Choose another --out.")
     with Journal(journal) as opened:
         return asyncio.run(_build(rows, out, endpoint, settings, opened, watch))
 
@@ -72,7 +72,7 @@ async def _build(
         problem_id, why = next(iter(run.unfinished.items()))
         raise UserError(
             f"{out}: {len(run.unfinished)} problem(s) unfinished; {problem_id}: {why}. What is finished is in the "
-            "journal; start again to go on."
+            "journal; run the command again to continue."
         )
     return summary
 
@@ -134,5 +134,5 @@ class _Run:
         if self._failures_in_a_row == _GIVE_UP_AFTER:
             raise UserError(
                 f"{client.endpoint.url} gave no answer to {_GIVE_UP_AFTER} requests in a row, retries included; the "
-                f"last time: {why}. What is finished is in the journal; start again."
+                f"last time: {why}. What is finished is in the journal; run the command again."
             )

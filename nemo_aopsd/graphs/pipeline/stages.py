@@ -158,7 +158,7 @@ def read_contexts(completion: Completion, answer: str) -> dict[str, list[str]] |
 
 
 def _read(completion: Completion, key: str, answer: type[_A]) -> _A | Fault:
-    """The answer as it was asked for, or why it is none. Only its form is looked at."""
+    """The answer in the form that was requested, or the fault of its form."""
     found = read_object(completion.text, key)
     if not isinstance(found, Fault):
         try:
