@@ -105,7 +105,7 @@ def test_results_of_training_and_of_the_command_are_read(tmp_path):
 )
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "results.json").write_text(content)
-    with pytest.raises(UserError, match=r"results\.json: no results of an evaluation"):
+    with pytest.raises(UserError, match=r"results\.json: not the results"):
         load_evaluation(tmp_path)
     with pytest.raises(UserError, match=r"nowhere: no such file"):
         load_evaluation(tmp_path / "nowhere")
