@@ -39,6 +39,7 @@ _FOLDERS = {
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
 }
+_OF_EVALUATE = (layout.RESULTS, "results.md", "results.svg", "calls.jsonl", ".lock")  # beside samples and settings
 _BESIDE_CONFIG = (layout.METRICS, layout.CHECKPOINTS, layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
 _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whether it does
     "a run of `aopsd train`": lambda folder: (
@@ -172,8 +173,11 @@ def remove_run(run: Path) -> None:
     load_run_config(run)
     if labels := sorted((run / layout.LABELS).glob("*.jsonl")):
         raise UserError(
-            f"{labels[0]}: holds labels of this run's events. Move {run / layout.AUDIT} away, or delete it."
+            f"{labels[0]}: labels of the events of the run in {run}, which would be replaced. "
+            f"Choose another --out, or delete {run / layout.AUDIT}."
         )
+    for folder in _later_evaluations(run):
+        _remove_evaluation(folder)
     for name in _FOLDERS:
         folder = run / name
         for entry in _ours(folder, name):
@@ -183,6 +187,28 @@ def remove_run(run: Path) -> None:
             folder.rmdir()
     for name in _FILES:  # config.yaml last: an interrupted removal can be taken up again
         (run / name).unlink(missing_ok=True)
+
+
+def _later_evaluations(run: Path) -> list[Path]:
+    """Folders of `aopsd evaluate` on the run's checkpoints; nothing through a link."""
+    folder = run / layout.EVALUATIONS
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    holds = _KINDS["an evaluation of `aopsd evaluate`"]
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return [path for path in inside if holds(path) or (path / layout.RESULTS).is_file()]
+
+
+def _remove_evaluation(folder: Path) -> None:
+    """Delete what `aopsd evaluate` wrote there; the settings last, so an interrupted removal can be taken up again."""
+    settings = sorted(folder.glob("*.settings.json"))
+    samples = [path.name.replace(".settings.json", ".jsonl") for path in settings]
+    for name in (*_OF_EVALUATE, *samples):
+        (folder / name).unlink(missing_ok=True)
+    for path in settings:
+        path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _ours(folder: Path, kind: str) -> list[str]:

@@ -26,6 +26,10 @@ def run(tmp_path):
         *("metrics.jsonl", "competence.jsonl", "initial_progress.jsonl", "report.html"),
         *("rollouts/step_000001.jsonl", "rollouts/.step_000002.jsonl.partial"),
         *("eval/epoch_000.jsonl", "eval/epoch_000.json", "eval/epoch_000.settings.json"),
+        *(f"eval/heldout_step_000036_x1/{name}" for name in ("heldout.jsonl", "heldout.settings.json", ".lock")),
+        *(f"eval/heldout_step_000036_x1/{name}" for name in ("results.json", "results.md", "results.svg")),
+        "eval/heldout_step_000036_x1/calls.jsonl",
+        *("eval/stopped/aime24.jsonl", "eval/stopped/aime24.settings.json"),
         *("checkpoints/step_000001/state.json", "checkpoints/.step_000002.partial/model.safetensors"),
         *(f"diagnostics/{name}" for name in ("gaps.svg", "continuations.json", "leaks.md", ".utility.md.partial")),
         "diagnostics/teacher/train_0a1b2c3d_x4/full_dag.jsonl",
@@ -133,7 +137,7 @@ def test_removal_leaves_everything_else(run, tmp_path):
     other.mkdir()
     (other / "step_000001.jsonl").write_text("precious")
     kept = ["notes.md", "diagnostics/slides.md", "audit/notes.md", "rollouts/notes.jsonl"]
-    kept += ["eval/aime24/epoch_000.json", "checkpoints/best/state.json"]
+    kept += ["eval/aime24/epoch_000.json", "eval/stopped/notes.jsonl", "checkpoints/best/state.json"]
     for name in kept:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("precious")
@@ -149,7 +153,7 @@ def test_labels_are_never_removed_nor_a_folder_without_a_run(run):
     labels = run / "audit/labels/me.jsonl"
     labels.parent.mkdir()
     labels.write_text("work of hours")
-    with pytest.raises(UserError, match=r"me\.jsonl: .* labels .* Move .*/audit away"):
+    with pytest.raises(UserError, match=r"me\.jsonl: labels .* run in .*run.* another --out, or delete .*/audit"):
         run_folder.remove_run(run)
     assert labels.exists() and (run / "metrics.jsonl").exists()
     (run / "config.yaml").unlink()
