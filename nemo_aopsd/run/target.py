@@ -12,10 +12,10 @@ from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import read_model_config
+from nemo_aopsd.models.fingerprint import fingerprint_ends
 from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run import folder as run_folder
 
-_MARGIN = 1 << 20  # bytes read from either end of a file of weights
 _NO_LIMIT = 1 << 20  # tokens, for a model that names no longest sequence
 _OPTIONS = {
     "--samples": "num_samples",
@@ -126,14 +126,5 @@ def _longest_sequence(path: Path) -> int:
 
 
 def _fingerprint(path: Path) -> str:
-    """SHA-256 over names, sizes and both ends of the weights: training moves every tensor, so the ends tell."""
     files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*.bin")])
-    digest = hashlib.sha256()
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as stream:
-            digest.update(stream.read(_MARGIN))
-            stream.seek(max(0, size - _MARGIN))
-            digest.update(stream.read())
-    return digest.hexdigest()[:12]
+    return fingerprint_ends(files)[:12]

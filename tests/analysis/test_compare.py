@@ -195,7 +195,7 @@ def test_what_changed_is_refused_and_said_and_new_members_are_told(aopsd):
         Path("suite.yaml").write_text(SUITE.replace(old, new))
         for dry in ("", "--dry-run"):
             code, _, err = aopsd(f"compare suite.yaml --seeds 1 --out out {dry}")
-            assert code == 2 and re.search(message, err) and "other settings or problems" in err
+            assert code == 2 and re.search(message, err) and "other settings, problems or weights" in err
     assert Path("out/results.md").read_text() == before
 
     Path("suite.yaml").write_text(SUITE.replace("  mine:", "  yours:"))
@@ -206,6 +206,49 @@ def test_what_changed_is_refused_and_said_and_new_members_are_told(aopsd):
     write_rows("held_out.jsonl", *map(row, range(9, 13)))
     code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
     assert code == 2 and "the problems in held_out.jsonl" in err
+
+
+def test_another_model_under_the_same_name_is_refused(aopsd, monkeypatch):
+    def model(folder, byte):
+        Path(folder).mkdir()
+        Path(folder, "config.json").write_text("{}")
+        Path(folder, "model.safetensors").write_bytes(byte + bytes(3 << 20) + byte)  # the middle is not read
+
+    def compare(options=""):
+        return aopsd(f"compare suite.yaml --seeds 1 --jobs 3 --out out {options}")
+
+    def point_to(folder):
+        Path("model").unlink(missing_ok=True)
+        Path("model").symlink_to(folder)
+
+    model("one", b"1")
+    model("copy", b"1")
+    model("two", b"2")
+    Path("run.yaml").write_text(CONFIG.replace("tables", "model"))
+    point_to("two")
+    assert compare("--dry-run")[0] == 0
+    point_to("one")
+    assert compare()[0] == 0
+    point_to("copy")  # what the files say counts, not where they are or when they were written
+    assert compare("--seeds 2")[0] == 0
+    point_to("two")
+    for options in ("", "--dry-run", "--only mine"):
+        code, _, err = compare(options)
+        assert code == 2 and "other settings, problems or weights:\n  the model in model\n" in err
+    point_to("one")
+    Path("one/config.json").write_text('{"a": 1}')
+    assert "  the model in model\n" in compare()[2]
+    Path("one/config.json").write_text("{}")
+
+    suite = json.loads(Path("out/suite.json").read_text())
+    models = suite.pop("models")
+    Path("out/suite.json").write_text(json.dumps(suite))  # as it was written before it had models
+    assert compare()[0] == 0 and json.loads(Path("out/suite.json").read_text())["models"] == models
+
+    edit = "import pathlib; pathlib.Path('one/model.safetensors').write_bytes(b'3')"
+    monkeypatch.setattr(processes, "CHILD", f"{CHILD}; {edit}")
+    code, _, err = aopsd("compare suite.yaml --seeds 1 --out while")
+    assert code == 1 and re.search(r"failed: mine/seed_0: not started: .* the model in model ", err)
 
 
 def test_a_config_that_is_edited_while_the_suite_runs_starts_no_further_run(aopsd, monkeypatch):

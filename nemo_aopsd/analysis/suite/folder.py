@@ -1,6 +1,6 @@
 """What OUT holds, and whether a suite may resume in it.
 
-suite.json                     settings of each member and fingerprints of the problems, to notice a change
+suite.json                     settings of each member, fingerprints of problems and models, to notice a change
 NAME/config.yaml               the member's config: `aopsd train` takes it
 NAME/seed_0/                   a run folder
 NAME/seed_0.log                all that its processes said, the last one at the end
@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_json
+from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import path_override
 
@@ -123,7 +124,7 @@ def preparing(out: Path) -> Iterator[None]:
 
 
 def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> list[str]:
-    """Raise UserError if runs in `out` were made with other settings or problems; lines on what else is new.
+    """Raise UserError if runs in `out` were made with other settings, problems or weights; lines on what else is new.
 
     `problems` are fingerprints by the names of their files.
     """
@@ -140,9 +141,12 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
     ]
     if kept:
         changes += [f"  the problems in {file}" for file in problems if problems[file] != before["problems"].get(file)]
+        changes += [f"  the model in {model}" for model in _changed_models(before, _models(configs.values()))]
     if changes:
         raise UserError(
-            f"{out}: the runs there were made with other settings or problems:\n" + "\n".join(sorted(changes)) + "\n"
+            f"{out}: the runs there were made with other settings, problems or weights:\n"
+            + "\n".join(sorted(changes))
+            + "\n"
             "Restore them, choose another --out, or delete the folders of the members that changed to run them anew."
         )
     new, gone = sorted(now.keys() - before["members"].keys()), sorted(kept.keys() - now.keys())
@@ -155,7 +159,8 @@ def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, st
     """Write what `check_unchanged` will compare with; members of earlier calls are kept in it."""
     before = _read_suite(out)["members"] if (out / "suite.json").is_file() else {}
     members = before | {name: _leaves(config) for name, config in configs.items()}
-    atomic_write(out / "suite.json", json.dumps({"members": members, "problems": dict(problems)}, indent=1) + "\n")
+    content = {"members": members, "problems": dict(problems), "models": _models(configs.values())}
+    atomic_write(out / "suite.json", json.dumps(content, indent=1) + "\n")
 
 
 def current_config(run: Run) -> Config:
@@ -163,6 +168,8 @@ def current_config(run: Run) -> Config:
     config = run.config()
     if changed := _changed(_remembered(run), _leaves(config)):
         raise UserError(f"not started: since the suite was started, its config has changed in {', '.join(changed)}")
+    if changed := _changed_models(_read_suite(run.out), _models([config])):
+        raise UserError(f"not started: since the suite was started, the model in {changed[0]} has changed")
     return config
 
 
@@ -184,6 +191,17 @@ def share_evaluation(source: Run, target: Run, config: Config) -> bool:
 
 def _leaves(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config.raw).items() if key not in _PLACES}
+
+
+def _models(configs: Iterable[Config]) -> dict[str, str | None]:
+    """Fingerprints by `policy.model_name`, which may be a link that leads elsewhere by now."""
+    return {name: fingerprint_model(name) for name in sorted({str(each.policy["model_name"]) for each in configs})}
+
+
+def _changed_models(suite: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
+    """A suite.json without fingerprints of models, as there were, tells of no change."""
+    before = suite.get("models", {})
+    return [name for name in now if before.get(name, now[name]) != now[name]]
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
