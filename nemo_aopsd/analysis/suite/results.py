@@ -86,6 +86,7 @@ def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None) -
 
 def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -> Row:
     after = _rates([run.after for run in runs], runs[0].after)
+    low, high = crossed_bootstrap_interval(after)  # widened for few seeds, so an end may be no rate
     n = runs[0].after.num_samples
     counts = [count for run in runs for count in run.after.correct_per_problem.values()]
     trained = [run for run in runs if run.steps]
@@ -93,7 +94,7 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
         member=name,
         seeds=[run.seed for run in runs],
         pass_at_k={k: mean_pass_at_k(counts, n, k) for k in range(1, n + 1)},
-        interval=crossed_bootstrap_interval(after),
+        interval=(max(0.0, low), min(1.0, high)),
         by_seed=after.mean(axis=1).tolist(),
         correct=sum(counts),
         responses=n * len(counts),
