@@ -55,7 +55,7 @@ def test_the_interval_shown_is_of_second_less_first_over_seeds_and_problems():
     base, opsd, mine = rows
     gain = crossed_bootstrap_interval(np.array([[0.5, 0.5], [0.0, 0.5]]))
     low, high = crossed_bootstrap_interval(np.array([[0.5, 1.0], [0.0, 1.0]]))
-    assert 0 > low and high > 1 and opsd.interval == (0.0, 1.0)  # seeds widen it beyond what a rate can be
+    assert low < 0 and high > 1 and opsd.interval == (0.0, 1.0)  # seeds widen it beyond what a rate can be
     assert opsd.against_base.interval == gain
     assert base.against_reference.interval == crossed_bootstrap_interval(-np.array([[0.5, 0.5], [0.0, 0.5]]))
     assert mine.against_reference.interval == crossed_bootstrap_interval(np.array([[0.5, 0.0]]))
@@ -96,6 +96,17 @@ def test_the_figure_has_a_line_a_member_and_is_the_same_each_time():
     assert drawn == suite_figure(rows, "opsd") != suite_figure(rows[:1], None)
     alone = rows_of({"base": BASE, "mine": MINE}, None)  # without a reference there is no column of it
     assert "against opsd" not in markdown("suite", "command", alone, None, []) + csv_text(alone, None)
+
+
+def test_base_as_the_reference_is_shown_once():
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "base")
+    page, header = markdown("suite", "command", rows, "base", []), csv_text(rows, "base").splitlines()[0].split(",")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    assert lines[0].count("against base") == 1 and len(lines[0]) == len(lines[2]) == len(lines[3]) == 11
+    place = lines[0].index("against base")
+    assert [line[place][:8] for line in lines[2:5]] == ["-", "+37.5 pp", "+50.0 pp"]
+    assert len(header) == len(set(header)) and header.count("against base") == 1
+    assert suite_figure(rows, "base").count(">pass@1 less that of base<") == 1
 
 
 def test_files_that_are_no_evaluation_are_refused(tmp_path):

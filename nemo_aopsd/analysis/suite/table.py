@@ -29,7 +29,7 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
     if rows:
         most, seeds = max(rows[0].pass_at_k), sorted({seed for row in rows for seed in row.seeds})
         many = [f"pass@{most}", "solved"] if most > 1 else []
-        against = ["against base"] + ([f"against {reference}"] if reference else [])
+        against = [f"against {name}" for name in _against(rows[0], reference)]
         costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
         header = ["member", "seeds", "pass@1", "correct", *many, *against, *costs]
         rates = [dict(zip(row.seeds, map(percent, row.by_seed), strict=True)) for row in rows]
@@ -62,19 +62,23 @@ def csv_text(rows: Sequence[Row], reference: str | None) -> str:
 
 def _cells(row: Row, most: int, reference: str | None) -> list[str]:
     many = [percent(row.pass_at_k[most]), f"{row.solved:,} of {row.problems:,}"] if most > 1 else []
-    against = [row.against_base] + ([row.against_reference] if reference else [])
     return [
         row.member,
         str(len(row.seeds)),
         f"{percent(row.pass_at_k[1])} {ends(*row.interval)}",
         f"{row.correct:,} of {row.responses:,}",
         *many,
-        *(_difference(found) for found in against),
+        *map(_difference, _against(row, reference).values()),
         _NONE if row.seconds_per_step is None else f"{row.seconds_per_step:.2f}",
         f"{row.steps:.0f}",
         f"{row.response_tokens:,.0f}",
         _NONE if row.bytes_per_token is None else f"{row.bytes_per_token:.1f}",
     ]
+
+
+def _against(row: Row, reference: str | None) -> dict[str, Difference | None]:
+    """Differences by what the row is compared with. A reference named `base` is shown once, as the reference."""
+    return {"base": row.against_base} | ({reference: row.against_reference} if reference else {})
 
 
 def _difference(found: Difference | None) -> str:
@@ -86,9 +90,7 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
     record |= {f"pass@{k}": value for k, value in row.pass_at_k.items()}
     record |= {"pass@1 low": row.interval[0], "pass@1 high": row.interval[1]}
     record |= {"correct": row.correct, "responses": row.responses, "solved": row.solved, "problems": row.problems}
-    for name, found in {"base": row.against_base, reference: row.against_reference}.items():
-        if name is None:  # the suite has no reference
-            continue
+    for name, found in _against(row, reference).items():
         low, high = found.interval if found else (None, None)
         lower, higher = found.by_problem if found else (None, None)
         record |= {f"against {name}": found and found.mean}
