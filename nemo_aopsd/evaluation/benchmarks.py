@@ -40,11 +40,16 @@ def load_benchmarks(sources: Iterable[str]) -> dict[str, list[Problem]]:
     found: dict[str, list[Problem]] = {}
     for source in sources:
         is_id = source in HUB_SETS and not Path(source).is_file()
-        name = source if is_id else Path(source).stem.replace(".", "_")
+        name = source if is_id else benchmark_name(source)
         if name in found:
             raise UserError(f"--data {source}: a second benchmark named {name!r}. Rename one of the files.")
         found[name] = _from_hub(source) if is_id else _from_file(source)
     return found
+
+
+def benchmark_name(file: str) -> str:
+    """What a benchmark from a file is called; `gsm8k.dev.jsonl` -> `gsm8k_dev`."""
+    return Path(file).stem.replace(".", "_")
 
 
 def _from_file(source: str) -> list[Problem]:

@@ -1,6 +1,7 @@
 """Runs side by side: pass@1 by hand, and what is no run."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -84,10 +85,45 @@ def test_an_unfinished_epoch_has_no_minutes(bare, tmp_path):
 def test_training_s_own_evaluations_count_at_the_step_that_ended_their_epoch(tmp_path):
     run = write_run(tmp_path / "opsd/seed_0", steps_per_epoch=2, batch=2, num_held_out=10)
     source = read_source(run)
-    assert source.name == "opsd/seed_0" and [step for _, step, _ in source.evaluations] == [0, 2, 4, 6]
+    assert source.name == "opsd/seed_0" and [one.step for one in source.evaluations] == [0, 2, 4, 6]
     last = json.loads((run / "eval/epoch_003.json").read_text())
-    assert source.evaluations[-1][2].correct_per_problem == last["correct_per_problem"]
+    assert source.evaluations[-1].summary.correct_per_problem == last["correct_per_problem"]
     assert side_by_side([run]) == []  # nothing to compare it with
+
+
+OTHERWISE = [
+    {"num_samples": 1},
+    *({key: 0} for key in ("temperature", "top_p", "top_k", "max_new_tokens")),
+    {"prompts_and_answers": "of other problems"},
+]
+
+
+@pytest.mark.parametrize("other", OTHERWISE, ids=str)
+def test_an_evaluation_that_asks_otherwise_is_listed_but_replaces_none(tmp_path, other):
+    run = write_run(tmp_path / "run", steps_per_epoch=2, batch=2, num_held_out=10, num_samples=2)
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(re.sub(r"(evaluation: \{data_path): [^,]+", r"\1: held.out.jsonl", config))
+    asked = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "max_new_tokens": 96, "prompts_and_answers": "digest"}
+    asked["num_samples"] = 2
+    for epoch in range(4):
+        (run / f"eval/epoch_{epoch:03d}.settings.json").write_text(json.dumps({**asked, "seed": 1}))
+    summary, benchmark = json.loads((run / "eval/epoch_003.json").read_text()), "held_out"
+    summary["correct_per_problem"] = dict.fromkeys(summary["correct_per_problem"], 1)
+
+    def add(folder, step, settings, rate):
+        counts = {"num_samples": settings["num_samples"], "pass_at_k": {"1": rate}}
+        path = add_results(run / f"eval/{folder}", f"step_{step:06d}", {benchmark: summary | counts})
+        (path / f"{benchmark}.settings.json").write_text(json.dumps({**settings, "seed": 2}))
+
+    before = side_by_side([run, add_results(tmp_path / "model", "m", {})])[1]
+    add("other", 8, asked | other, 0.125)
+    add("again", 6, asked, 0.25)  # of the step that training evaluated
+    header, row, _ = side_by_side([run, tmp_path / "model"])
+    assert texts(header[2:4]) == [f"{benchmark}, first", f"{benchmark}, newest"] and len(header) == 5
+    assert texts(row) == texts(before) and row[2].detail == before[2].detail
+    assert row[3].detail.startswith(before[3].detail) and "12.5 at step 8, 10 problems" in row[3].detail
+    add("later", 9, asked, 0.375)
+    assert side_by_side([run, tmp_path / "model"])[1][3].text == "37.5"
 
 
 def test_the_page_has_the_table(bare, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import NamedTuple
 
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.benchmarks import benchmark_name
+from nemo_aopsd.files import read_json
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import Run, parse, read_run
 from nemo_aopsd.run.record_types import Evaluation
+
+_SETTINGS = ("temperature", "top_p", "top_k", "max_new_tokens", "prompts_and_answers")  # names in `.settings.json`
 
 
 class Cell(NamedTuple):
@@ -22,12 +27,22 @@ class Cell(NamedTuple):
     detail: str = ""
 
 
+class Measured(NamedTuple):
+    """An evaluation of a set of problems at a step. Two are compared only if the same was `asked` of the model."""
+
+    problems: str
+    step: int
+    summary: Evaluation
+    asked: tuple[object, ...] = ()
+    by_training: bool = False
+
+
 class Source(NamedTuple):
-    """A run, or an evaluation of a model as it comes. `evaluations`: (set of problems, step, summary), by step."""
+    """A run, or an evaluation of a model as it comes. `evaluations` are in the order of steps."""
 
     name: str
     model: str
-    evaluations: list[tuple[str, int, Evaluation]]
+    evaluations: list[Measured]
     method: str = ""
     minutes: Cell = Cell("-")  # an epoch, of the steps of finished epochs
 
@@ -43,11 +58,13 @@ class _Results:
 def side_by_side(paths: Sequence[Path]) -> list[list[Cell]]:
     """A header and a row a folder: pass@1 at the first and at the newest checkpoint evaluated on each set of problems.
 
+    Both are of evaluations like training's own, with the same prompts, samples and sampling settings; if training made
+    none on these problems, of the largest group of like evaluations. The others are listed below the newest.
     Empty if there is nothing to compare: one run with no evaluation but those of its training. Raises UserError on a
     folder that is neither a run nor an evaluation, or has a broken file.
     """
     sources = [read_source(path) for path in {path.resolve(): path for path in paths}.values()]
-    sets = sorted({name for source in sources for name, _, _ in source.evaluations})
+    sets = sorted({name for source in sources for name, *_ in source.evaluations})
     if len(sources) == 1 and len(sets) <= 1:
         return []
     columns = [f"{name}, {when}" for name in sets for when in ("first", "newest")]
@@ -62,7 +79,7 @@ def read_source(path: Path) -> Source:
     if not (path / layout.RESULTS).is_file():
         raise UserError(f"{path}: neither a run (config.yaml) nor an evaluation (results.json). Check the path.")
     results = parse(_Results, (path / layout.RESULTS).read_bytes(), str(path / layout.RESULTS))
-    return Source(name_of(path), results.model, [(name, 0, one) for name, one in results.benchmarks.items()])
+    return Source(name_of(path), results.model, [Measured(name, 0, one) for name, one in results.benchmarks.items()])
 
 
 def name_of(path: Path) -> str:
@@ -75,39 +92,63 @@ def _read_run(run: Run) -> Source:
     num_finished = max([record.epoch for record in (*run.competence, *run.evaluations)], default=0)
     finished = [row for row in run.metrics if row.epoch < num_finished]
     last_step = {0: 0} | {row.epoch + 1: row.step for row in finished}
-    held_out = Path(str(run.config.aopsd.evaluation.data_path)).stem
-    found = [(held_out, last_step.get(one.epoch, 0), one) for one in run.evaluations]
+    held_out = benchmark_name(str(run.config.aopsd.evaluation.data_path))
+    found = [
+        Measured(held_out, last_step.get(one.epoch, 0), one, _asked(one, file), by_training=True)
+        for one, file in zip(run.evaluations, layout.evaluation_files(run.path).values(), strict=True)
+    ]
     minutes, epochs = sum(row.number("time/step") for row in finished) / 60, len({row.epoch for row in finished})
     return Source(
         name=name_of(run.path),
         model=str(run.config.policy["model_name"]),
-        evaluations=sorted([*found, *_later_evaluations(run)], key=lambda item: item[1]),
+        evaluations=sorted([*found, *_later_evaluations(run)], key=lambda one: one.step),
         method=str(label_run(run.config.aopsd) or ""),
         minutes=Cell(f"{minutes / epochs:.3g}", f"{epochs} epoch{'s' if epochs > 1 else ''}") if epochs else Cell("-"),
     )
 
 
-def _later_evaluations(run: Run) -> Iterator[tuple[str, int, Evaluation]]:
+def _later_evaluations(run: Run) -> Iterator[Measured]:
     """Those of `aopsd evaluate` on checkpoints, which are named by their step."""
     for file in sorted((run.path / layout.EVALUATIONS).glob(f"*/{layout.RESULTS}")):
         results = parse(_Results, file.read_bytes(), str(file))
         match = re.fullmatch(r"step_(\d+)", results.model)
         if match is None:
             raise UserError(f"{file}: `model` must be a checkpoint such as step_000012, got {results.model!r}.")
-        yield from ((name, int(match[1]), one) for name, one in results.benchmarks.items())
+        for name, one in results.benchmarks.items():
+            yield Measured(name, int(match[1]), one, _asked(one, file.with_name(f"{name}.json")))
+
+
+def _asked(one: Evaluation, stem: Path) -> tuple[object, ...]:
+    """Problems, samples and sampling settings. The seed is no part: that of `aopsd evaluate` is another by design."""
+    file = stem.with_suffix(".settings.json")
+    settings = read_json(file, remedy="Restore it, or delete its evaluation.") if file.exists() else {}
+    return (*sorted(one.correct_per_problem), one.num_samples, *(settings.get(key) for key in _SETTINGS))
 
 
 def _row(source: Source, sets: Sequence[str]) -> list[Cell]:
     cells = [Cell(source.name, source.model), Cell(source.method)]
     for wanted in sets:
-        found = [_rate(step, one) for name, step, one in source.evaluations if name == wanted] or [Cell("-")]
-        cells += [found[0], found[-1]]
+        cells += _first_and_newest([one for one in source.evaluations if one.problems == wanted])
     return [*cells, source.minutes]
+
+
+def _first_and_newest(found: Sequence[Measured]) -> list[Cell]:
+    if not found:
+        return [Cell("-")] * 2
+    groups = Counter(one.asked for one in found)
+    # max takes the earliest of equals: of a step that training evaluated and `aopsd evaluate` again, training's own.
+    leading = max(found, key=lambda one: (one.by_training, groups[one.asked], one.summary.num_samples))
+    alike = [one for one in found if one.asked == leading.asked]
+    newest = max(alike, key=lambda one: one.step)
+    text, detail = _rate(newest.step, newest.summary)
+    others = [_rate(one.step, one.summary) for one in found if one.asked != leading.asked]
+    detail += "".join(f"; asked otherwise: {other.text} at {other.detail}" for other in others)
+    return [_rate(alike[0].step, alike[0].summary), Cell(text, detail)]
 
 
 def _rate(step: int, one: Evaluation) -> Cell:
     """pass@1; below it the step, the counts, and pass@k of the most samples."""
     most = max(one.pass_at_k)
     many = f", pass@{most} {100 * one.pass_at_k[most]:.1f}" if most > 1 else ""
-    counts = f"{one.num_problems} problems × {one.num_samples} samples"
+    counts = f"{one.num_problems} problems × {one.num_samples} sample{'s' if one.num_samples > 1 else ''}"
     return Cell(f"{100 * one.pass_at_k[1]:.1f}", f"step {step}, {counts}{many}")
