@@ -1,8 +1,9 @@
-"""Is the final answer right? Only the last box after the thoughts counts.
+"""Is the final answer right? Only the last box after the thoughts counts, or the last ones in a row.
 
 Integers, fractions, decimals and identical texts are decided here, in microseconds. All else goes to a process of its
 own (`process`), where shapes, units and `\\pm` are read and math-verify compares values (`algebra`). That process is
-killed after four seconds, so `grade` may be called from any thread; in an event loop `grade_async` blocks nobody.
+killed four seconds after it was asked, so `grade` may be called from any thread; in an event loop `grade_async` blocks
+nobody.
 What is equal to what, and where this differs from math-verify: docs/grading.md.
 """
 

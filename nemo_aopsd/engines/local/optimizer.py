@@ -30,7 +30,7 @@ class MasterOptimizer:
         )
 
     def accumulate(self) -> None:
-        """Move the gradients of one micro-batch to the masters, summed in float32."""
+        """In bfloat16, add one micro-batch's gradients to the masters in float32; else autograd has summed them."""
         for name, param in self.params.items():
             master = self.masters[name]
             if param is master or param.grad is None:
