@@ -45,12 +45,23 @@ def _read_method(path: Path) -> Method:
 
 
 def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
-    """What is shipped under the bare name `path`, such as `demo`; `path` itself if it is not such a name.
+    """What is shipped under the bare name `path`, such as `demo`; `path` itself if it is anything else.
 
-    A file of that name in the working directory comes first. `folder` is `recipes/suites` for `embedded`.
+    A file of that name in the working directory comes first. `folder` is `recipes/suites` for `embedded`. Raises
+    UserError on a bare name of nothing.
     """
     shipped = folder / f"{path}.yaml"
-    return shipped if path.name == str(path) and not path.is_file() and shipped.is_file() else path
+    if path.name != str(path) or path.is_file():
+        return path
+    if shipped.is_file():
+        return shipped
+    if path.exists():  # a folder, which the reader of configs refuses
+        return path
+    names = sorted(file.stem for file in folder.glob("*.yaml"))
+    raise UserError(
+        f"{path}: no such config file (looked from {Path.cwd()}). By name there is {', '.join(names)}."
+        f"{nearest(path.name.removesuffix('.yaml'), names)} Check the path or name."
+    )
 
 
 def find_method(name: str, folder: Path = FOLDER) -> Path:

@@ -253,6 +253,12 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
     ("line", "pattern"),
     [
         ("train nowhere.yaml", r"nowhere\.yaml: no such config file .*Check the path"),
+        ("train x/nowhere.yaml", r"x/nowhere\.yaml: no such config file .*Check the path"),
+        ("train dmeo", r"dmeo: no such config file .*Did you mean `demo`\?"),
+        ("train demo.yaml", r"demo\.yaml: no such config file .*Did you mean `demo`\?"),
+        ("train suite", r"suite: is a folder"),
+        ("compare embeded", r"embeded: no such config file .*Did you mean `embedded`\?"),
+        ("compare gsm8k_sweep", r"gsm8k_sweep: no such config file .* embedded, embedded_walltime"),
         ("train run.yaml aopsd.sede=1", r"unknown key `aopsd\.sede`\. Did you mean `aopsd\.seed`"),
         ("train run.yaml data.train.data_path=nowhere.jsonl", r"nowhere\.jsonl: no such file .*Check the path"),
         ("train run.yaml aopsd.evaluation.data_path=nowhere.jsonl", r"nowhere\.jsonl: no such file"),

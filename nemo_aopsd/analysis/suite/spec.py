@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -130,7 +131,9 @@ def _file(named: str, key: str, origins: Origins, path: Path) -> Path:
     """The config that `key` names, relative to the file where `key` stands, or a shipped one."""
     where = locate(key, origins, path)
     target = Path(where.rpartition(":")[0]).parent / named
-    target = target if target.is_file() else find_recipe(Path(named))
+    if not target.is_file():
+        with suppress(UserError):  # which does not know `where`
+            target = find_recipe(Path(named))
     if not target.is_file():
         raise UserError(f"{where}: there is no file {target}. Paths are relative to the file that names them.")
     return target.resolve()
