@@ -12,6 +12,8 @@ from nemo_aopsd.run.trainer import train
 
 
 def main(run: Path) -> None:
+    if run.exists():
+        sys.exit(f"{run} exists: delete it, or name another folder: python examples/python_api.py FOLDER")
     small = ["aopsd.num_prompts_per_step=4", "aopsd.max_num_epochs=1", "aopsd.curriculum.num_initial_attempts=1"]
     config = nemo_aopsd.load_config(find_recipe(Path("demo")), [f"logger.log_dir={run}", *small])
     problems = nemo_aopsd.load_problems(config.data["train"]["data_path"])[:4]

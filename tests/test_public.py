@@ -33,3 +33,9 @@ def test_the_example_takes_a_step_and_reads_its_run(tmp_path, capsys):
     assert sum(": progress " in line and " probes" in line for line in said) == 4
     assert sum(line.startswith("step 1: ") for line in said) == 1
     assert sum(": reached " in line for line in said) == 4
+
+
+def test_the_example_leaves_a_folder_that_exists_alone(tmp_path):
+    with pytest.raises(SystemExit, match=f"{tmp_path} exists: .*another folder"):
+        python_api.main(tmp_path)
+    assert not list(tmp_path.iterdir())
