@@ -46,7 +46,10 @@ def convert(
     report.kept = len(kept) - held_out
     if report.kept <= 0:
         lines = "\n".join([*list(report.lines())[:-1], f"{len(kept):>7}  are left"])
-        raise UserError(f"{lines}\nExpected more than the {held_out} to hold out. Lower --held-out or give more rows.")
+        raise UserError(
+            f"{out}: {len(kept)} rows are left, expected more than the {held_out} to hold out. "
+            f"Lower --held-out or give more rows.\n{lines}"
+        )
     drawn = set(random.Random(seed).sample(range(len(kept)), held_out))
     write_jsonl(out, (row for index, row in enumerate(kept) if index not in drawn))
     if held_out:
