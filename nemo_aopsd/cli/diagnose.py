@@ -1,4 +1,4 @@
-"""`aopsd diagnose ...`: the paper's diagnostics on run folders. Everything that draws is imported inside."""
+"""`aopsd diagnose ...`: the paper's diagnostics on runs, and one on a config. What draws is imported inside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="diagnose",
-    help="The paper's diagnostics from the files of a run; figures and tables go to RUN/diagnostics.",
+    help=(
+        "The paper's diagnostics from the files of a run, written to RUN/diagnostics; `teacher` also loads the run's "
+        "model, and `direction` takes a config before any training."
+    ),
     no_args_is_help=True,
 )
 
@@ -143,8 +146,10 @@ def direction(
     """Before any training: does the update of each context and weighting point towards correctness?"""
     import random
 
+    from rich.console import Console
+
     from nemo_aopsd import engines
-    from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction, write_direction
+    from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction, show, write_direction
     from nemo_aopsd.config.schema import CHOICES
     from nemo_aopsd.files import keep_inputs
     from nemo_aopsd.run.preflight import check_inputs
@@ -163,9 +168,10 @@ def direction(
     found, _ = check_inputs(settings)
     chosen = random.Random(settings.aopsd.seed).sample(found, min(problems, len(found)))
     kinds = context or [settings.aopsd.context.kind]
-    typer.echo(
-        write_direction(out, diagnose_direction(settings, chosen, engine.build(settings), kinds, answers), settings)
-    )
+    result = diagnose_direction(settings, chosen, engine.build(settings), kinds, answers)
+    page, data = write_direction(out, result, settings)
+    show(result, settings, Console())
+    typer.echo(f"{page}, {data.name}")
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:

@@ -2,12 +2,24 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
-from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Yardstick, cosine, diagnose_direction
+from nemo_aopsd.analysis.diagnostics.direction import (
+    WEIGHTINGS,
+    Arm,
+    Direction,
+    Signal,
+    Yardstick,
+    cosine,
+    diagnose_direction,
+    show,
+    verdicts,
+)
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -137,7 +149,45 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     numbers = json.loads((out / "direction.json").read_text())
     assert [arm["weighting"] for arm in numbers["arms"]] == list(WEIGHTINGS)
     assert numbers["yardstick"]["num_answers"] == 48 and numbers["contexts"][0]["rollouts"] == 12
-    assert "| dag_full | normalised |" in (out / "direction.md").read_text()
+    page, lines = (out / "direction.md").read_text(), result.output.splitlines()
+    assert "| dag_full | normalised |" in page
+    *_, verdict, written = lines
+    assert written == f"{out / 'direction.md'}, direction.json"
+    assert verdict.startswith("dag_full: points towards correctness (uniform ") and f"- {verdict}" in page
+    assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
+    assert sum(line.split()[0] in WEIGHTINGS for line in lines if line.strip()) == len(WEIGHTINGS)
+
+
+@pytest.mark.parametrize(
+    ("cosines", "verdict"),
+    [
+        ((-0.11, -0.114, -0.05), "points away from correctness (uniform -0.11; halves -0.11 and -0.05)"),
+        ((0.2, 0.1, 0.3), "points towards correctness (uniform 0.2; halves 0.1 and 0.3)"),
+        ((0.2, 0.3, -0.1), "undecided: the halves disagree in sign (uniform 0.2; halves 0.3 and -0.1)"),
+        ((None, None, None), "undecided: its update or the yardstick is 0"),
+    ],
+)
+def test_a_sentence_a_context_says_where_its_uniform_update_points(cosines, verdict):
+    arms = [
+        Arm("dag_frontier", weighting, *values, None, 1.0, 1.0)
+        for weighting, values in (
+            ("continuation", (0.9, 0.9, 0.9)),
+            ("uniform", cosines),
+        )
+    ]
+    zero = [torch.zeros(1)]
+    assert verdicts(Direction(Yardstick((zero, zero), 8, 4, 1, 1), [], arms)) == [f"dag_frontier: {verdict}"]
+
+
+def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):
+    tiny, zero = -1.234e-05, [torch.zeros(1)]
+    config = replace(make_config(tmp_path), policy={"model_name": "m"})
+    signal = Signal("other_problem", 1024, 1024, 1.0, 10.0, -10.0, 1.0, 20.0, 10.0, 1.0)
+    arms = [Arm(signal.context, weighting, *[tiny] * 6) for weighting in WEIGHTINGS]
+    show(Direction(Yardstick((zero, zero), 8, 4, 1, 1), [signal], arms), config, Console(width=80))
+    said = capsys.readouterr().out
+    assert "…" not in said and said.count("-1.23e-05") == 6 * len(WEIGHTINGS)
+    assert all(number in said.split() for number in ("1.000", "10.000", "-10.000", "20.000"))
 
 
 @pytest.mark.parametrize(
