@@ -187,7 +187,7 @@ def show(found: Direction, config: Config, console: Console) -> None:
     heads = ("weighting", "cosine", "half 1", "half 2", "trig.", "its norm", "rest")
     for signal in found.signals:
         own = [arm for arm in found.arms if arm.context == signal.context]
-        arms = [[_text(getattr(arm, name)) for name in arm.__slots__[1:]] for arm in own]
+        arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
         console.print(_terminal_table(f"\n{signal.context}", heads, arms), highlight=False)
     console.print()
     for sentence in verdicts(found):
