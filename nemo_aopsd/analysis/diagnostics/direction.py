@@ -183,7 +183,7 @@ def show(found: Direction, config: Config, console: Console) -> None:
     console.print(_yardstick(found.yardstick, config), highlight=False, markup=False)
     heads = ("context", "rollouts", "drop", "prog.", "|gap|", "gap", "trig.", "L", "w", "leaks")
     signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
-    console.print(_terminal_table("\n", heads, signals), highlight=False)
+    console.print(_terminal_table(" ", heads, signals), highlight=False)
     heads = ("weighting", "cosine", "half 1", "half 2", "trig.", "its norm", "rest")
     for signal in found.signals:
         own = [arm for arm in found.arms if arm.context == signal.context]
