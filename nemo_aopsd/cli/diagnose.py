@@ -149,7 +149,8 @@ def direction(
     from rich.console import Console
 
     from nemo_aopsd import engines
-    from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction, show, write_direction
+    from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction
+    from nemo_aopsd.analysis.diagnostics.direction_page import show, write_direction
     from nemo_aopsd.config.schema import CHOICES
     from nemo_aopsd.files import keep_inputs
     from nemo_aopsd.run.preflight import check_inputs

@@ -9,17 +9,8 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from nemo_aopsd.analysis.diagnostics.direction import (
-    WEIGHTINGS,
-    Arm,
-    Direction,
-    Signal,
-    Yardstick,
-    cosine,
-    diagnose_direction,
-    show,
-    verdicts,
-)
+from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, Yardstick, diagnose_direction
+from nemo_aopsd.analysis.diagnostics.direction_page import show, verdicts
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -111,7 +102,10 @@ def test_a_noisy_yardstick_says_how_much_it_can_show():
     assert Yardstick((one, other), 8, 4, 1, 1).ceiling == 0
     slanted = Yardstick((one, [torch.tensor([1.0, math.sqrt(3)])]), 8, 4, 1, 1)
     assert slanted.ceiling == pytest.approx(math.sqrt(2 * 0.5 / 1.5))
-    assert cosine(one, [torch.zeros(2)]) is None
+    nowhere = same.bearing([torch.zeros(2)])
+    assert (nowhere.norm, nowhere.cosine, nowhere.halves) == (0, None, (None, None))
+    along = Yardstick((one, other), 8, 4, 1, 1).bearing([torch.tensor([3.0, 4.0])])
+    assert (along.norm, *along.halves) == pytest.approx((5, 0.6, 0.8)) and along.cosine == pytest.approx(1.4 / 2**0.5)
 
 
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):

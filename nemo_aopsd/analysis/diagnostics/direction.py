@@ -7,30 +7,26 @@ So its part at untriggered tokens is formed once for all weightings of a context
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import mean
 from typing import Protocol
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig, Weighting
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.engine import Engine, Objective, Tokenizer
+from nemo_aopsd.engine import Engine, Objective
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import atomic_write, derive_seed
+from nemo_aopsd.files import derive_seed
 from nemo_aopsd.method.context import donors_for, student_prompts
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
-from nemo_aopsd.method.probes import Probe, probe_weights, reweigh
+from nemo_aopsd.method.probes import probe_weights, reweigh
 from nemo_aopsd.method.rollout import Scored
 from nemo_aopsd.method.step import collect, reward
 from nemo_aopsd.method.weighting import gap_weights
@@ -49,6 +45,15 @@ class GradientEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Bearing:
+    """A gradient's norm, and its cosines with the yardstick's sum and halves; None where one of the two is 0."""
+
+    norm: float
+    cosine: float | None
+    halves: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
 class Yardstick:
     """The policy gradient of correctness in two halves of the answers to each problem."""
 
@@ -58,22 +63,30 @@ class Yardstick:
     num_mixed: int  # problems with right and wrong answers: the others have no gradient
     num_problems: int
 
+    @cached_property
+    def _products(self) -> tuple[float, float, float]:
+        """Both halves' squares and their product; formed once, as a gradient is as large as the model."""
+        one, other = self.halves
+        return _dot(one, one), _dot(other, other), _dot(one, other)
+
     @property
     def agreement(self) -> float:
         """The cosine of the halves; 0 if one of them is 0."""
-        return cosine(*self.halves) or 0.0
-
-    def cosine(self, gradient: Gradient) -> float | None:
-        """Of a gradient with the sum of the halves; None if one of them is 0."""
-        one, other = self.halves
-        norms = math.sqrt(_dot(gradient, gradient) * (_dot(one, one) + _dot(other, other) + 2 * _dot(one, other)))
-        return (_dot(gradient, one) + _dot(gradient, other)) / norms if norms else None
+        one, other, product = self._products
+        return _cosine(product, one, other) or 0.0
 
     @property
     def ceiling(self) -> float:
         """What a perfect update would show against so noisy a whole: sqrt(2 h / (1 + h)) at agreement h."""
         agreement = max(self.agreement, 0.0)
         return math.sqrt(2 * agreement / (1 + agreement))
+
+    def bearing(self, gradient: Gradient) -> Bearing:
+        """Where a gradient points."""
+        one, other, product = self._products
+        square, first, second = (_dot(gradient, each) for each in (gradient, *self.halves))
+        halves = _cosine(first, square, one), _cosine(second, square, other)
+        return Bearing(math.sqrt(square), _cosine(first + second, square, one + other + 2 * product), halves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,97 +170,6 @@ def measure_correctness(
     return Yardstick((first, second), len(right), int(sum(right)), num_mixed, len(groups))
 
 
-def cosine(one: Gradient, other: Gradient) -> float | None:
-    """Of two gradients over all parameters; None if one of them is 0."""
-    norms = math.sqrt(_dot(one, one) * _dot(other, other))
-    return _dot(one, other) / norms if norms else None
-
-
-def verdicts(found: Direction) -> list[str]:
-    """A sentence a context: where its update with uniform weights points, if both halves of the yardstick agree."""
-    return [_verdict(arm) for arm in found.arms if arm.weighting == "uniform"]
-
-
-def _verdict(arm: Arm) -> str:
-    whole, first, second = arm.cosine, arm.first_half, arm.second_half
-    if whole is None or first is None or second is None:
-        return f"{arm.context}: undecided: its update or the yardstick is 0"
-    numbers = f"(uniform {whole:.2g}; halves {first:.2g} and {second:.2g})"
-    if first * second <= 0:
-        return f"{arm.context}: undecided: the halves disagree in sign {numbers}"
-    return f"{arm.context}: points {'towards' if whole > 0 else 'away from'} correctness {numbers}"
-
-
-def show(found: Direction, config: Config, console: Console) -> None:
-    """Print the page so that it fits 80 columns: shorter heads, and a table of weightings a context."""
-    console.print(_yardstick(found.yardstick, config), highlight=False, markup=False)
-    heads = ("context", "rollouts", "drop", "prog.", "|gap|", "gap", "trig.", "L", "w", "leaks")
-    signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
-    console.print(_terminal_table(" ", heads, signals), highlight=False)
-    heads = ("weighting", "cosine", "half 1", "half 2", "trig.", "its norm", "rest")
-    for signal in found.signals:
-        own = [arm for arm in found.arms if arm.context == signal.context]
-        arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
-        console.print(_terminal_table(f"\n{signal.context}", heads, arms), highlight=False)
-    console.print()
-    for sentence in verdicts(found):
-        console.print(sentence, highlight=False, markup=False)
-
-
-def _terminal_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _yardstick(stick: Yardstick, config: Config) -> str:
-    model, threshold = config.policy["model_name"], config.aopsd.probes.threshold
-    return (
-        f"{model}, threshold {threshold}. Yardstick: {stick.num_answers} answers, {stick.num_right} right; "
-        f"{stick.num_mixed} of {stick.num_problems} problems have right and wrong ones. Its halves agree at cosine "
-        f"{stick.agreement:.3f}, so a perfect update would show about {stick.ceiling:.3f}."
-    )
-
-
-def write_direction(folder: Path, found: Direction, config: Config) -> list[Path]:
-    """Write direction.md and direction.json, and return their paths."""
-    stick = found.yardstick
-    parts = ["# Does an update point towards correctness?", _yardstick(stick, config)]
-    columns = ("context", "rollouts", "dropped", "progress", "mean abs gap", "mean gap", "triggered", "L", "w", "leaks")
-    parts.append(_table(columns, found.signals))
-    columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
-    parts.append(_table(columns, found.arms))
-    parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))
-    names = ("num_answers", "num_right", "num_mixed", "num_problems", "agreement", "ceiling")
-    numbers = {
-        "yardstick": {name: getattr(stick, name) for name in names},
-        "contexts": [asdict(signal) for signal in found.signals],
-        "arms": [asdict(arm) for arm in found.arms],
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    page, data = folder / "direction.md", folder / "direction.json"
-    atomic_write(data, json.dumps(numbers, indent=1) + "\n")
-    atomic_write(page, "\n\n".join(parts) + "\n")
-    return [page, data]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Signal | Arm]) -> str:
-    cells = [[getattr(row, name) for name in row.__slots__] for row in rows]
-    return markdown_table(columns, [[_text(cell) for cell in row] for row in cells])
-
-
-def _text(cell: str | float | None) -> str:
-    return "-" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
-
-
-def _short(cell: str | float | None) -> str:
-    """As `_text`, at most 7 wide."""
-    return f"{cell:.3f}" if isinstance(cell, float) else _text(cell)
-
-
 class _Correctness(BaseObjective):
     """L = -mean_t A log p_t."""
 
@@ -290,7 +212,7 @@ def _collect(
     probes = [probe for row in found.scored for probe in row.probes]
     reached = [draft.progress for draft in found.drafts if draft.progress is not None]
     patterns = leak_patterns(aopsd.prompts)
-    leaks = [mentions_context(_continuation(engine.tokenizer, probe), patterns) for probe in probes]
+    leaks = [mentions_context(engine.tokenizer.decode([probe.anchor, *probe.suffix]), patterns) for probe in probes]
     return found.scored, Signal(
         kind,
         len(found.scored),
@@ -309,10 +231,6 @@ def _objective(config: Config) -> ObjectiveConfig:
     return replace(config.aopsd.objective, name="pg")
 
 
-def _continuation(tokenizer: Tokenizer, probe: Probe) -> str:
-    return tokenizer.decode([probe.anchor, *probe.suffix])
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
 
@@ -329,24 +247,23 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
         return engine.gradient(weighted, objective)
 
     rest = gradient([1 - mark for mark in marks])
-    first, second = yardstick.halves
+    norm_of_rest = math.sqrt(_dot(rest, rest))
     for weighting in WEIGHTINGS:
-        triggered = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
-        of_triggered = yardstick.cosine(triggered), math.sqrt(_dot(triggered, triggered))
+        update = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
+        triggered = yardstick.bearing(update)
         elsewhere = aopsd.probes.untriggered_weight if weighting in (*CONTINUED, "gap_only") else 1.0
-        for part, other in zip(triggered, rest, strict=True):
-            part.add_(
-                other, alpha=elsewhere
-            )  # in place, and no sum of the halves: each gradient is as large as a model
+        for part, other in zip(update, rest, strict=True):
+            part.add_(other, alpha=elsewhere)  # in place: each gradient is as large as the model
+        whole = yardstick.bearing(update)
         yield Arm(
             context=kind,
             weighting=weighting,
-            cosine=yardstick.cosine(triggered),
-            first_half=cosine(triggered, first),
-            second_half=cosine(triggered, second),
-            triggered_cosine=of_triggered[0],
-            triggered_norm=of_triggered[1],
-            untriggered_norm=elsewhere * math.sqrt(_dot(rest, rest)),
+            cosine=whole.cosine,
+            first_half=whole.halves[0],
+            second_half=whole.halves[1],
+            triggered_cosine=triggered.cosine,
+            triggered_norm=triggered.norm,
+            untriggered_norm=elsewhere * norm_of_rest,
         )
 
 
@@ -361,3 +278,9 @@ def _weights(rows: list[Scored], weighting: Weighting, config: Config) -> list[T
 
 def _dot(one: Gradient, other: Gradient) -> float:
     return sum(torch.dot(a.flatten().double(), b.flatten().double()).item() for a, b in zip(one, other, strict=True))
+
+
+def _cosine(product: float, square: float, other_square: float) -> float | None:
+    """None if one of the two squares is 0."""
+    norms = math.sqrt(max(square * other_square, 0.0))
+    return product / norms if norms else None

@@ -1,0 +1,101 @@
+"""What `aopsd diagnose direction` found: on the terminal, as a page and as numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nemo_aopsd.analysis.diagnostics.direction import Arm, Direction, Signal, Yardstick
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.evaluation.tables import markdown_table
+from nemo_aopsd.files import atomic_write
+
+
+def verdicts(found: Direction) -> list[str]:
+    """A sentence a context: where its update with uniform weights points, if both halves of the yardstick agree."""
+    return [_verdict(arm) for arm in found.arms if arm.weighting == "uniform"]
+
+
+def _verdict(arm: Arm) -> str:
+    whole, first, second = arm.cosine, arm.first_half, arm.second_half
+    if whole is None or first is None or second is None:
+        return f"{arm.context}: undecided: its update or the yardstick is 0"
+    numbers = f"(uniform {whole:.2g}; halves {first:.2g} and {second:.2g})"
+    if first * second <= 0:
+        return f"{arm.context}: undecided: the halves disagree in sign {numbers}"
+    return f"{arm.context}: points {'towards' if whole > 0 else 'away from'} correctness {numbers}"
+
+
+def show(found: Direction, config: Config, console: Console) -> None:
+    """Print the page so that it fits 80 columns: shorter heads, and a table of weightings a context."""
+    console.print(_yardstick(found.yardstick, config), highlight=False, markup=False)
+    heads = ("context", "rollouts", "drop", "prog.", "|gap|", "gap", "trig.", "L", "w", "leaks")
+    signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
+    console.print(_terminal_table(" ", heads, signals), highlight=False)
+    heads = ("weighting", "cosine", "half 1", "half 2", "trig.", "its norm", "rest")
+    for signal in found.signals:
+        own = [arm for arm in found.arms if arm.context == signal.context]
+        arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
+        console.print(_terminal_table(f"\n{signal.context}", heads, arms), highlight=False)
+    console.print()
+    for sentence in verdicts(found):
+        console.print(sentence, highlight=False, markup=False)
+
+
+def _terminal_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _yardstick(stick: Yardstick, config: Config) -> str:
+    model, threshold = config.policy["model_name"], config.aopsd.probes.threshold
+    return (
+        f"{model}, threshold {threshold}. Yardstick: {stick.num_answers} answers, {stick.num_right} right; "
+        f"{stick.num_mixed} of {stick.num_problems} problems have right and wrong ones. Its halves agree at cosine "
+        f"{stick.agreement:.3f}, so a perfect update would show about {stick.ceiling:.3f}."
+    )
+
+
+def write_direction(folder: Path, found: Direction, config: Config) -> list[Path]:
+    """Write direction.md and direction.json, and return their paths."""
+    stick = found.yardstick
+    parts = ["# Does an update point towards correctness?", _yardstick(stick, config)]
+    columns = ("context", "rollouts", "dropped", "progress", "mean abs gap", "mean gap", "triggered", "L", "w", "leaks")
+    parts.append(_table(columns, found.signals))
+    columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
+    parts.append(_table(columns, found.arms))
+    parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))
+    names = ("num_answers", "num_right", "num_mixed", "num_problems", "agreement", "ceiling")
+    numbers = {
+        "yardstick": {name: getattr(stick, name) for name in names},
+        "contexts": [asdict(signal) for signal in found.signals],
+        "arms": [asdict(arm) for arm in found.arms],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    page, data = folder / "direction.md", folder / "direction.json"
+    atomic_write(data, json.dumps(numbers, indent=1) + "\n")
+    atomic_write(page, "\n\n".join(parts) + "\n")
+    return [page, data]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Signal | Arm]) -> str:
+    cells = [[getattr(row, name) for name in row.__slots__] for row in rows]
+    return markdown_table(columns, [[_text(cell) for cell in row] for row in cells])
+
+
+def _text(cell: str | float | None) -> str:
+    return "-" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+
+
+def _short(cell: str | float | None) -> str:
+    """As `_text`, at most 7 wide."""
+    return f"{cell:.3f}" if isinstance(cell, float) else _text(cell)
