@@ -1,0 +1,35 @@
+"""AOPSD less each other member, paired by seed, with 95 % t-intervals, from the seed tables of a page of results.
+
+python -m benchmarks.seed_differences docs/results.md
+"""
+
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided, by number of seeds
+
+
+def seed_tables(page: str) -> list[dict[str, list[float]]]:
+    """pass@1 of each seed in percent, by member, for each table on the page."""
+    tables = []
+    for part in page.split("pass@1 of each seed\n")[1:]:
+        rows = [line.strip("| ").split(" | ") for line in part.split("\n## ")[0].split("\n### ")[0].splitlines()]
+        rows = [row for row in rows if len(row) > 1 and row[1].endswith(" %")]
+        tables.append({name: [float(cell.rstrip(" %")) for cell in cells] for name, *cells in rows})
+    return tables
+
+
+def main() -> None:
+    for table in seed_tables(Path(sys.argv[1]).read_text(encoding="utf-8")):
+        own = table["aopsd"]
+        print(f"{len(own)} seeds")
+        for name in [name for name in table if name != "aopsd"]:
+            differences = [one - other for one, other in zip(own, table[name], strict=True)]
+            half = T_95[len(own)] * stdev(differences) / len(own) ** 0.5
+            mean = fmean(differences)
+            print(f"  {name:<20} {mean:+5.1f} ({mean - half:+.1f} to {mean + half:+.1f})")
+
+
+if __name__ == "__main__":
+    main()
