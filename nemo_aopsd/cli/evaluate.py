@@ -69,17 +69,21 @@ def evaluate(
     """pass@k, avg@N and majority@N on the bare questions; killed or stopped, start it again to go on.
 
     Sampling defaults are those of `aopsd.evaluation`: 8 samples at temperature 0.6, top-p 0.95, top-k 20, at most
-    12,288 tokens; for a run or a checkpoint, those of its own config.
+    12,288 tokens; for a run, a checkpoint or an exported model, those of its own config.
     """
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
     from nemo_aopsd.evaluation.report import asked_line, summary_lines
-    from nemo_aopsd.run.target import find_target, with_prompts
+    from nemo_aopsd.run.target import ASKED, changes_of, find_target, with_prompts
 
     if gpu_memory is not None and engine != "vllm":
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
     if top_p == 0:
         raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
-    found = with_prompts(find_target(target, config), prompts, thinking)
+    as_trained = find_target(target, config)
+    found = with_prompts(as_trained, prompts, thinking)
+    is_ours = as_trained.checkpoint is not None or (target / ASKED).is_file()
+    if is_ours and (changed := changes_of(as_trained.config.aopsd, found.config.aopsd)):
+        typer.echo(f"{target}: asked with {changed}", err=True)
     given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
     settings = replace(found.config.aopsd.evaluation, **given)
@@ -130,8 +134,8 @@ def export(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder.")],
     config: OfCheckpoint = None,
 ) -> None:
-    """Write the student of a checkpoint as a Hugging Face model directory, its tokenizer included."""
-    from nemo_aopsd.run.target import find_target, load, options_of
+    """Write the student of a checkpoint as a Hugging Face model directory, with tokenizer and how it is asked."""
+    from nemo_aopsd.run.target import find_target, load, write_asked
 
     keep_inputs([out], [("TARGET", target), ("--config", config)])
     found = find_target(target, config)
@@ -143,10 +147,10 @@ def export(
         engine = engines.pick(found.config).build(found.config)
         load(found, engine)
         engine.export(partial)
+        write_asked(found.config.aopsd, partial)
     typer.echo(out)
-    if options := options_of(found.config.aopsd):
-        words = ["aopsd", "evaluate", str(out), "--data", found.config.aopsd.evaluation.data_path or "FILE", *options]
-        typer.echo(f"to ask it as its run does: {shlex.join(words)}")
+    data = found.config.aopsd.evaluation.data_path or "FILE"
+    typer.echo(f"to ask it as its run does: {shlex.join(['aopsd', 'evaluate', str(out), '--data', data])}")
 
 
 def _on_own_engine(target: Target, settings: EvaluationConfig, seed: int | None, batch_size: int) -> Session:

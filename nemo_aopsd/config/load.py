@@ -33,7 +33,7 @@ from nemo_aopsd.config.keys import (
 )
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS, NEMO_RL_DEFAULTS, REQUIRED_KEYS
 from nemo_aopsd.config.rules import Fault
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_text
 
@@ -67,9 +67,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | 
 
 def method_settings(path: Path) -> dict[str, Any]:
     """What a method's file sets, parents included, as dotted keys. Raises UserError on what is no setting."""
+    return flatten(_read_block(path)[0])
+
+
+def read_block(path: Path) -> AOPSDConfig:
+    """The `aopsd:` block of a file that need have no other. Raises UserError on what is no setting."""
+    return _read_block(path)[1] or AOPSDConfig()
+
+
+def _read_block(path: Path) -> tuple[Tree, AOPSDConfig | None]:
     tree, origins = _merge_files([path], path)
-    _refuse(check_block(tree)[1], origins, path)
-    return flatten(tree)
+    block, faults = check_block(tree)
+    _refuse(faults, origins, path)
+    return tree, block
 
 
 def _merge_files(files: Sequence[Path], path: Path) -> tuple[Tree, Origins]:

@@ -37,6 +37,10 @@ def read(family: str, name: str) -> str:
         raise UserError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
 
 
+def is_family(name: str) -> bool:
+    """Whether the package ships it; else it is a folder of the user's."""
+    return (_FOLDER / name).is_dir()
+
+
 def _path(family: str, name: str) -> Path:
-    built_in = _FOLDER / family
-    return (built_in if built_in.is_dir() else Path(family)) / f"{name}.txt"
+    return (_FOLDER / family if is_family(family) else Path(family)) / f"{name}.txt"

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+import shutil
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from nemo_aopsd.config.load import load_config
+import yaml
+
+from nemo_aopsd.config.load import load_config, read_block
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig, ThinkingConfig
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write
 from nemo_aopsd.models.config_json import read_model_config
 from nemo_aopsd.models.fingerprint import fingerprint_ends
+from nemo_aopsd.prompts import is_family
 from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run import folder as run_folder
 
 _NO_LIMIT = 1 << 20  # tokens, for a model that names no longest sequence
-_OPTIONS = {
-    "--samples": "num_samples",
-    "--temperature": "temperature",
-    "--top-p": "top_p",
-    "--top-k": "top_k",
-    "--max-new-tokens": "max_new_tokens",
-}
+# In an exported model: a config file with how its run asks it, and the prompts if they are no family of the package.
+ASKED, _PROMPTS = "aopsd.yaml", "aopsd_prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,27 @@ def with_prompts(target: Target, prompts: str | None, thinking: bool | None) -> 
     return replace(target, config=replace(target.config, aopsd=aopsd))
 
 
-def options_of(aopsd: AOPSDConfig) -> list[str]:
-    """Options of `aopsd evaluate` with which a bare model is asked as a run asks its student."""
-    bare, thinking = _bare_settings(), aopsd.thinking.student
-    words = ["--prompts", aopsd.prompts] if aopsd.prompts != bare.prompts else []
-    words += [] if thinking is None else ["--thinking" if thinking else "--no-thinking"]
-    for option, name in _OPTIONS.items():
-        value = getattr(aopsd.evaluation, name)
-        words += [option, str(value)] if value != getattr(bare.evaluation, name) else []
-    return words
+def changes_of(before: AOPSDConfig, after: AOPSDConfig) -> str:
+    """What of prompts and thinking `after` has otherwise than the student was trained with; empty if nothing."""
+    asked = {"prompts": (before.prompts, after.prompts), "thinking": (before.thinking.student, after.thinking.student)}
+    return ", ".join(f"{name} {new} instead of {old}" for name, (old, new) in asked.items() if new != old)
+
+
+def write_asked(aopsd: AOPSDConfig, model: Path) -> None:
+    """Note in a model's folder how its run asks it, so that `find_target` asks a copy of it in the same way."""
+    evaluation = asdict(aopsd.evaluation)
+    del evaluation["data_path"]
+    asked: dict[str, Any] = {"thinking": asdict(aopsd.thinking), "evaluation": evaluation}
+    if is_family(aopsd.prompts):
+        asked = {"prompts": aopsd.prompts} | asked
+    else:
+        shutil.copytree(aopsd.prompts, model / _PROMPTS, ignore=_no_prompts)
+    text = "# How the run of this model asks it; `aopsd evaluate` does the same.\n"
+    atomic_write(model / ASKED, text + yaml.safe_dump({"aopsd": asked}, sort_keys=False))
+
+
+def _no_prompts(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not name.endswith((".txt", ".yaml"))]
 
 
 def load(target: Target, engine: Engine) -> None:
@@ -111,11 +124,14 @@ def _bare_config(path: Path) -> Config:
         "optimizer": {"kwargs": {"lr": 0.0}},
         "generation": {"max_new_tokens": 1},
     }
-    return Config(aopsd=_bare_settings(), policy=policy, data={}, logger={}, checkpointing={}, raw={})
+    return Config(aopsd=_bare_settings(path), policy=policy, data={}, logger={}, checkpointing={}, raw={})
 
 
-def _bare_settings() -> AOPSDConfig:
-    return AOPSDConfig(teacher=TeacherConfig(weights="live"))
+def _bare_settings(model: Path) -> AOPSDConfig:
+    """As `write_asked` noted them; the defaults in a model of other origin."""
+    asked = read_block(model / ASKED) if (model / ASKED).is_file() else AOPSDConfig()
+    prompts = str(model / _PROMPTS) if (model / _PROMPTS).is_dir() else asked.prompts
+    return replace(asked, prompts=prompts, teacher=TeacherConfig(weights="live"))
 
 
 def _longest_sequence(path: Path) -> int:

@@ -12,11 +12,12 @@ import pytest
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli import app as cli
-from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, TeacherConfig, ThinkingConfig
+from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.prompts import fill
 from nemo_aopsd.run import checkpoint
-from nemo_aopsd.run.target import find_target, options_of, with_prompts
+from nemo_aopsd.run.target import find_target, with_prompts, write_asked
 from tests.evaluation.test_evaluate import Guesser
 from tests.local_models import tiny_model, tiny_tokenizer
 
@@ -233,24 +234,45 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, trained, monkeypat
 def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd, trained):
     shutil.copytree(trained, "run")
     code, out, _ = aopsd("export run --out exported")
-    asked = "aopsd evaluate exported --data FILE --samples 3 --temperature 0.9 --max-new-tokens 9"
-    assert (code, out) == (0, f"exported\nto ask it as its run does: {asked}\n")
+    assert (code, out) == (0, "exported\nto ask it as its run does: aopsd evaluate exported --data FILE\n")
     assert aopsd("evaluate run --data one.jsonl --out from_run")[0] == 0
-    assert aopsd(f"{asked.removeprefix('aopsd ').replace('FILE', 'one.jsonl')} --out from_export")[0] == 0
-    assert samples("from_run", "one") == samples("from_export", "one")
+    assert aopsd("evaluate exported --data one.jsonl --out from_export")[0] == 0
+    assert len(samples("from_run", "one")) == 6 and samples("from_run", "one") == samples("from_export", "one")
+    for target in ("run", "exported"):
+        code, _, err = aopsd(f"evaluate {target} --data one.jsonl --prompts tiny --thinking --out other")
+        assert code == 0 and err.startswith(f"{target}: asked with prompts tiny instead of default, thinking True ")
+        shutil.rmtree("other")
+    assert "asked with" not in aopsd("evaluate model --data one.jsonl --prompts tiny --samples 1 --max-new-tokens 5")[2]
     code, _, err = aopsd("export run --out exported")
     assert code == 2 and "--out exported: exists" in err
     code, _, err = aopsd("export exported --out again")
     assert code == 2 and "exported: is a model directory already" in err
 
 
-def test_a_run_says_how_its_student_is_asked_if_not_as_a_model_is():
-    teacher = TeacherConfig(weights="live")
-    assert options_of(AOPSDConfig(teacher=teacher)) == []
-    asked = AOPSDConfig(teacher=teacher, prompts="tiny", thinking=ThinkingConfig(student=False))
-    assert options_of(asked) == ["--prompts", "tiny", "--no-thinking"]
-    warm = replace(asked, thinking=ThinkingConfig(student=True), evaluation=EvaluationConfig(top_p=1.0, top_k=0))
-    assert options_of(warm) == ["--prompts", "tiny", "--thinking", "--top-p", "1.0", "--top-k", "0"]
+def test_an_exported_model_carries_how_its_run_asks_it_and_prompts_of_a_users_own(tmp_path, monkeypatch, model):
+    exported = shutil.copytree(model, tmp_path / "exported")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "student.txt").write_text("MINE {problem}")
+    (tmp_path / "mine" / "notes.md").write_text("not a prompt")
+    asked = AOPSDConfig(
+        prompts="tiny",
+        thinking=ThinkingConfig(student=False),
+        evaluation=EvaluationConfig(data_path="held_out.jsonl", top_p=1.0, top_k=0, num_samples=4),
+    )
+    write_asked(asked, exported)
+    found = find_target(exported).config.aopsd
+    assert (found.prompts, found.thinking) == ("tiny", asked.thinking)
+    assert found.evaluation == replace(asked.evaluation, data_path=None)
+    assert found.teacher.weights == "live"  # one network is enough to sample
+    monkeypatch.chdir(tmp_path)
+    write_asked(replace(asked, prompts="mine"), exported)
+    shutil.rmtree("mine")
+    found = find_target(exported).config.aopsd
+    assert fill(found.prompts, "student", problem="x") == "MINE x"
+    assert [path.name for path in Path(found.prompts).iterdir()] == ["student.txt"]
+    (exported / "aopsd.yaml").write_text("aopsd: {promts: tiny}")
+    with pytest.raises(UserError, match=r"aopsd\.yaml:1: unknown key `aopsd\.promts`\. Did you mean `aopsd\.prompts`"):
+        find_target(exported)
 
 
 @pytest.mark.parametrize(
