@@ -11,6 +11,11 @@ class UserError(ValueError):
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint at the end of a message; empty where nothing known is like `name`."""
-    matches = get_close_matches(name, known, n=1)
+    """A hint at the end of a message; empty where nothing known is like `name`.
+
+    >>> nearest("train-365", ["train-366-level5", "train-365-level4"])
+    ' Did you mean `train-365-level4`?'
+    """
+    begun = [each for each in known if len(name) > 2 and each.startswith(name)]
+    matches = begun or get_close_matches(name, known, n=1)
     return f" Did you mean `{matches[0]}`?" if matches else ""

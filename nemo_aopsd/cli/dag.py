@@ -84,18 +84,25 @@ def build(
 
 
 @app.command(epilog="Example: aopsd dag check problems.jsonl")
-def check(file: ProblemsFile) -> None:
+def check(
+    file: ProblemsFile,
+    graphs_only: Annotated[
+        bool, typer.Option("--graphs-only", help="Of `id` and `dag` alone: for proofs and other rows without answers.")
+    ] = False,
+) -> None:
     """List every fault of every graph; exit code 2 if one of them is an error."""
-    from nemo_aopsd.data.check import check_file, fault_lines
+    from nemo_aopsd.data.check import check_file, fault_lines, need_graphs
 
+    need_graphs(file)
     rows = wrong = errors = warnings = 0
-    for row in check_file(file):
+    for row in check_file(file, graphs_only=graphs_only):
         rows += 1
         wrong += row.has_errors
         errors += sum(fault.is_error for fault in row.faults)
         warnings += sum(not fault.is_error for fault in row.faults)
         say(fault_lines(row))
-    typer.echo(f"{rows} rows: {rows - wrong} usable, {wrong} not; {errors} errors, {warnings} warnings")
+    usable = "sound as graphs" if graphs_only else "usable"
+    typer.echo(f"{rows} rows: {rows - wrong} {usable}, {wrong} not; {errors} errors, {warnings} warnings")
     if errors:
         raise typer.Exit(2)
 

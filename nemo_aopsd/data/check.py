@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,15 +30,16 @@ class CheckedRow:
         return any(fault.is_error for fault in self.faults)
 
 
-def check_file(path: str | Path) -> Iterator[CheckedRow]:
+def check_file(path: str | Path, *, graphs_only: bool = False) -> Iterator[CheckedRow]:
     """Each row, good or bad, in order; raises UserError if the file is missing or has no line.
 
     A row without an error is one that the loader of training takes. Besides `leaks.find_graph_faults`: broken_line
-    (bytes or JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields.
+    (bytes or JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields,
+    unless `graphs_only`.
     """
     seen: dict[str, str] = {}
     for row in _read_rows(path):
-        _check(row)
+        _check(row, graphs_only)
         if row.problem_id in seen:
             row.faults.insert(0, Fault("repeated_id", f"first used at {seen[row.problem_id]}"))
         if row.problem_id:
@@ -47,13 +49,27 @@ def check_file(path: str | Path) -> Iterator[CheckedRow]:
 
 def rows_with_graphs(path: str | Path) -> tuple[list[tuple[dict[str, Any], CheckedRow]], list[CheckedRow]]:
     """Records that have a `dag`, with their rows, and rows that cannot be read; raises UserError if none has one."""
+    need_graphs(path)
     rows = list(check_file(path))
     broken = [row for row in rows if row.record is None]
     found = [(row.record, row) for row in rows if row.record is not None and row.record.get("dag") is not None]
-    if not found:
-        unread = f" {unread_note(path, broken)}" if broken else ""
-        raise UserError(f"{path}: no row has a `dag`. Make graphs with: aopsd dag build {path} --out ...{unread}")
     return found, broken
+
+
+def need_graphs(path: str | Path) -> None:
+    """Raise UserError if no row has a `dag`: this is another file than was meant, and its rows' faults tell nothing."""
+    rows = list(_read_rows(path))
+    records = [row.record for row in rows if row.record is not None]
+    if any(record.get("dag") is not None for record in records):
+        return
+    if not records:
+        first = rows[0].faults[0].detail
+        raise UserError(f"{path}: none of its {len(rows)} lines is a JSON object. {rows[0].where}: {first}")
+    raise UserError(
+        f"{path}: no row has a `dag`, none of {len(rows)}; the first has {', '.join(records[0]) or 'no field'}. "
+        f"Check the path, or make graphs: aopsd dag build {shlex.quote(str(path))} --out DAGS.jsonl --base-url URL "
+        "--model NAME"
+    )
 
 
 def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[CheckedRow]]:
@@ -101,12 +117,14 @@ def _read_rows(path: str | Path) -> Iterator[CheckedRow]:
         raise UserError(f"{path}: no graph in it. Expected one JSON object a line.")
 
 
-def _check(row: CheckedRow) -> None:
+def _check(row: CheckedRow, graphs_only: bool = False) -> None:
     """Note the faults of a row that can be read. The graph is compared with an answer that training would take."""
     if row.record is None:
         return
     bad, answer = dict(bad_fields(row.record)), answer_text(row.record)
     row.problem_id = "" if "id" in bad else row.record["id"]
+    if graphs_only:
+        bad = {name: defect for name, defect in bad.items() if name == "id"}
     row.faults += [Fault("missing_id" if name == "id" else f"bad_{name}", defect) for name, defect in bad.items()]
     if row.record.get("dag") is None:
         row.faults.append(Fault("missing_dag", "the row has no `dag`"))

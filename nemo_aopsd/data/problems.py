@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -37,6 +38,7 @@ class Problem:
         return self.dag
 
 
+NEEDED = ("id", "problem", "answer")
 # Each field that a problem may lack is one that a teacher may be shown.
 _SHOWN = tuple(field.name for field in fields(Problem) if field.default is not MISSING)
 
@@ -65,8 +67,10 @@ def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str
 
 def parse_problem(record: dict[str, Any], where: str) -> Problem:
     """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the field."""
-    for _, defect in bad_fields(record):
-        raise UserError(f"{where}: {defect}")
+    for field, defect in bad_fields(record):
+        file = shlex.quote(where.rpartition(":")[0] or where)
+        made = f" Or make a problems file of it: aopsd data prepare {file} --out PROBLEMS.jsonl"
+        raise UserError(f"{where}: {defect} Correct the row.{made if field in NEEDED else ''}")
     graph = None
     if record.get("dag") is not None:
         graph = dag.build_graph(record["dag"], f"{where} (id {record['id']!r})")
@@ -88,7 +92,7 @@ def bad_fields(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     >>> list(bad_fields({"id": "p", "problem": "1 + 1?", "answer": 0.5}))
     [('answer', '`answer` must be a non-empty string, got 0.5.')]
     """
-    for field, value in (("id", record.get("id")), ("problem", record.get("problem")), ("answer", answer_text(record))):
+    for field, value in zip(NEEDED, (record.get("id"), record.get("problem"), answer_text(record)), strict=True):
         if not isinstance(value, str) or not value.strip():
             yield field, f"`{field}` must be a non-empty string, got {repr(value)[:80]}."
     if not isinstance(record.get("solution"), str | None):

@@ -7,6 +7,7 @@ for the engine is the step's business (an error or a counted drop).
 from __future__ import annotations
 
 import random
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
@@ -30,6 +31,11 @@ FIELD: dict[ContextKind, str | None] = {
     "other_problem": "solution",
 }
 
+_GRAPHS = (
+    " To make graphs: aopsd dag build {file} --out DAGS.jsonl --base-url URL --model NAME. A method that needs none: "
+    "--method opsd."
+)
+
 
 def check_problems(problems: Sequence[Problem], kind: ContextKind, curriculum: str) -> None:
     """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
@@ -39,9 +45,11 @@ def check_problems(problems: Sequence[Problem], kind: ContextKind, curriculum: s
     for problem in problems:
         for field, setting in needed.items():
             if not _has(problem, field):
+                lacking = sum(not _has(each, field) for each in problems)
                 raise UserError(
-                    f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs. "
-                    "Add it, drop the row, or choose another setting."
+                    f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs; {lacking} of "
+                    f"{len(problems)} problems lack it. Add it, drop these rows, or choose another setting."
+                    + (_GRAPHS.format(file=shlex.quote(problem.where.rpartition(":")[0])) if field == "dag" else "")
                 )
     if kind == "other_problem":
         _check_donors(problems)

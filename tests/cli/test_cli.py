@@ -270,10 +270,25 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
             "preview run.yaml --problem p33",
             r"problems\.jsonl: no problem with id 'p33' among its 8\. Did you mean `p3`",
         ),
+        ("preview run.yaml --problem p7x", r"no problem with id 'p7x' among its 8\. Did you mean `p7`"),
         ("preview run.yaml --problem zebra", r"no problem with id 'zebra' among its 8\. The first one is `p0`"),
         ("evaluate nowhere --data held_out.jsonl --samples 2", r"nowhere: no run in it"),
         ("report nowhere", r"nowhere: no run in it"),
         ("dag check nowhere.jsonl", r"nowhere\.jsonl: no such file"),
+        (
+            "dag check plain.jsonl",
+            r"plain\.jsonl: no row has a `dag`, none of 1; .* id, problem, answer.* dag build plain",
+        ),
+        ("dag check run.yaml", r"run\.yaml: none of its \d+ lines is a JSON object\. run\.yaml:1: broken JSON"),
+        ("train run.yaml data.train.data_path=plain.jsonl", r"'p0' has no `dag`.* 1 of 1 .* dag build .*--method opsd"),
+        (
+            "train run.yaml data.train.data_path=other.jsonl",
+            r"other\.jsonl:1: `id` must .* aopsd data prepare \S*other",
+        ),
+        (
+            "dag build other.jsonl --out d.jsonl --base-url http://localhost:1/v1 --model M",
+            r"other\.jsonl:1: `id` must .* aopsd data prepare other\.jsonl",
+        ),
         ("dag show problems.jsonl --problem p9 --out x.svg", r"no problem with id 'p9'"),
         ("dag show plain.jsonl --problem p0 --out x.svg", r"plain\.jsonl:1: problem 'p0' has no `dag` to draw"),
         ("demo aopsd.evaluation.data_path=null", r"the demo compares before and after"),
@@ -281,6 +296,7 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
 )
 def test_bad_arguments(aopsd, tmp_path, line, pattern):
     write_rows("plain.jsonl", {"id": "p0", "problem": "?", "answer": "1"})
+    write_rows("other.jsonl", {"question": "?", "answer": "1"})
     (tmp_path / "suite").mkdir()
     (tmp_path / "suite/suite.json").write_text("{}")
     assert_one_message(aopsd(line), pattern)

@@ -109,6 +109,21 @@ def test_usable_means_that_training_takes_the_row(write, change, kinds_found):
     assert shown.get("errors", []) == [kind for kind in kinds_found if kind != "states_answer"]
 
 
+def test_graphs_alone_need_no_answer_and_keep_their_own_faults(write):
+    proof = {"id": "proof", "problem": "", "answer": None, "solution": 1}
+    leak = {"nodes": [{"id": "a", "statement": "The answer is 7."}], "edges": []}
+    path = write(
+        proof | {"dag": graph("ab", ["ab"])},
+        {"id": "circle", "answer": None, "dag": graph("ab", ["ab", "ba"])},
+        {"id": "leak", "answer": 7, "dag": leak},
+        {"id": "none"},
+        {"dag": graph("a")},
+    )
+    found = [[fault.kind for fault in row.faults] for row in check_file(path, graphs_only=True)]
+    assert found == [[], ["cycle"], ["states_answer"], ["missing_dag"], ["missing_id"]]
+    assert kinds(path)[0] == ["bad_problem", "bad_answer", "bad_solution"]
+
+
 LEAKS = [
     (["a", "x equals 0.5"], "1/2", {"2"}),
     (["a", "x equals 0.5"], r"\frac{1}{2}", {"2"}),
