@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from nemo_aopsd.config.keys import Tree, flatten, select
+from nemo_aopsd.config.keys import Fault, Tree, flatten, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
-from nemo_aopsd.config.rules import Fault, contradictions
+from nemo_aopsd.config.rules import contradictions
 from nemo_aopsd.config.schema import SINGLE_PRECISION, AOPSDConfig
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from typing import Any
 
 from nemo_aopsd.config.nemo_rl_keys import NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import AOPSDConfig, keys_of
-from nemo_aopsd.errors import UserError, nearest
+from nemo_aopsd.errors import nearest
 
 # Keys of NeMo RL's that look like one of ours beside them.
 _ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
 
+Fault = tuple[str, str]  # dotted key, what is wrong with it
 Origins = dict[str, str]  # dotted key -> where it was written: `file:line`, or the override
 Tree = dict[str, Any]  # nested blocks, interpolation as it is written
 
@@ -44,29 +45,27 @@ def locate(key: object, origins: Origins, path: Path) -> str:
     return origins.get(name, str(path))
 
 
-def check_blocks(layer: Layer, path: Path) -> None:
-    """Raise UserError for a top-level key of one layer that is neither `aopsd` nor a block of NeMo RL's."""
+def find_bad_blocks(layer: Layer) -> Iterator[Fault]:
+    """Top-level keys of one layer that are neither `aopsd` nor a block of NeMo RL's."""
     known = ("aopsd", *NEMO_RL_BLOCKS)
     for key, value in layer.tree.items():
-        where = locate(key, layer.origins, path)
         if key not in known:
             ours = {name.rpartition(".")[2]: f"aopsd.{name}" for name, _ in reversed(list(keys_of(AOPSDConfig)))}
             hint = nearest(str(key), known) or (f" Did you mean `{ours[key]}`?" if key in ours else "")
-            raise UserError(f"{where}: unknown block `{key}`.{hint} Known: {', '.join(known)}.")
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: `{key}` must be a block of `key: value` lines, not a value.")
+            yield key, f"unknown block `{key}`.{hint} Known: {', '.join(known)}."
+        elif not isinstance(value, dict):
+            yield key, f"`{key}` must be a block of `key: value` lines, not a value."
 
 
-def check_spelling(layer: Layer, base: Tree, known: Collection[str], path: Path) -> None:
-    """Raise UserError for a key of NeMo RL's blocks that is nearly one of `base`, the layers below, or of `known`.
+def find_slips(layer: Layer, base: Tree, known: Collection[str]) -> Iterator[Fault]:
+    """Keys of NeMo RL's blocks that are nearly one of `base`, the layers below, or of `known`.
 
     `known` are dotted keys. Nobody reads such a key, so that a typo would be without effect.
     """
     for block in NEMO_RL_BLOCKS:
         for dotted, meant in _slips(layer.tree.get(block), base.get(block), block, known):
-            where = locate(dotted, layer.origins, path)
             remedy = "" if meant in known else f" If not, add it by an override: +{dotted}=VALUE."
-            raise UserError(f"{where}: unknown key `{dotted}`. Did you mean `{meant}`?{remedy}")
+            yield dotted, f"unknown key `{dotted}`. Did you mean `{meant}`?{remedy}"
 
 
 def _slips(added: Any, below: Any, name: str, known: Collection[str]) -> Iterator[tuple[str, str]]:

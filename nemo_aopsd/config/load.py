@@ -10,7 +10,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks
 from nemo_aopsd.config.keys import (
+    Fault,
     Layer,
     Origins,
     Tree,
-    check_blocks,
-    check_spelling,
+    find_bad_blocks,
+    find_slips,
     first_line,
     flatten,
     locate,
     select,
 )
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS, NEMO_RL_DEFAULTS, REQUIRED_KEYS
-from nemo_aopsd.config.rules import Fault
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_text
@@ -50,19 +50,24 @@ _UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, 
 def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | None = None) -> Config:
     """The run that a config file, a method's file over it, and `key=value` overrides describe.
 
-    Raises UserError naming file, line and key.
+    Raises UserError with a line for each fault, naming file, line and key.
     """
     register_resolvers()
     path = Path(path)
-    tree, origins = _merge_files([path, *([method] if method else [])], path)
+    merged = _merge_files([path, *([method] if method else [])])
     for override in overrides:
-        layer = _override_layer(override, tree)
-        check_blocks(layer, path)
-        check_spelling(layer, {}, _KNOWN, path)
-        tree, origins = _merge(tree, layer, path), origins | layer.origins
-    tree = _merge(NEMO_RL_DEFAULTS, Layer(tree, origins), path)
-    _require(tree, origins, path)  # first, for other keys may be made of these
-    return _build(_resolve(tree, origins, path), origins, path)
+        try:
+            merged.add(_override_layer(override, merged.tree), {})
+        except UserError as error:
+            merged.told.append(str(error))
+    config = None
+    try:
+        config = _build(merged.tree, merged.origins, path)
+    except UserError as error:
+        merged.told.append(str(error))
+    merged.refuse()
+    assert config is not None  # or a fault was told
+    return config
 
 
 def method_settings(path: Path) -> dict[str, Any]:
@@ -76,21 +81,41 @@ def read_block(path: Path) -> AOPSDConfig:
 
 
 def _read_block(path: Path) -> tuple[Tree, AOPSDConfig | None]:
-    tree, origins = _merge_files([path], path)
-    block, faults = check_block(tree)
-    _refuse(faults, origins, path)
-    return tree, block
+    merged = _merge_files([path])
+    merged.refuse()
+    block, faults = check_block(merged.tree)
+    _refuse(faults, merged.origins, path)
+    return merged.tree, block
 
 
-def _merge_files(files: Sequence[Path], path: Path) -> tuple[Tree, Origins]:
-    """The files, parents first, over one another, each checked by itself; and where each key was written last."""
-    tree: Tree = {}
-    origins: Origins = {}
+@dataclass
+class _Merged:
+    """Layers over one another, each checked by itself; where each key was written last, and all that was wrong."""
+
+    path: Path
+    tree: Tree = field(default_factory=dict)
+    origins: Origins = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+    def add(self, layer: Layer, below: Tree) -> None:
+        """`layer` over all so far; its spelling is compared with `below`. Raises UserError if no merge can mean it."""
+        bad = dict(find_bad_blocks(layer))
+        known = Layer({key: value for key, value in layer.tree.items() if key not in bad}, layer.origins)
+        for key, message in (*bad.items(), *find_slips(known, below, _KNOWN)):
+            self.told.append(f"{locate(key, layer.origins, self.path)}: {message}")
+        self.tree, self.origins = _merge(self.tree, known, self.path), self.origins | layer.origins
+
+    def refuse(self) -> None:
+        if self.told:
+            raise UserError("\n".join(self.told))
+
+
+def _merge_files(files: Sequence[Path]) -> _Merged:
+    """The files, parents first, over one another."""
+    merged = _Merged(files[0])
     for layer in (layer for file in files for layer in file_layers(file)):
-        check_blocks(layer, path)
-        check_spelling(layer, tree, _KNOWN, path)
-        tree, origins = _merge(tree, layer, path), origins | layer.origins
-    return tree, origins
+        merged.add(layer, merged.tree)
+    return merged
 
 
 def to_yaml(config: Config) -> str:
@@ -251,7 +276,10 @@ def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
         raise UserError("\n".join(lines))
 
 
-def _build(raw: Tree, origins: Origins, path: Path) -> Config:
+def _build(tree: Tree, origins: Origins, path: Path) -> Config:
+    tree = _merge(NEMO_RL_DEFAULTS, Layer(tree, origins), path)
+    _require(tree, origins, path)  # first, for other keys may be made of these
+    raw = _resolve(tree, origins, path)
     _require(raw, origins, path)
     run, faults = check_run(raw)
     _refuse(faults, origins, path)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nemo_aopsd.config.keys import Fault
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
 from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
 
 # Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss: `pg` with the log-probs of sampled
 # tokens, the others with those of the teacher's top k.
 _ON_NEMO_RL = ("pg", "topk_fkl", "fkl", "dash")
-
-Fault = tuple[str, str]  # dotted key, what is wrong with it
 
 
 def probe_room(aopsd: AOPSDConfig) -> int:

@@ -37,6 +37,27 @@ def test_unknown_keys_and_blocks_are_named_with_file_line_and_the_nearest(write,
         assert message(base, override).startswith(f"override `{override}`: ") and expected in message(base, override)
 
 
+def test_all_faults_of_a_config_are_told_at_once(write):
+    parent = write(BASE + "polcy: {x: 1}\naopsd: {seed: x, probes: {treshold: 1}}\n", "parent.yaml")
+    child = write("defaults: parent.yaml\nlogger: {log_dri: x}\naopsd: {num_prompts_per_step: 6}\n")
+    overrides = ["sede=1", "policy.max_grad_norm=0", "policy.generation.max_new_tokens", "aopsd.judge.kind=both"]
+    lines = message(child, *overrides).splitlines()
+    expected = (
+        (f"{parent}:11: ", "polcy"),
+        (f"{child}:2: ", "`logger.log_dir`?"),
+        ("override `sede=1`: ", "unknown block"),
+        ("override `policy.generation.max_new_tokens`: ", "expected key=value"),
+        ("override `policy.max_grad_norm=0`: ", "above 0"),
+        (f"{parent}:12: ", "`aopsd.seed` must be"),
+        (f"{parent}:12: ", "`aopsd.probes.threshold`?"),
+        ("override `aopsd.judge.kind=both`: ", "one of list, log_odds"),
+        (f"{child}:3: ", "multiple of 4"),
+    )
+    for where, words in expected:
+        assert len([line for line in lines if line.startswith(where) and words in line]) == 1, (where, lines)
+    assert len(lines) == len(expected)
+
+
 # An override and what its message has, behind the override and its key.
 REFUSED = {
     "aopsd.seed=abc": "must be a whole number; got",
