@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.baselines.judge_client import JudgeClient, JudgeSettings
+from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem, parse_problem
@@ -141,21 +142,21 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
         """The first verdict that can be read, or the last one."""
         verdict = Verdict(frozenset(), True, False, "")
         for _ in range(1 + self.settings.judge.num_retries):
-            text, cut = await self._ask(problem, attempt)
-            judged = parse_verdict(text, problem.graph)
-            verdict = Verdict(judged or frozenset(), judged is None, cut, text)
+            completion, cut = await self._ask(problem, attempt)
+            judged = parse_verdict(completion.answer, problem.graph)
+            verdict = Verdict(judged or frozenset(), judged is None, cut, completion.text)
             if not verdict.failed:
                 break
         return verdict
 
-    async def _ask(self, problem: Problem, attempt: str) -> tuple[str, bool]:
+    async def _ask(self, problem: Problem, attempt: str) -> tuple[Completion, bool]:
         """What the judge wrote, and whether the attempt lost its middle: only the server knows what it has room for."""
         limit = self.settings.judge.max_attempt_chars
         while True:
             shown, cut = shorten(list(map(ord, attempt)), _CHARACTERS, limit)
             answer = await self._judge_client.complete(judge_messages(problem, shown, self.settings.prompts))
-            if not answer.no_room:
-                return answer.text, cut
+            if answer is not None:
+                return answer, cut
             if limit == 0:
                 raise UserError(
                     f"{problem.where}: problem {problem.id!r}: the judge's context has no room for the prompt without "

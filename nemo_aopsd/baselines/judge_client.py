@@ -15,7 +15,7 @@ import ray
 
 from nemo_aopsd.chat.client import ChatClient, RequestRefused, ServerUnavailable
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
-from nemo_aopsd.chat.protocol import Request
+from nemo_aopsd.chat.protocol import Completion, Request
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 
@@ -49,14 +49,6 @@ class JudgeSettings:
     api_key_env: str | None = None  # the environment variable that holds the key
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the judge wrote. `no_room`: prompt and answer do not fit into its context; `text` is then cut or empty."""
-
-    text: str
-    no_room: bool = False
-
-
 class JudgeClient:
     """Belongs to the event loop of its first request. Environment proxies are used only for URLs that a user named."""
 
@@ -67,8 +59,8 @@ class JudgeClient:
         self._clients: list[ChatClient] = []  # made with the first request
         self._turns: Iterator[ChatClient] = iter(())
 
-    async def complete(self, messages: Sequence[Message]) -> Answer:
-        """One answer, from the next server in turn.
+    async def complete(self, messages: Sequence[Message]) -> Completion | None:
+        """One answer, from the next server in turn; None if prompt and answer do not fit into its context.
 
         Raises UserError, naming the server, if it cannot be reached, goes on failing, or refuses the request; the
         first within four times `connect_timeout` and some seconds.
@@ -84,7 +76,7 @@ class JudgeClient:
                 completion = await client.complete(request)
         except RequestRefused as error:
             if "maximum context length" in str(error):  # vLLM's words, vllm/renderers/params.py
-                return Answer("", no_room=True)
+                return None
             url, remedy = client.endpoint.url, client.endpoint.settings
             raise UserError(f"{url}: the judge refused the request: {error} Check {remedy}.") from None
         except ServerUnavailable as error:
@@ -97,7 +89,7 @@ class JudgeClient:
         # NeMo RL's server shortens an answer for which the context has no room.
         written = completion.usage[1] if completion.usage else None
         is_short = written is not None and written < settings.max_new_tokens
-        return Answer(completion.text, no_room=completion.finish_reason == "length" and is_short)
+        return None if completion.finish_reason == "length" and is_short else completion
 
     async def close(self) -> None:
         for client in self._clients:

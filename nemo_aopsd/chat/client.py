@@ -198,19 +198,19 @@ class ChatClient:
 
 
 async def first_readable(
-    client: ChatClient, requests: Iterable[Request], read: Callable[[str], T | None]
+    client: ChatClient, requests: Iterable[Request], read: Callable[[str | None], T | None]
 ) -> tuple[T | None, str]:
-    """Send the requests in turn until `read` accepts an answer. Returns what it read, and the answer.
+    """Send the requests in turn until `read` accepts a `Completion.answer`. Returns what it read, and the whole text.
 
-    None and the last answer if nothing can be read; None and the server's reason if it refuses one, too long perhaps.
+    None and the last text if nothing can be read; None and the server's reason if it refuses one, too long perhaps.
     """
     text = ""
     for request in requests:
         try:
-            text = (await client.complete(request)).text
+            completion = await client.complete(request)
         except RequestRefused as error:
             return None, f"(refused: {error})"
-        found = read(text)
+        text, found = completion.text, read(completion.answer)
         if found is not None:
             return found, text
     return None, text

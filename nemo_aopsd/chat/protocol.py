@@ -6,6 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from nemo_aopsd.thoughts import final_answer
+
+_CUT = ("length", "max_tokens", "content_filter")
 _MOST_TOKENS = 10**8  # of one request; more is no count
 
 
@@ -37,6 +40,11 @@ class Completion:
     text: str
     finish_reason: str
     usage: tuple[int, int] | None
+
+    @property
+    def answer(self) -> str | None:
+        """What counts of the text; None if it was cut off, at the limit of tokens or by a filter."""
+        return final_answer(self.text, finished=self.finish_reason not in _CUT)
 
 
 def read_completion(content: bytes) -> Completion | None:

@@ -21,6 +21,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, read_jsonl, write_jsonl
 from nemo_aopsd.grading import grade
 from nemo_aopsd.method.leaks import mentions_context
+from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 Line = dict[str, Any]
@@ -112,7 +113,8 @@ def collect(
             new = {sampled.row: sampled for sampled in batch if sampled.row not in found}
             for row, sampled in new.items():
                 index, sample = rows[row]
-                found[row] = _line(problems[index], sample, sampled, tokenizer, patterns)
+                text = whole_text(prompts[index], sampled.generation.tokens, tokenizer)
+                found[row] = _line(problems[index], sample, sampled, text, patterns)
             _append(file, [found[row] for row in new])
             advance(len(new))
     if len(found) != len(rows):
@@ -146,10 +148,7 @@ def check_settings(path: Path, samples_path: Path, settings: dict[str, Any]) -> 
         )
 
 
-def _line(
-    problem: Problem, sample: int, sampled: Sampled, tokenizer: Tokenizer, patterns: Sequence[re.Pattern[str]]
-) -> Line:
-    text = tokenizer.decode(sampled.generation.tokens)
+def _line(problem: Problem, sample: int, sampled: Sampled, text: str, patterns: Sequence[re.Pattern[str]]) -> Line:
     graded = grade(text, problem.answer)
     return {
         "problem_id": problem.id,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from nemo_aopsd.thoughts import after_thoughts
+
 # Order matters: a line break `\\` is no escape of the brace after it, but may stand for `\` before `boxed`.
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\\\(?!boxed|fbox)|\\[{}]|(?P<brace>[{}])")
 _SPACE = r"(?:\s|\\quad|\\qquad|\\[,;:! ()\[\]]|\$)*"
@@ -24,7 +26,7 @@ class _Box(NamedTuple):
 
 
 def extract_answer(text: str) -> str | None:
-    r"""Content of the last balanced `\boxed{...}` (or fbox) outside `<think>` blocks; None if none.
+    r"""Content of the last balanced `\boxed{...}` (or fbox) outside of thoughts; None if none.
 
     A thought that was never closed hides what follows it, so a truncated thought gives no answer.
 
@@ -56,11 +58,6 @@ def joined_answer(text: str) -> str | None:
 
 def _joined(between: str) -> bool:
     return len(between) <= _LONGEST_JOINT and _JOINT.fullmatch(between) is not None
-
-
-def after_thoughts(text: str) -> str:
-    """The part of a response that is meant for the reader."""
-    return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def tagged_answer(text: str) -> str | None:

@@ -3,7 +3,7 @@
 The judge sees statements without edges, so closure is computed and never guessed. It is asked in one of two ways:
 
 - `list`: it writes the ids. A verdict that cannot be read is retried once by sampling, then counted as failed: nothing
-  reached, and left out of the competence.
+  reached, and left out of the competence. So is one that was cut off, and what is inside of thoughts is not read.
 - `log_odds`: a question a checkpoint, answered by log p(yes) - log p(no) of the first token. All questions on a
   response share the prompt up to the checkpoint, which is read once. Every verdict can be read.
 """
@@ -22,6 +22,7 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill
+from nemo_aopsd.thoughts import final_answer, opened_thought, whole_text
 from nemo_aopsd.types import Branch, Sampling, Tokens
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: A
     return [tokenizer.render(messages, False) for messages in checkpoint_messages(problem, attempt, aopsd.prompts)]
 
 
-def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
-    """The last JSON list in `text` as a set of ids; None if there is none or it holds anything but known ids.
+def parse_verdict(answer: str | None, known: Collection[str]) -> frozenset[str] | None:
+    """The last JSON list in a judge's `final_answer` as a set of ids; None if there is none.
+
+    It is none either if it holds anything but known ids.
 
     The judge reads checkpoints as `[id] statement` and may cite them so in prose. So a list of one number is ignored
     if there is any other list, and several different ones cannot be read.
@@ -87,8 +90,8 @@ def parse_verdict(text: str, known: Collection[str]) -> frozenset[str] | None:
     >>> sorted(parse_verdict('Checkpoints 1 and 2 hold: ["1", 2]. [3] is missing.', {"1", "2", "3"}))
     ['1', '2']
     """
-    found = _json_lists(text)
-    if not found or _UNCLOSED.search(text):
+    found = _json_lists(answer or "")
+    if not answer or not found or _UNCLOSED.search(answer):
         return None
     lists = [items for items in found if len(items) != 1 or not isinstance(items[0], int)]
     if not lists and any(items != found[0] for items in found):
@@ -153,8 +156,8 @@ def _read_lists(
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=float(trial > 0))
         outputs = model.generate([asked[index][0][0] for index in pending], sampling, seed + trial)
         for index, output in zip(pending, outputs, strict=True):
-            text = tokenizer.decode(output.tokens)
-            judged = parse_verdict(text, problems[index].graph)
+            text = whole_text(asked[index][0][0], output.tokens, tokenizer)
+            judged = parse_verdict(final_answer(text, finished=output.finished), problems[index].graph)
             verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index][1], text)
         pending = [index for index in pending if verdicts[index].failed]
     return [verdicts[index] for index in range(len(problems))]
@@ -165,6 +168,11 @@ def _read_log_odds(
 ) -> list[Verdict]:
     """Asks all questions in one call. Those on one response share a prefix, which the engine reads once."""
     yes, no = answer_tokens(tokenizer)
+    if tag := opened_thought(asked[0][0][0], tokenizer):
+        raise UserError(
+            f"aopsd.judge.kind=log_odds: the chat template opens a thought ({tag}) even where thinking is off, so the "
+            "first token is no answer. Set aopsd.judge.kind=list."
+        )
     shared = [_common_prefix(prompts) for prompts, _ in asked]
     branches = [
         [Branch(0, prompt[len(start) :]) for prompt in prompts]

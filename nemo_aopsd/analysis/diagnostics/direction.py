@@ -27,7 +27,7 @@ from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.method.probes import probe_weights, reweigh
-from nemo_aopsd.method.rollout import Scored
+from nemo_aopsd.method.rollout import Draft, Scored
 from nemo_aopsd.method.step import collect, reward
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.types import TrainRow
@@ -152,7 +152,7 @@ def measure_correctness(
     asked = [problem for problem in problems for _ in range(num_answers)]
     prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
     outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
-    right = [reward(output, problem, tokenizer) for output, problem in zip(outputs, asked, strict=True)]
+    right = [reward(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
     groups = [right[start : start + num_answers] for start in range(0, len(right), num_answers)]
     num_mixed = sum(0 < sum(group) < num_answers for group in groups)
     if not num_mixed:

@@ -1,6 +1,6 @@
-r"""From a model's text to the requested JSON object.
+r"""From a model's answer to the requested JSON object.
 
-Read past: thoughts, Markdown fences, prose around the object, and LaTeX with single backslashes, which JSON either
+Read past: Markdown fences, prose around the object, and LaTeX with single backslashes, which JSON either
 refuses (`\sqrt`) or silently turns into control characters (`\frac` begins with a form feed). Not read past: an
 object that ends in the middle.
 """
@@ -28,7 +28,6 @@ def read_object(text: str, key: str) -> dict[str, Any] | Fault:
     >>> read_object('Sure: ```json\\n{"plan": ["use \\\\frac{1}{2}"]}\\n```', "plan")
     {'plan': ['use \\\\frac{1}{2}']}
     """
-    text = text.rpartition("</think>")[2]
     try:
         for candidate in (text, _LONE_BACKSLASH.sub(_double, text)):
             found = [item for item in map(_with_plain_keys, _objects(candidate)) if key in item]

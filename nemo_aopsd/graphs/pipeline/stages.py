@@ -125,7 +125,7 @@ def read_verdict(completion: Completion) -> list[Fault] | None:
     What has one meaning is taken, however it is spelled: `Accept`, `approved`, no `defects` or `"none"` with it, one
     defect in place of a list.
     """
-    found = read_object(completion.text, "verdict")
+    found = read_object(completion.answer or "", "verdict")
     if isinstance(found, Fault):
         return None
     defects = found.get("defects") or []
@@ -159,14 +159,16 @@ def read_contexts(completion: Completion, answer: str) -> dict[str, list[str]] |
 
 def _read(completion: Completion, key: str, answer: type[_A]) -> _A | Fault:
     """The answer in the form that was requested, or the fault of its form."""
-    found = read_object(completion.text, key)
-    if not isinstance(found, Fault):
-        try:
-            return answer.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            found = Fault("malformed", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-    return _CUT_SHORT if completion.finish_reason == "length" else found
+    if completion.answer is None:
+        return _CUT_SHORT
+    found = read_object(completion.answer, key)
+    if isinstance(found, Fault):
+        return found
+    try:
+        return answer.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return Fault("malformed", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
 
 def _draft(completion: Completion, answer: _Dense | Fault) -> Draft:
