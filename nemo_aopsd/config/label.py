@@ -80,13 +80,14 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
         yield from ("judge.kind", "judge.model")
     if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
         yield "teacher.ema_decay"
-    if aopsd.weighting == "uniform":
+    if aopsd.weighting in ("uniform", "constant_negative"):
         yield "probes.threshold"
-    if aopsd.weighting in ("uniform", "zero_triggered"):
+    if aopsd.weighting in ("uniform", "constant_negative", "zero_triggered"):
+        yield from ("probes.beta_positive", "probes.beta_negative", "probes.untriggered_weight")
+    elif aopsd.probes.betas == "auto":
         yield from ("probes.beta_positive", "probes.beta_negative")
-        yield "probes.untriggered_weight"
     if aopsd.weighting not in CONTINUED:
-        yield from ("probes.length", "probes.max_per_rollout", "probes.score_anchor")
+        yield from ("probes.length", "probes.max_per_rollout", "probes.score_anchor", "probes.betas")
     if aopsd.weighting != "normalised":
         yield "probes.max_weight"
 

@@ -62,6 +62,12 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
             f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
             "weighs the gaps of sampled tokens.",
         )
+    if weighting in ("gap_matched", "gap_only") and run.aopsd.probes.betas == "auto":
+        yield (
+            "aopsd.probes.betas",
+            f"must be fixed with aopsd.weighting={weighting}; got 'auto'. That is the usual surprise of a "
+            "continuation, and this weighting is by the gap. Leave it out.",
+        )
     if objective == "grpo" and group < 2:
         yield (
             "aopsd.num_generations_per_prompt",

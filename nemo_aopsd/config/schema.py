@@ -16,12 +16,23 @@ from nemo_aopsd.types import Sampling
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
 JudgeKind = Literal["list", "log_odds"]
-Weighting = Literal["uniform", "continuation", "normalised", "shuffled", "constant", "gap_only", "zero_triggered"]
+Weighting = Literal[
+    "uniform",
+    "continuation",
+    "normalised",
+    "shuffled",
+    "constant",
+    "gap_matched",
+    "gap_only",
+    "zero_triggered",
+    "constant_negative",
+]
 
 CONTEXTS: tuple[str, ...] = get_args(ContextKind)
 ADAPTIVE = ("dag_frontier",)  # contexts that depend on how far the response has come, so that the judge is asked
-CONTINUED = ("continuation", "normalised", "shuffled", "constant")  # weightings that ask the teacher for continuations
-WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_only", "zero_triggered")
+# Weightings that ask the teacher for continuations.
+CONTINUED = ("continuation", "normalised", "shuffled", "constant", "gap_matched")
+WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_matched", "gap_only", "zero_triggered", "constant_negative")
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
 # Objectives that read the teacher's K likeliest words, and the key of `objective` that is K.
 TOP_K_KEYS = {"topk_fkl": "top_k", "eopd": "top_k", "fkl": "support", "dash": "support"}
@@ -79,6 +90,9 @@ class ObjectiveConfig(Strict):
     token_clip: Annotated[Positive | None, _FULL] = None
     """tau, the most that one vocabulary entry may add. Off, so that `fkl` is the KL. The configs of OPSD, OP²SD and
     DASH set 0.05, as OPSD and DASH do."""
+    sum_clip: Annotated[Positive | None, ReadBy(("fkl", "topk_fkl"))] = None
+    """The most that one position may add, after the sum over the vocabulary. A position above it is not followed, and
+    none counts as negative. Off: no published method has it; `opsd_clipped_sum` sets 1 nat."""
     support: Annotated[Count | None, _FULL] = None
     """Compare so many of the teacher's likeliest words, and the rest as one; null compares the whole vocabulary, as
     published. NeMo RL needs a number: [methods.md](methods.md) describes the effect."""
@@ -186,6 +200,10 @@ class ProbeConfig(Strict):
     beta_negative: Positive = 2.5
     """Width where it finds the token less likely. Paper. Note that a negative-gap probe of 4 nats keeps a weight of
     0.88, although the paper labels most continuations of 4 nats and more as leakage (both signs pooled)."""
+    betas: Literal["fixed", "auto"] = "fixed"
+    """`auto` puts the surprise that is usual for this student in place of the two numbers: by sign, the median over
+    the last 32 steps of each step's median L, the running step included, at least 0.1. Paper: `fixed`, which fits a
+    student whose L is near them."""
     score_anchor: bool = False
     """Count the anchor's own surprise in L, as one more token of the continuation. The paper leaves it out; a
     correction of one token then has almost no effect, since the tokens after it are often certain."""
@@ -194,7 +212,7 @@ class ProbeConfig(Strict):
     step."""
     untriggered_weight: Share = 1.0
     """The weight of tokens without a probe. Paper: 1. Below 1, probed tokens get a larger share of the update; not read
-    by `uniform` and `zero_triggered`."""
+    by `uniform`, `zero_triggered` and `constant_negative`."""
     max_per_rollout: Count | None = None
     """The paper probes every position over the threshold. With a limit the largest gaps are probed; the others keep
     `untriggered_weight`."""

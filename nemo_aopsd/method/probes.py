@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
-from nemo_aopsd.method.weighting import continuation_weight, step_weights
+from nemo_aopsd.method.weighting import Surprise, continuation_weight, step_weights
 from nemo_aopsd.types import Branch, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_UNSURPRISED = Surprise()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ def run_probes(
     responses: list[Tokens],
     gaps: list[Tensor],
     config: ProbeConfig,
+    past: Surprise = _UNSURPRISED,
 ) -> list[list[Probe]]:
-    """The probes of each rollout, by position (eq:continuation-nll).
+    """The probes of each rollout, by position, with continuation weights (eq:continuation-nll).
 
     A positive gap anchors at the student's token, a negative one at the teacher's greedy choice. Both are one
-    branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs.
+    branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs. `past` is what
+    the steps before have seen, for `probes.betas=auto`.
     """
     starts_B = [
         [Branch(t, [response[t]] if gap[t] > 0 else []) for t in triggered(gap, config)]
@@ -55,16 +59,26 @@ def run_probes(
     ]
     branches_B = teacher.continue_greedily(teacher_prompts, responses, starts_B, config.length)
     logprobs_B = student.branch_logprobs(student_prompts, responses, branches_B)
-    return [
+    probes_B = [
         [_probe(branch, gap, logprobs, config) for branch, logprobs in zip(branches, logprobs_N, strict=True)]
         for branches, gap, logprobs_N in zip(branches_B, gaps, logprobs_B, strict=True)
     ]
+    betas = past.after(surprises(probes_B)).betas(config)
+    return [
+        [replace(probe, weight=continuation_weight(probe.gap, probe.nll, betas)) for probe in probes]
+        for probes in probes_B
+    ]
 
 
-def reweigh(probes_B: list[list[Probe]], weighting: str, seed: int, *, max_weight: float) -> list[list[Probe]]:
+def surprises(probes_B: list[list[Probe]]) -> list[tuple[float, float | None]]:
+    """Gap and L of each probe of a step."""
+    return [(probe.gap, probe.nll) for probes in probes_B for probe in probes]
+
+
+def reweigh(probes_B: list[list[Probe]], weighting: str, seed: int, config: ProbeConfig) -> list[list[Probe]]:
     """The probes of a step with the weights that `weighting` makes of theirs."""
-    own = [probe.weight for probes in probes_B for probe in probes]
-    weights = iter(step_weights(own, weighting, seed, max_weight))
+    own = [(probe.weight, probe.gap) for probes in probes_B for probe in probes]
+    weights = iter(step_weights([weight for weight, _ in own], [gap for _, gap in own], weighting, seed, config))
     return [[replace(probe, weight=next(weights)) for probe in probes] for probes in probes_B]
 
 
@@ -83,6 +97,4 @@ def _probe(branch: Branch, gap: Tensor, logprobs: Tensor, config: ProbeConfig) -
     # Rounding may leave a certain token at a log-prob of +1e-7; clamp keeps a NaN, which the weight then refuses.
     scored = logprobs if config.score_anchor else logprobs[1:]
     nll = (-scored.mean()).clamp(min=0).item() if len(scored) else None
-    sampled_gap = gap[branch.position].item()
-    weight = continuation_weight(sampled_gap, nll, config)
-    return Probe(branch.position, sampled_gap, anchor, suffix, nll, weight)
+    return Probe(branch.position, gap[branch.position].item(), anchor, suffix, nll, weight=1.0)

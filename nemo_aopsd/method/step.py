@@ -25,12 +25,14 @@ from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
-from nemo_aopsd.method.weighting import gap_weights
+from nemo_aopsd.method.weighting import Surprise, constant_negative, gap_weights
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
     from nemo_aopsd.engine import Objective
+
+_UNSURPRISED = Surprise()
 
 
 def train_step(
@@ -41,17 +43,21 @@ def train_step(
     *,
     donors: dict[str, Problem],
     seed: int,
+    past: Surprise = _UNSURPRISED,
 ) -> StepResult:
     """Collect `num_generations_per_prompt` rollouts of each problem and take one optimizer step on them.
 
-    `donors` maps a problem's id to the other problem that the context `other_problem` shows.
+    `donors` maps a problem's id to the other problem that the context `other_problem` shows. `past` is how surprising
+    the steps before have found continuations, for `probes.betas=auto`.
     """
     clock = _Clock()
-    found = collect(problems, engine, objective, config, donors=donors, seed=seed)
+    found = collect(problems, engine, objective, config, donors=donors, seed=seed, past=past)
 
     # 6. Update: the objective forms the clipped, weighted advantage anew in every forward (eq:weighted-advantage).
     with clock("update"):
         rows = [row.train_row(config.aopsd, objective) for row in found.scored]
+        if config.aopsd.weighting == "constant_negative":
+            rows = constant_negative(rows)
         metrics = engine.train(objective.prepare(rows), objective)
     if objective.signal.payload and any(row.response for row in rows):
         metrics["train/supervision_bytes_per_token"] = float(objective.signal.payload)
@@ -66,6 +72,7 @@ def collect(
     *,
     donors: dict[str, Problem],
     seed: int,
+    past: Surprise = _UNSURPRISED,
 ) -> Collection:
     """Stages 1 to 5: everything that the update needs, without the update."""
     aopsd, tokenizer, signal, clock = config.aopsd, engine.tokenizer, objective.signal, _Clock()
@@ -113,9 +120,9 @@ def collect(
     with clock("probes"):
         gaps = [gap for row in scored if (gap := row.gap) is not None]
         if signal.sampled and aopsd.weighting in CONTINUED:
-            probes = run_probes(engine.student, engine.teacher, prompts, teacher_prompts, responses, gaps, aopsd.probes)
-            seed_of_weights = derive_seed(seed, "weights")
-            probes = reweigh(probes, aopsd.weighting, seed_of_weights, max_weight=aopsd.probes.max_weight)
+            models = engine.student, engine.teacher
+            probes = run_probes(*models, prompts, teacher_prompts, responses, gaps, aopsd.probes, past)
+            probes = reweigh(probes, aopsd.weighting, derive_seed(seed, "weights"), aopsd.probes)
             elsewhere = aopsd.probes.untriggered_weight
             scored = [
                 replace(row, probes=own, weights=probe_weights(own, len(row.weights), elsewhere=elsewhere))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from statistics import mean
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
+from nemo_aopsd.types import TrainRow
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+SPAN = 32  # steps whose medians make a width of `probes.betas=auto`
+LEAST_BETA = 0.1  # nats; where most text is certain, the median is 0, and no weight would be left
 
 
 def band_pass(nll: float, beta: float) -> float:
@@ -27,26 +32,71 @@ def band_pass(nll: float, beta: float) -> float:
     return nll / beta * math.exp(1 - nll / beta)
 
 
-def continuation_weight(gap: float, nll: float | None, config: ProbeConfig) -> float:
+@dataclass(frozen=True, slots=True)
+class Betas:
+    """Width of the band-pass by the sign of the gap; None where `auto` has seen no L of that sign."""
+
+    positive: float | None
+    negative: float | None
+
+    def of(self, gap: float) -> float:
+        beta = self.positive if gap > 0 else self.negative
+        assert beta is not None, "the step that asks has an L of this sign"
+        return beta
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """How surprising continuations have been: by the sign of the gap, the median L of each of the last steps."""
+
+    positive: tuple[float, ...] = ()
+    negative: tuple[float, ...] = ()
+
+    def after(self, found: Iterable[tuple[float, float | None]]) -> Surprise:
+        """With a step more: the gap and L of each of its probes. A step without an L of a sign says nothing of it."""
+        known = [(gap, nll) for gap, nll in found if nll is not None]
+        return Surprise(
+            _appended(self.positive, [nll for gap, nll in known if gap > 0]),
+            _appended(self.negative, [nll for gap, nll in known if not gap > 0]),
+        )
+
+    def betas(self, config: ProbeConfig) -> Betas:
+        """The widths that a step has whose probes are the newest here."""
+        if config.betas == "fixed":
+            return Betas(config.beta_positive, config.beta_negative)
+        usual = [max(median(values), LEAST_BETA) if values else None for values in (self.positive, self.negative)]
+        return Betas(*usual)
+
+
+def _appended(medians: tuple[float, ...], nlls: list[float]) -> tuple[float, ...]:
+    return (*medians, median(nlls))[-SPAN:] if nlls else medians
+
+
+def continuation_weight(gap: float, nll: float | None, betas: Betas) -> float:
     """The weight of one probed token; an empty suffix (`nll` None) keeps weight 1."""
-    if nll is None:
-        return 1.0
-    return band_pass(nll, config.beta_positive if gap > 0 else config.beta_negative)
+    return 1.0 if nll is None else band_pass(nll, betas.of(gap))
 
 
-def step_weights(weights: Sequence[float], weighting: str, seed: int, max_weight: float) -> list[float]:
+def step_weights(
+    weights: Sequence[float], gaps: Sequence[float], weighting: str, seed: int, config: ProbeConfig
+) -> list[float]:
     """What `weighting` makes of the continuation weights of a step's triggered tokens, given in any fixed order.
 
     `shuffled` permutes the weights at random (seeded). On average one token per step keeps its weight, so with few
     tokens the control is weak, and with one it does nothing. `constant` gives all of them the mean: the same amount,
-    without selection. `normalised` divides by the mean, so that selecting takes nothing away on average; no weight
-    exceeds `max_weight`, and weights that are all 0 stay so. `continuation` changes nothing.
+    without selection. `gap_matched` selects by |gap| in the place of the surprise and takes away as much: its weights
+    are those of `gap_only` times one factor, so that the sum of w |gap| stays what it was (C aside). `normalised`
+    divides by the mean, so that selecting takes nothing away on average; no weight exceeds `max_weight`, and weights
+    that are all 0 stay so. `continuation` changes nothing.
     """
     if not weights:
         return []
     if weighting == "normalised":
         scale = mean(weights) or 1.0
-        return [min(weight / scale, max_weight) for weight in weights]
+        return [min(weight / scale, config.max_weight) for weight in weights]
+    if weighting == "gap_matched":
+        by_gap = [_by_gap(gap, config) for gap in gaps]
+        return [weight * _amount(weights, gaps) / (_amount(by_gap, gaps) or 1.0) for weight in by_gap]
     if weighting == "shuffled":
         return random.Random(f"{seed}/shuffled").sample(weights, len(weights))
     if weighting == "constant":
@@ -54,11 +104,20 @@ def step_weights(weights: Sequence[float], weighting: str, seed: int, max_weight
     return list(weights)
 
 
+def _amount(weights: Sequence[float], gaps: Sequence[float]) -> float:
+    """Sum of |advantage|, before the clip at C."""
+    return sum(weight * abs(gap) for weight, gap in zip(weights, gaps, strict=True))
+
+
+def _by_gap(gap: float, config: ProbeConfig) -> float:
+    return band_pass(abs(gap), config.beta_positive if gap > 0 else config.beta_negative)
+
+
 def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
     """Weights [T] that need no continuation, from the gap [T]: 1 below the threshold, at it and above by `weighting`.
 
     `gap_only` is the band-pass of |gap| in the place of the surprise, with `untriggered_weight` below the threshold;
-    `zero_triggered` is 0, `uniform` is 1.
+    `zero_triggered` is 0, `uniform` is 1, and so is `constant_negative`, which changes the gap itself.
     """
     import torch
 
@@ -69,6 +128,28 @@ def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
     if weighting == "gap_only":
         weights[~triggered] = config.untriggered_weight
         for position in triggered.nonzero().flatten().tolist():
-            value = gap[position].item()
-            weights[position] = band_pass(abs(value), config.beta_positive if value > 0 else config.beta_negative)
+            weights[position] = _by_gap(gap[position].item(), config)
     return weights
+
+
+def constant_negative(rows: list[TrainRow]) -> list[TrainRow]:
+    """Rows of a teacher that finds every token m nats less likely than the student did at collection.
+
+    m is the mean |gap| over the step's tokens that the loss counts: the same amount, and no word from the teacher.
+    """
+    import torch
+
+    counted = [_gap(row)[row.mask].abs() for row in rows]
+    amount = torch.cat([torch.empty(0), *counted])
+    level = amount.mean() if len(amount) else 0.0
+    return [replace(row, teacher_logprobs=_old(row) - level) for row in rows]
+
+
+def _gap(row: TrainRow) -> Tensor:
+    assert row.teacher_logprobs is not None
+    return row.teacher_logprobs - _old(row)
+
+
+def _old(row: TrainRow) -> Tensor:
+    assert row.old_logprobs is not None, "weights are for the objective pg, which reads both"
+    return row.old_logprobs

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class CheckpointState:
     problems: str  # fingerprint
     held_out: str  # fingerprint, of no problem if there is no evaluation
     curriculum: dict[str, Any]  # Curriculum.state_dict
+    surprise: dict[str, list[float]] = field(default_factory=dict)  # of weighting.Surprise; older checkpoints lack it
 
 
 def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> None:
@@ -74,7 +75,9 @@ def load(path: Path, engine: Engine) -> CheckpointState:
 def _read_state(checkpoint: Path) -> CheckpointState:
     try:
         record = json.loads((checkpoint / "state.json").read_bytes())
-        state = CheckpointState(**{each.name: record[each.name] for each in fields(CheckpointState)})
+        state = CheckpointState(
+            **{each.name: record[each.name] for each in fields(CheckpointState) if each.name in record}
+        )
         expected = record["files"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(_damaged(checkpoint, "state.json")) from error

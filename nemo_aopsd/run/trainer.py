@@ -7,6 +7,7 @@ the same numbers.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from nemo_aopsd.method.context import donors_for, student_prompts
 from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.probes import surprises
 from nemo_aopsd.method.rollout import StepResult
 from nemo_aopsd.method.step import judge_rollouts, train_step
+from nemo_aopsd.method.weighting import Surprise
 from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run.checkpoint import CheckpointState
 from nemo_aopsd.run.metrics import step_metrics
@@ -74,6 +77,7 @@ class Trainer:
         self.next_batch = 0  # of the running epoch
         self.response_tokens = 0  # of the steps done
         self.train_seconds = 0.0  # of the steps done
+        self.surprise = Surprise()  # of the steps done
         self.has_warned = False  # of a negative divergence
 
     def run(self, resume: bool) -> None:
@@ -83,6 +87,7 @@ class Trainer:
             self.step, self.next_batch = state.step, state.next_batch
             self.response_tokens, self.train_seconds = state.response_tokens, state.train_seconds
             self.curriculum.load_state_dict(state.curriculum)
+            self.surprise = Surprise(**{sign: tuple(values) for sign, values in state.surprise.items()})
         self._forget_steps_after(self.step)
         self.engine.forget_metrics_after(self.step)
         if not self._finished():
@@ -106,6 +111,7 @@ class Trainer:
                 self.config,
                 donors=self.donors,
                 seed=derive_seed(self.aopsd.seed, "step", self.step + 1),
+                past=self.surprise,
             )
             self.step += 1
             self.next_batch += 1
@@ -124,6 +130,7 @@ class Trainer:
                 return
 
     def _observe(self, result: StepResult) -> None:
+        self.surprise = self.surprise.after(surprises([row.probes for row in result.scored]))
         for draft in result.drafts:
             if draft.progress is not None and not draft.is_demonstration:
                 self.curriculum.observe(draft.problem.id, draft.progress)
@@ -135,7 +142,7 @@ class Trainer:
         ]
         leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
         totals = {"rollout/total_tokens": self.response_tokens, "time/total": self.train_seconds}
-        metrics = at | step_metrics(result, self.aopsd, leaks) | totals
+        metrics = at | step_metrics(result, self.aopsd, leaks) | self._betas() | totals
         write_jsonl(layout.rollout_file(self.folder, self.step), records)
         append_jsonl(self.folder / layout.METRICS, metrics)
         self.engine.log_metrics(metrics, self.step)
@@ -148,6 +155,13 @@ class Trainer:
                 highlight=False,
                 soft_wrap=True,
             )
+
+    def _betas(self) -> dict[str, float]:
+        """Those of the step that `_observe` saw last, where they are not in the config."""
+        if self.aopsd.probes.betas == "fixed":
+            return {}
+        found = asdict(self.surprise.betas(self.aopsd.probes))
+        return {f"probe/beta_{sign}": beta for sign, beta in found.items() if beta is not None}
 
     def _start_curriculum(self) -> None:
         if self.aopsd.curriculum.name != "shuffle":
@@ -227,6 +241,7 @@ class Trainer:
             problems=fingerprint(self.problems.values()),
             held_out=fingerprint(self.held_out or []),
             curriculum=self.curriculum.state_dict(),
+            surprise={sign: list(medians) for sign, medians in asdict(self.surprise).items()},
         )
 
     def _check_problems(self, state: CheckpointState) -> None:

@@ -68,7 +68,9 @@ PLAIN = {"weighting": "uniform", "curriculum": CurriculumConfig("shuffle"), "con
         (AOPSDConfig(**PLAIN, objective=ObjectiveConfig(name="fkl")), "opsd_unclipped"),
         (AOPSDConfig(**PLAIN, objective=ObjectiveConfig(name="fkl", token_clip=1)), "opsd + objective.token_clip=1"),
         (AOPSDConfig(**PLAIN), "pg"),
-        (AOPSDConfig(**PLAIN | {"context": ContextConfig("none")}), "pg + context.kind=none"),
+        (AOPSDConfig(**PLAIN | {"context": ContextConfig("none")}), "no_reference"),
+        (AOPSDConfig(probes=ProbeConfig(betas="auto", beta_positive=9)), "auto_betas"),  # whose numbers are not read
+        (AOPSDConfig(weighting="gap_only", probes=ProbeConfig(score_anchor=True)), "gap_only"),
         (AOPSDConfig(curriculum=CurriculumConfig("shuffle")), "aopsd + curriculum.name=shuffle"),
     ],
 )

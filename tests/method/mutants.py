@@ -32,8 +32,16 @@ method/weighting.py : method/test_weighting.py
     math.exp(1 - nll / beta) => math.exp(-nll / beta)
     return nll / beta * => return nll *
     config.beta_positive if gap > 0 else => config.beta_positive if gap < 0 else
+    self.positive if gap > 0 else => self.positive if gap < 0 else
     gap.abs() >= config.threshold => gap.abs() > config.threshold
-    config.beta_positive if value > 0 else => config.beta_positive if value < 0 else
+    nll for gap, nll in known if gap > 0] => nll for gap, nll in known if gap < 0]
+    max(median(values), LEAST_BETA) => median(values)
+    (*medians, median(nlls)) => (*medians, mean(nlls))
+    median(nlls))[-SPAN:] => median(nlls))[-SPAN - 1 :]
+    _amount(weights, gaps) / => sum(weights) /
+    weight * abs(gap) for => weight * gap for
+    [row.mask].abs() => [row.mask]
+    _old(row) - level => _old(row) + level
     .sample(weights, len(weights)) => .choices(weights, k=len(weights))
 method/probes.py : method/test_probes.py STEP
     gap.abs() >= config.threshold => gap.abs() > config.threshold
@@ -97,6 +105,7 @@ method/objectives/divergences.py : OBJECTIVES
     1.0).log() - rest) => 1.0).log() + rest)
 method/objectives/fkl.py : OBJECTIVES
     top_k_form = "tail" => top_k_form = "none"
+    divergence.clamp(max=self.config.sum_clip) => divergence.clamp(min=self.config.sum_clip)
 method/objectives/dash.py : OBJECTIVES
     -kappa * (values - mean) => kappa * (values - mean)
     return 1 + _shifted(offset, 1) => return 1 + offset

@@ -199,6 +199,18 @@ def test_negative_divergences_are_counted_and_rounding_is_not():
     assert found == pytest.approx((terms < 0).double().mean().item()) and found > 0
 
 
+def test_a_clip_of_the_sum_bounds_positions_and_takes_their_gradient():
+    batch = Batch()
+    batch.logits.requires_grad_()
+    whole = (batch.teacher.exp() * (batch.teacher - batch.logits.log_softmax(-1))).sum(-1)[batch.mask]
+    bound = whole.detach().median().item()
+    loss, metrics = batch.loss(objective("fkl", sum_clip=bound))
+    assert loss.item() == pytest.approx(whole.clamp(max=bound).mean().item())
+    assert metrics["train/divergence"].item() == pytest.approx(whole.mean().item())
+    found = torch.autograd.grad(loss, batch.logits)[0].abs().sum(-1)[batch.mask]
+    assert ((found > 0) == (whole <= bound)).all() and 0 < (whole > bound).sum() < len(whole)
+
+
 # What needs the whole step
 
 

@@ -79,7 +79,7 @@ def weighed(weighting, **probes):
 
 def test_the_controls_change_the_weights_of_triggered_tokens_only():
     weights, triggered, _ = weighed("continuation")
-    for weighting in WEIGHTING_CONTROLS:
+    for weighting in set(WEIGHTING_CONTROLS) - {"constant_negative"}:
         found, same_triggers, _ = weighed(weighting)
         assert torch.equal(triggered, same_triggers)
         assert (found[~triggered] == 1).all()
@@ -88,6 +88,22 @@ def test_the_controls_change_the_weights_of_triggered_tokens_only():
     assert torch.equal(shuffled[triggered].sort().values, weights[triggered].sort().values)
     assert constant[triggered].tolist() == pytest.approx([weights[triggered].mean().item()] * int(triggered.sum()))
     assert weighed("shuffled")[2]["probe/weight_mean"] == pytest.approx(weights[triggered].mean().item())
+
+
+def test_gap_matched_keeps_as_much_advantage_as_the_continuations_do():
+    result, _ = step(make_engine(), AOPSDConfig(probes=ProbeConfig(threshold=1.0)))
+    gaps = torch.cat([rollout.gap for rollout in result.scored])
+    own, matched = weighed("continuation")[0], weighed("gap_matched")[0]
+    assert (own * gaps.abs()).sum().item() == pytest.approx((matched * gaps.abs()).sum().item())
+
+
+def test_the_constant_negative_advantage_is_the_same_at_every_token_and_records_keep_the_teachers_gaps():
+    engine = make_engine()
+    result, _ = step(engine, AOPSDConfig(weighting="constant_negative"))
+    gaps = torch.cat([rollout.gap for rollout in result.scored])
+    advantages = torch.cat([row.weights * (row.teacher_logprobs - row.old_logprobs) for row in engine.trained[0]])
+    assert advantages.tolist() == pytest.approx([-gaps.abs().mean().item()] * len(gaps), abs=1e-6)
+    assert gaps.std() > 0.1
 
 
 def test_normalised_weights_are_the_steps_own_over_their_mean():
@@ -101,13 +117,15 @@ def test_normalised_weights_are_the_steps_own_over_their_mean():
     assert weighed("normalised", max_weight=1.1)[0][triggered].tolist() == pytest.approx(own.clamp(max=1.1).tolist())
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "gap_only", "zero_triggered"])
+@pytest.mark.parametrize("weighting", ["uniform", "constant_negative", "gap_only", "zero_triggered"])
 def test_weightings_of_the_gap_ask_for_no_continuation(weighting):
     engine = make_engine()
     engine.teacher.continue_greedily = None  # would fail if called
     result, config = step(engine, AOPSDConfig(weighting=weighting, probes=ProbeConfig(threshold=1.0)))
     assert all(rollout.probes == [] for rollout in result.scored)
-    assert any((rollout.weights < 1).any() for rollout in result.scored) == (weighting != "uniform")
+    assert any((rollout.weights < 1).any() for rollout in result.scored) == (
+        weighting in ("gap_only", "zero_triggered")
+    )
     assert "probe/count" not in step_metrics(result, config.aopsd, [False] * 4)
 
 

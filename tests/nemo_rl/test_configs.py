@@ -1,13 +1,18 @@
 """Our configs through NeMo RL's own loader and schema: v0.7.0 takes every file as it is."""
 
 import inspect
+import math
 import re
 from pathlib import Path
 
 import nemo_rl
 import pytest
+import torch
+from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.algorithms.grpo import MasterConfig
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossFn
+from nemo_rl.algorithms.reward_functions import apply_reward_shaping
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.models.generation.vllm import VllmConfig
 from nemo_rl.models.generation.vllm.config import VllmSpecificArgs
 from nemo_rl.models.policy import DTensorConfig, MegatronConfig
@@ -18,6 +23,9 @@ from pydantic import ValidationError
 
 from nemo_aopsd.config.keys import find_slips
 from nemo_aopsd.config.load import _KNOWN, _merge, file_layers, flatten, load_config, register_resolvers
+from nemo_aopsd.config.shipped import FOLDER, find_method
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.types import TrainRow
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS, load
 
 # NeMo RL fills these in by itself before it builds an engine.
@@ -106,6 +114,34 @@ def test_grpo_on_correctness_asks_no_judge():
     register_omegaconf_resolvers()
     tree = OmegaConf.to_container(load_theirs(CONFIGS / "grpo_correct_nemo_rl.yaml"), resolve=True)
     assert tree["env"]["aopsd_progress"]["reward"] == {"progress": 0.0, "correct": 1.0}
+
+
+def test_grpo_on_correctness_has_the_advantages_and_the_loss_of_the_local_objective():
+    """Two prompts of eight answers; one right answer of the second is truncated, so both sides pay nothing for it."""
+    theirs = MasterConfig(**load_config(CONFIGS / "grpo_correct_nemo_rl.yaml").raw)
+    ours = load_config(FOLDER / "demo.yaml", [], find_method("grpo"))
+    assert theirs.grpo["num_generations_per_prompt"] == ours.aopsd.num_generations_per_prompt == 8
+    right = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0])
+    truncated = torch.arange(16) == 11
+    batch = apply_reward_shaping(
+        BatchedDataDict(total_reward=right, truncated=truncated), theirs.grpo["reward_shaping"]
+    )
+    prompts, mask = torch.arange(2).repeat_interleave(8).unsqueeze(-1), torch.ones(16, 1)
+    estimator = GRPOAdvantageEstimator(theirs.grpo["adv_estimator"], theirs.loss_fn)
+    found = estimator.compute_advantage(prompts, batch["total_reward"], mask).squeeze(-1)
+    paid = (right * ~truncated).tolist()
+    ones = torch.ones(1)
+    rows = [
+        TrainRow(prompt, [5], -ones, None, ones, ones.bool(), reward=reward)
+        for prompt, reward in zip(prompts.tolist(), paid, strict=True)
+    ]
+    expected = [row.advantages.item() for row in build_objective(ours.aopsd.objective).prepare(rows)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    assert expected[0] == pytest.approx(7 / 8 / math.sqrt(1 / 8), abs=1e-5)  # 1 of 8: deviation 1 / sqrt(8)
+    loss, clips = ClippedPGLossFn(theirs.loss_fn), ours.aopsd.objective
+    assert loss.reference_policy_kl_penalty == 0 and loss.truncated_importance_sampling_ratio == 2
+    assert (loss.ratio_clip_min, loss.ratio_clip_max) == (clips.ratio_clip_min, clips.ratio_clip_max)
+    assert theirs.loss_fn.token_level_loss and clips.aggregation == "token_mean"
 
 
 def test_no_key_of_nemo_rl_s_own_recipes_is_taken_for_a_slip():

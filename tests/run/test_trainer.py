@@ -2,6 +2,7 @@ import json
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.console import Console
 import tests.run
 from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
 from tests.run import read
@@ -102,6 +104,28 @@ def test_killed_at_any_moment_and_resumed_it_ends_like_an_uninterrupted_run(tmp_
         assert outcome(folder) == uninterrupted, f"killed after {calls} calls"
 
 
+def test_auto_betas_are_logged_and_a_resumed_run_goes_on_with_what_it_had_seen(tmp_path):
+    aopsd = replace(AOPSD, probes=replace(AOPSD.probes, threshold=0.5, betas="auto"))
+    run(tmp_path / "whole", aopsd=aopsd)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", dying(make_engine(), 32), aopsd)
+    assert len(metrics_of(tmp_path / "killed")) in range(2, 6)
+    run(tmp_path / "killed", aopsd=aopsd, resume=True)
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    metrics, rollouts, *_ = outcome(tmp_path / "whole")
+    medians = []
+    for line, step in zip(metrics, rollouts.values(), strict=True):
+        probes = [probe for row in step for probe in row["probes"] if probe["gap"] < 0 and probe["nll"] is not None]
+        if not probes:
+            continue
+        medians.append(median(probe["nll"] for probe in probes))
+        beta = line["probe/beta_negative"]
+        assert beta == pytest.approx(max(median(medians), 0.1), abs=1e-4)
+        weights = [band_pass(probe["nll"], beta) for probe in probes]
+        assert [probe["weight"] for probe in probes] == pytest.approx(weights, abs=1e-3)
+    assert len(set(medians)) > 2
+
+
 def test_what_a_tracker_forgets_and_is_told_again_adds_up_to_an_uninterrupted_run(tmp_path):
     def numbers(logged):
         return [(step, {k: v for k, v in each.items() if not k.startswith("time/")}) for step, each in logged]
@@ -131,7 +155,7 @@ def test_a_state_has_the_keys_of_every_checkpoint_made_so_far(uninterrupted):
     """A key that is renamed or added without a default would make a traceback of the resumption of an older run."""
     assert set(uninterrupted[-1]) | {"train_seconds"} == {
         *("step", "next_batch", "response_tokens", "train_seconds", "teacher_checksum", "problems", "held_out"),
-        *("curriculum", "files"),
+        *("curriculum", "files", "surprise"),
     }
     assert set(uninterrupted[-1]["curriculum"]) == {"epoch", "competence", "observed", "history"}
 

@@ -33,7 +33,7 @@ from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.types import TrainRow
 
 WEIGHTINGS: tuple[Weighting, ...] = (
-    "uniform", "continuation", "normalised", "gap_only", "shuffled", "constant", "zero_triggered"
+    "uniform", "continuation", "normalised", "gap_matched", "gap_only", "shuffled", "constant", "zero_triggered"
 )  # fmt: skip
 Gradient = list[Tensor]  # one a parameter
 
@@ -272,7 +272,7 @@ def _weights(rows: list[Scored], weighting: Weighting, config: Config) -> list[T
     probes, seed = config.aopsd.probes, derive_seed(config.aopsd.seed, "weights")
     if weighting not in CONTINUED:
         return [gap_weights(gap, weighting, probes) for row in rows if (gap := row.gap) is not None]
-    reweighed = reweigh([row.probes for row in rows], weighting, seed, max_weight=probes.max_weight)
+    reweighed = reweigh([row.probes for row in rows], weighting, seed, probes)
     return [probe_weights(own, len(row.weights)) for own, row in zip(reweighed, rows, strict=True)]
 
 

@@ -29,7 +29,8 @@ _LABELS = {
 _CONTEXT_CHARACTERS = 160
 _FACTS = (
     *("policy.model_name", "aopsd.context.kind", "aopsd.weighting", "aopsd.probes.threshold", "aopsd.probes.length"),
-    *("aopsd.probes.beta_positive", "aopsd.probes.beta_negative", "aopsd.curriculum.name", "aopsd.curriculum.ema"),
+    *("aopsd.probes.betas", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
+    *("aopsd.curriculum.name", "aopsd.curriculum.ema"),
     *("aopsd.teacher.weights", "aopsd.objective.name", "policy.optimizer.kwargs.lr", "aopsd.num_prompts_per_step"),
     *("aopsd.num_generations_per_prompt", "aopsd.seed"),
 )

@@ -117,8 +117,14 @@ def _nll(run: ReportedRun, title: str) -> Drawn:
         f"Middle 80 % of L: {low:.2f} to {high:.2f}; mean weight {weights.mean():.2f}. "
         "Line: w(L) = (L/β) exp(1 − L/β), peak at β (triangle). Values above the axis stand in the last bar."
     )
-    betas = (probes.beta_positive, probes.beta_negative)
+    betas = (_beta(run, "positive", probes.beta_positive), _beta(run, "negative", probes.beta_negative))
     return caption, figures.nll_histograms(positive[:, 0], negative[:, 0], betas)
+
+
+def _beta(run: ReportedRun, sign: str, fixed: float) -> float:
+    """That of the newest step, where steps have their own (`probes.betas=auto`)."""
+    logged = (row.get(f"probe/beta_{sign}") for row in reversed(run.metrics))
+    return next((beta for beta in logged if beta is not None), fixed)
 
 
 def _competence(run: ReportedRun, title: str) -> Drawn:

@@ -31,6 +31,10 @@ class ForwardKL(Distillation):
             return top_k_forward_kl(student_logprobs, teacher, self.top_k_form, self.token_clip)
         return forward_kl(student_logprobs, teacher, self.token_clip)
 
+    def token_losses(self, divergence: Tensor, mask: Tensor) -> Tensor:
+        """[B, S]: min(D_t, `sum_clip`). A position above the bound has no gradient, so none points the wrong way."""
+        return divergence if self.config.sum_clip is None else divergence.clamp(max=self.config.sum_clip)
+
 
 class TopKForwardKL(ForwardKL):
     """D_t = the form `top_k_form` of `forward_kl_on_top_k`, 8 K bytes of supervision a token; no token is clamped at 0.
