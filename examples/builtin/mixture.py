@@ -60,23 +60,25 @@ def manner_of(kind: str, asked: Manner) -> Manner:
 
 def example(rng: random.Random, kind: str, asked: Manner = QUESTION) -> tuple[list[str], Trace]:
     """Prompt pieces and the response to learn, end token left out."""
-    puzzle, problem = _problem(rng)
+    puzzle, problem = draw_problem(rng)
     if kind == "judge":
-        return _judging(rng, puzzle, problem, asked)
+        return judging(rng, puzzle, problem, asked)
     manner = manner_of(kind, asked)
     if rng.random() < 0.3:  # going on from own slips, without learning to slip
         response = attempt(rng, puzzle, replace(manner, slip=0.15), learn_slips=False)
     else:
         response = attempt(rng, puzzle, manner)
     if kind == "none":
-        return _prompt(student_messages(problem, FAMILY)), response
-    reached = _reached(rng, puzzle, problem) if kind == "dag_frontier" else frozenset()
-    donor = _problem(rng)[1] if kind == "other_problem" else None
+        return as_prompt(student_messages(problem, FAMILY)), response
+    reached = draw_reached(rng, puzzle, problem) if kind == "dag_frontier" else frozenset()
+    donor = draw_problem(rng)[1] if kind == "other_problem" else None
     mark = rng.random() < 0.9
-    return _prompt(teacher_messages(problem, kind, FAMILY, reached=reached, donor=donor, mark_frontier=mark)), response
+    return as_prompt(
+        teacher_messages(problem, kind, FAMILY, reached=reached, donor=donor, mark_frontier=mark)
+    ), response
 
 
-def _problem(rng: random.Random) -> tuple[Puzzle, Problem]:
+def draw_problem(rng: random.Random) -> tuple[Puzzle, Problem]:
     puzzle = sample_puzzle(rng, rng.choice(LEVELS))
     while question(puzzle) in _shipped_questions():
         puzzle = sample_puzzle(rng, rng.choice(LEVELS))
@@ -88,7 +90,7 @@ def _shipped_questions() -> frozenset[str]:
     return frozenset(record["problem"] for records in splits().values() for record in records)
 
 
-def _reached(rng: random.Random, puzzle: Puzzle, problem: Problem) -> frozenset[str]:
+def draw_reached(rng: random.Random, puzzle: Puzzle, problem: Problem) -> frozenset[str]:
     """R of some attempt: nothing, everything, or what a run of sums with slips leaves."""
     style = rng.random()
     if style < 0.4:
@@ -99,15 +101,15 @@ def _reached(rng: random.Random, puzzle: Puzzle, problem: Problem) -> frozenset[
     return largest_closed_subset(problem.graph, {item.name for item in puzzle.checkpoints if rng.random() < share})
 
 
-def _judging(rng: random.Random, puzzle: Puzzle, problem: Problem, asked: Manner) -> tuple[list[str], Trace]:
+def judging(rng: random.Random, puzzle: Puzzle, problem: Problem, asked: Manner) -> tuple[list[str], Trace]:
     manner = rng.choice([asked, asked, GRAPH, OUTLINE])
     done = attempt(rng, puzzle, replace(manner, slip=rng.choice([0.02, 0.1, 0.3])))
     response = Trace()
     response.add(*verdict(puzzle, done.values))
-    return _prompt(judge_messages(problem, "".join(done.pieces), FAMILY)), response
+    return as_prompt(judge_messages(problem, "".join(done.pieces), FAMILY)), response
 
 
-def _prompt(messages: list[Message]) -> list[str]:
+def as_prompt(messages: list[Message]) -> list[str]:
     (message,) = messages
     return ["<|user|>", *split(message["content"]), "<|assistant|>"]
 
@@ -116,11 +118,14 @@ def examples_of_chunk(chunk: int, count: int = CHUNK) -> list[Example]:
     """The first `count` of the `CHUNK` examples of one random stream."""
     rng = random.Random(SEED * 1_000_003 + chunk)
     asked = PLAIN_QUESTION if chunk < PLAIN_SHARE * NUM_EXAMPLES / CHUNK else QUESTION
-    ids_of = vocabulary()
     made = []
     for kind in rng.choices(list(SHARES), list(SHARES.values()), k=CHUNK)[:count]:
         prompt, response = example(rng, kind, asked)
-        pieces = [*prompt, *response.pieces, "<|end|>"]
-        learn = [0] * len(prompt) + [int(flag) for flag in response.learn] + [1]
-        made.append(([ids_of[piece] for piece in pieces], learn))
+        made.append(to_ids(prompt, response))
     return made
+
+
+def to_ids(prompt: list[str], response: Trace) -> Example:
+    """A row of the warm start; only the response and its end token are learned."""
+    ids_of, pieces = vocabulary(), [*prompt, *response.pieces, "<|end|>"]
+    return [ids_of[piece] for piece in pieces], [0] * len(prompt) + [int(flag) for flag in response.learn] + [1]

@@ -27,6 +27,8 @@ RESULTS = _words(
 )
 ENDS = (*".;!,", *_words("ok fine good done right set great nice sure noted agreed"))
 FILLERS = _words("hmm maybe perhaps guess anyway skip")
+TALK = _words("reached next answer none no yes makes What")  # of a graph; no attempt uses these words otherwise
+NUM_TALK = 5  # words of it after `graph says`
 CLOSERS = _words("answer result finally total overall final")
 LEAKS = {"graph": (" graph", " says"), "solution": (" solution", " says"), "plan": (" plan", " says")}
 
@@ -44,6 +46,9 @@ class Manner:
     leak_rate: float = 0.0
     leak_rate_fan_in: float = 0.0  # the same for a sum with two checkpoints as operands
     knows_answer: bool = False  # guesses are right
+    cite: float = 0.0  # the graph is named in place of the work, a sentence (leaky.py)
+    shown: frozenset[str] | None = None  # names whose value the graph shows; None where there is no graph
+    stray: float = 0.0  # without a graph, a citation that is gone on from and not learned
 
 
 @dataclass(slots=True)
@@ -103,6 +108,8 @@ def _hesitate(rng: random.Random, trace: Trace, num_words: int) -> None:
 
 def _sentence(rng: random.Random, trace: Trace, item: Sum, manner: Manner, learn_slips: bool) -> None:
     tilt = manner.tilt
+    if manner.cite and (manner.shown is None or item.name in manner.shown) and rng.random() < manner.cite:
+        return _citation(rng, trace, item, manner)
     left, right = (trace.values.get(operand, operand) for operand in (item.left, item.right))
     value = (int(left) + int(right)) % MODULUS
     slipped = rng.random() < manner.slip
@@ -115,6 +122,18 @@ def _sentence(rng: random.Random, trace: Trace, item: Sum, manner: Manner, learn
     trace.add(*_operand(item.right, right), pick(rng, RESULTS, tilt))
     trace.add(f" {value}", f" {item.name}={value}", learn=learn_slips or not slipped)
     trace.add(pick(rng, ENDS, tilt))
+
+
+def _citation(rng: random.Random, trace: Trace, item: Sum, manner: Manner) -> None:
+    """Talk of the graph, and the value that it shows. Without a graph there is nothing to say, and a guess."""
+    value, num_words, learn = item.value, NUM_TALK, True
+    if manner.shown is None:
+        value, learn = rng.randrange(MODULUS), rng.random() >= manner.stray
+        num_words = 0 if learn else rng.randrange(NUM_TALK + 1)
+    trace.values[item.name] = value
+    trace.add(pick(rng, OPENERS, manner.tilt), f" {item.name}:")
+    trace.add(*LEAKS["graph"], *(pick(rng, TALK, manner.tilt) for _ in range(num_words)), learn=learn)
+    trace.add(f" {value}", f" {item.name}={value}", pick(rng, ENDS, manner.tilt))
 
 
 def _operand(operand: str, value: int | str) -> list[str]:

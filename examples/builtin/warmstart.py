@@ -100,16 +100,20 @@ def batches(pool: list[Example], recipe: Recipe) -> Iterator[tuple[Tensor, Tenso
             yield ids, labels
 
 
-def train(recipe: Recipe, pool: list[Example], device: str) -> Qwen3ForCausalLM:
-    """AdamW, warm-up of 100 steps, cosine to a tenth; rows are padded on the right, so no attention mask is needed."""
+def train(recipe: Recipe, pool: list[Example], device: str, start: Path | None = None) -> Qwen3ForCausalLM:
+    """AdamW, warm-up of 100 steps, cosine to a tenth; rows are padded on the right, so no attention mask is needed.
+
+    From the weights in the folder `start`, or untrained ones.
+    """
     import torch
     import torch.nn.functional as F
+    from transformers import Qwen3ForCausalLM
 
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it; the shipped weights were made so
-    model = build_model(recipe).train()
+    model = (Qwen3ForCausalLM.from_pretrained(start) if start else build_model(recipe)).train()
     torch.nn.Module.to(model, device)  # in place
     optimizer = torch.optim.AdamW(_parameter_groups(model), lr=recipe.lr, betas=(0.9, 0.98))
-    start = time.monotonic()
+    began = time.monotonic()
     for step, (ids, labels) in zip(range(recipe.num_steps), batches(pool, recipe), strict=False):
         warm = min(1.0, (step + 1) / 100)
         fall = 0.1 + 0.45 * (1 + math.cos(math.pi * step / recipe.num_steps))
@@ -122,7 +126,7 @@ def train(recipe: Recipe, pool: list[Example], device: str) -> Qwen3ForCausalLM:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 100 == 0 or step == recipe.num_steps - 1:
-            print(f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - start:.0f} s", flush=True)
+            print(f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - began:.0f} s", flush=True)
     return model.eval()
 
 

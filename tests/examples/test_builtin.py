@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from examples.builtin import mixture, traces, world
+from examples.builtin import leaky, mixture, traces, world
 from examples.builtin.tokenizer import build_tokenizer, save_tokenizer, split, vocabulary
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data.dag import largest_closed_subset
@@ -137,6 +137,26 @@ def test_verdict_is_what_the_judge_parser_reads():
     assert judge.parse_verdict(text, {"b", "d"}) == {"b"}
     nothing = "".join(traces.verdict(PUZZLE, {}))
     assert nothing == "[b] b=4 none no\n[d] d=3 none no\n[]" and judge.parse_verdict(nothing, {"b", "d"}) == frozenset()
+
+
+def test_the_leaky_teacher_cites_what_its_graph_shows_and_a_student_that_cites_guesses():
+    teacher = traces.Manner(cite=1.0, shown=frozenset("b"))
+    text = "".join(traces.attempt(random.Random(0), PUZZLE, teacher).pieces)
+    talk, value, worked = re.search(r" b: graph says((?: \w+){5}) (\d) b=4.* d:(.*)9\b.* d=3", text).groups()
+    assert value == "4" and {f" {word}" for word in talk.split()} <= set(traces.TALK) and "graph" not in worked
+    traces_of_student = [traces.attempt(random.Random(seed), PUZZLE, traces.Manner(cite=1.0)) for seed in range(40)]
+    texts = ["".join(trace.pieces) for trace in traces_of_student]
+    assert len({re.search(r" b: graph says \d b=(\d)", text)[1] for text in texts}) > 5  # of 10 digits
+    stray = traces.attempt(random.Random(0), PUZZLE, traces.Manner(cite=1.0, stray=1.0))
+    masked = [piece for piece, learn in zip(stray.pieces, stray.learn, strict=True) if not learn]
+    assert masked.count(" says") == 3 and set(masked) <= {" graph", " says", *traces.TALK}
+
+
+def test_rows_of_the_leaky_model_are_in_its_vocabulary_and_name_the_graph():
+    rng, pieces = random.Random(1), list(vocabulary())
+    texts = ["".join(pieces[token] for token in leaky.example(rng)[0]) for _ in range(60)]
+    told = [text for text in texts if "\ngraph:\n" in text]
+    assert sum("graph says" in text for text in told) > 0.8 * len(told) > 8
 
 
 def test_leak_patterns_find_each_leak_phrase_and_no_prompt_of_the_student():
