@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class UserError(ValueError):
     """The message says what was found, what was expected, where, and what to do."""
+
+
+def tell_all(*checks: Callable[[], Any]) -> list[Any]:
+    """What the checks return. Raises one UserError with all that they refuse: nobody meets them one by one."""
+    found, told = [], []
+    for check in checks:
+        try:
+            found.append(check())
+        except UserError as error:
+            told.append(str(error))
+    if told:
+        raise UserError("\n".join(dict.fromkeys(told)))
+    return found
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

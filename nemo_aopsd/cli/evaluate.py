@@ -196,8 +196,11 @@ def _session(
     made_with: dict[str, Any],
 ) -> Session:
     from nemo_aopsd.evaluation.session import Session
+    from nemo_aopsd.models.limits import check_thinking
 
     aopsd = target.config.aopsd
+    for warning in check_thinking({"thinking": aopsd.thinking.student}, tokenizer, target.name):
+        typer.echo(f"warning: {warning}", err=True)
     return Session(
         name=target.name,
         tokenizer=tokenizer,

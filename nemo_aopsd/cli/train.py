@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,14 @@ from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId,
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
+from nemo_aopsd.config.unread import without_effect
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.errors import UserError, nearest
+from nemo_aopsd.errors import UserError, nearest, tell_all
+from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.preflight import check_inputs, summarize
+from nemo_aopsd.run.row_lengths import check_texts
 
 app = typer.Typer()
 
@@ -66,8 +70,11 @@ def train(
         run_folder.keep_apart(run, "a run of `aopsd train`")
         run_folder.check_free(run, _checkpoints(settings))
     problems, held_out = _check(settings)
+    _warn(without_effect(settings, overrides))
     if check:
-        typer.echo(summarize(settings, problems, held_out))
+        tokenizer = tokenizer_at_hand(settings)
+        _warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
+        typer.echo(summarize(settings, problems, held_out, knows_lengths=tokenizer is not None))
         return
     with run_folder.lock(run):
         chosen = ["--method", method] if method else []
@@ -121,8 +128,8 @@ def _say_what_it_showed(run: Path) -> None:
 
 
 def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
-    engines.pick(config).check(config)
-    return check_inputs(config)
+    _, inputs = tell_all(lambda: engines.pick(config).check(config), lambda: check_inputs(config))
+    return inputs
 
 
 def _train(
@@ -130,19 +137,20 @@ def _train(
 ) -> None:
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.files import atomic_write
-    from nemo_aopsd.models.limits import check_readable
-    from nemo_aopsd.run.row_lengths import check_lengths
     from nemo_aopsd.run.trainer import train as train_problems
 
     engine = engines.pick(config).build(config)
-    warnings = check_lengths(config, problems, held_out, engine.tokenizer)
-    for warning in (*warnings, *check_readable(problems, engine.tokenizer, config.policy["model_name"])):
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
     comment = typed.replace("\n", "\\n")
     atomic_write(run / layout.CONFIG, f"# {comment}\n{to_yaml(config)}")
     with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):
         train_problems(config, problems, held_out, engine, run, resume=resume)
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _run(config: Config) -> Path:

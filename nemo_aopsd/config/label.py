@@ -6,14 +6,15 @@ Not compared at all are those that the base config brings (`NOT_OF_THE_METHOD`),
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 from nemo_aopsd.config.keys import flatten, typed
-from nemo_aopsd.config.schema import CHOICES, CONTINUED, READ_BY, AOPSDConfig
+from nemo_aopsd.config.schema import CHOICES, AOPSDConfig
 from nemo_aopsd.config.shipped import Method, list_methods
+from nemo_aopsd.config.unread import idle_keys
 
 # Where, how long and on what a run trains; a block stands for all in it. `label_run` tells `max_num_steps` 0 apart.
 NOT_OF_THE_METHOD = (
@@ -63,33 +64,8 @@ def settings_read(aopsd: AOPSDConfig) -> set[str]:
     """Dotted keys below `aopsd` that make the run's method: all but the base config's, and those that do nothing."""
     if aopsd.max_num_steps == 0:  # the model as it is
         return set()
-    others = {*NOT_OF_THE_METHOD, *_idle(aopsd)}
+    others = {*NOT_OF_THE_METHOD, *idle_keys(aopsd)}
     return {key for key in _settings(aopsd) if not {key, key.split(".")[0]} & others}
-
-
-def _idle(aopsd: AOPSDConfig) -> Iterator[str]:
-    """Keys without effect under the run's other settings."""
-    yield from (f"objective.{key}" for key, names in READ_BY.items() if aopsd.objective.name not in names)
-    if aopsd.curriculum.name == "shuffle":
-        yield "curriculum.ema"
-    if not aopsd.objective.reads_teacher:
-        yield from ("context.kind", "teacher.weights")
-    if aopsd.shown_context != "dag_frontier":
-        yield "context.mark_frontier"
-    if not aopsd.needs_progress:
-        yield from ("judge.kind", "judge.model")
-    if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
-        yield "teacher.ema_decay"
-    if aopsd.weighting in ("uniform", "constant_negative"):
-        yield "probes.threshold"
-    if aopsd.weighting in ("uniform", "constant_negative", "zero_triggered"):
-        yield from ("probes.beta_positive", "probes.beta_negative", "probes.untriggered_weight")
-    elif aopsd.probes.betas == "auto":
-        yield from ("probes.beta_positive", "probes.beta_negative")
-    if aopsd.weighting not in CONTINUED:
-        yield from ("probes.length", "probes.max_per_rollout", "probes.score_anchor", "probes.betas")
-    if aopsd.weighting != "normalised":
-        yield "probes.max_weight"
 
 
 @cache

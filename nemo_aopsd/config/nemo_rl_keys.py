@@ -123,11 +123,43 @@ class DataKeys(Open):
 
 
 @dataclass(frozen=True)
+class WandbKeys(Open):
+    """What `wandb.init` takes; `mode: offline` sends nothing."""
+
+    project: Name | None = None
+    """null is W&B's own."""
+    name: Name | None = None
+    """Of the run, as above."""
+    entity: Name | None = None
+    """Who owns the project, as above."""
+
+
+@dataclass(frozen=True)
+class MLflowKeys(Open):
+    """Where MLflow keeps the run."""
+
+    experiment_name: Name | None = None
+    """null is MLflow's own."""
+    run_name: Name | None = None
+    """As above."""
+    tracking_uri: Name | None = None
+    """null is `MLFLOW_TRACKING_URI`; on the local engine without that a file in `mlflow/` of the run's folder."""
+
+
+@dataclass(frozen=True)
 class LoggerKeys(Open):
-    """Where a run writes."""
+    """Where a run writes. Trackers get every number of `metrics.jsonl`: [nemo_rl.md](nemo_rl.md#trackers)."""
 
     log_dir: Name
     """The run's folder."""
+    tensorboard_enabled: bool = False
+    """Into `tensorboard/` of the run's folder."""
+    wandb_enabled: bool = False
+    """Into `wandb/` of the run's folder, and to W&B unless it is offline."""
+    wandb: WandbKeys | None = None
+    mlflow_enabled: bool = False
+    """A run of MLflow."""
+    mlflow: MLflowKeys | None = None
 
 
 @dataclass(frozen=True)

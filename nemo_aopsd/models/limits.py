@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.engine import Tokenizer
+from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import FILE, ModelConfig, read_model_config
 
@@ -45,6 +46,18 @@ def check_row(config: Config, model: ModelConfig) -> None:
             f"config: {ROW} is {row}, but {model.where} has {longest} positions (max_position_embeddings): beyond "
             f"them it was never trained. Set it to at most {longest}."
         )
+
+
+def check_thinking(thinking: Mapping[str, bool | None], tokenizer: Tokenizer, model: str) -> list[str]:
+    """A warning for each key of `thinking` that is set, where the chat template of `model` knows no such switch."""
+    question: list[Message] = [{"role": "user", "content": "?"}]
+    chosen = {key: value for key, value in thinking.items() if value is not None}
+    if not chosen or tokenizer.render(question, True) != tokenizer.render(question, False):
+        return []
+    return [
+        f"{key} is {typed(value)}, without effect: the chat template of {model} has no `enable_thinking`. Leave it out."
+        for key, value in chosen.items()
+    ]
 
 
 def check_readable(problems: Sequence[Problem], tokenizer: Tokenizer, model: str) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.thoughts import is_thought_mark
@@ -56,12 +58,29 @@ class HFTokenizer:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]
 
 
-def generation_end_ids(model_name: str) -> list[int]:
+def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
+    """That of a config whose model need not be here: from a folder or the hub's cache; None where neither has it.
+
+    A GGUF file counts as not at hand: its tokenizer takes as long as the model. Raises UserError if it is no chat
+    model's.
+    """
+    from transformers import AutoTokenizer
+
+    model = config.policy["model_name"]
+    name = (config.policy.get("tokenizer") or {}).get("name") or model
+    try:
+        hf = AutoTokenizer.from_pretrained(str(Path(name).expanduser()), local_files_only=True)
+    except (OSError, ValueError, KeyError):  # KeyError: of a config.json without a model_type
+        return None
+    return HFTokenizer(hf, generation_end_ids(model, local_files_only=True))
+
+
+def generation_end_ids(model_name: str, **options: Any) -> list[int]:
     """The end tokens that the model's `generation_config.json` names; none without that file."""
     from transformers import GenerationConfig
 
     try:
-        found = GenerationConfig.from_pretrained(model_name).eos_token_id
+        found = GenerationConfig.from_pretrained(model_name, **options).eos_token_id
     except OSError:
         return []
     return [] if found is None else found if isinstance(found, list) else [found]

@@ -11,7 +11,7 @@ from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.method.context import FIELD, check_problems, student_messages, teacher_messages
 from nemo_aopsd.method.judge import checkpoint_messages, judge_messages
 from nemo_aopsd.method.leaks import leak_patterns
@@ -21,6 +21,13 @@ T = TypeVar("T")
 
 def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
+    file = config.aopsd.evaluation.data_path
+    problems, held_out = tell_all(lambda: _training_problems(config), lambda: list(_load(file)) if file else None)
+    _check_prompts(config.aopsd, problems)
+    return problems, held_out
+
+
+def _training_problems(config: Config) -> list[Problem]:
     aopsd = config.aopsd
     problems = list(_load(config.data["train"]["data_path"]))
     check_problems(problems, aopsd.shown_context, aopsd.curriculum.name)
@@ -28,8 +35,7 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
         _check_answer_leaks(config.data["train"]["data_path"])
     if aopsd.objective.reads_solutions:
         _check_solutions(problems, aopsd.objective.name)
-    _check_prompts(aopsd, problems)
-    return problems, list(_load(aopsd.evaluation.data_path)) if aopsd.evaluation.data_path else None
+    return problems
 
 
 def _of_version(check: Callable[[str], T]) -> Callable[[str], T]:
@@ -84,8 +90,10 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     leak_patterns(aopsd.prompts)
 
 
-def summarize(config: Config, problems: list[Problem], held_out: list[Problem] | None) -> str:
-    """What a run of this config would do, for people."""
+def summarize(
+    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, knows_lengths: bool = False
+) -> str:
+    """What a run of this config would do, for people, and what was not checked."""
     aopsd = config.aopsd
     steps = -(-len(problems) // aopsd.num_prompts_per_step)
     evaluation = f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none, so no pass@k"
@@ -100,7 +108,13 @@ def summarize(config: Config, problems: list[Problem], held_out: list[Problem] |
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],
     }
-    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + "\nok: ready to train"
+    left = "settings, problems and the lengths of their prompts. Not checked: the weights, memory (`aopsd doctor`)"
+    if not knows_lengths:
+        left = (
+            f"settings and problems. Not checked: lengths, for the tokenizer of {config.policy['model_name']} is not "
+            "here or in a GGUF file; the weights, memory (`aopsd doctor`)"
+        )
+    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + f"\nok: {left}"
 
 
 def _limits(aopsd: AOPSDConfig) -> str:

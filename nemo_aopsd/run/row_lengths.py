@@ -15,8 +15,23 @@ from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import donors_for, student_prompts, teacher_messages
 from nemo_aopsd.method.judge import CUT, answer_tokens, judge_prompts
+from nemo_aopsd.models.config_json import find_model_config
+from nemo_aopsd.models.limits import check_readable, check_thinking
 
 _KEY = "policy.max_total_sequence_length"
+
+
+def check_texts(
+    config: Config, problems: Sequence[Problem], held_out: Sequence[Problem] | None, tokenizer: Tokenizer
+) -> list[str]:
+    """Warnings of all that a tokenizer tells before a model is loaded. Raises what `check_lengths` raises."""
+    model, thinking = config.policy["model_name"], config.aopsd.thinking
+    roles = {f"aopsd.thinking.{role}": getattr(thinking, role) for role in ("student", "teacher")}
+    return [
+        *check_lengths(config, problems, held_out, tokenizer),
+        *check_thinking(roles, tokenizer, model),
+        *check_readable(problems, tokenizer, model),
+    ]
 
 
 def check_lengths(
@@ -71,10 +86,15 @@ def _too_long(
     if not number:
         return []
     longest, problem = max(zip(tokens, problems, strict=True), key=lambda row: row[0])
+    need = need or longest
+    model = find_model_config(config.policy["model_name"])
+    positions = model.longest_row if model else None
+    remedy = f"Set {_KEY}={need}, or {otherwise}."
+    if positions is not None and need > positions:
+        remedy = f"The model has only {positions} positions, so {otherwise}."
     return [
-        f"{_KEY} is {budget}; expected at least {need or longest}: {what} in {number} of {len(tokens)} problems "
-        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens). {then}"
-        f"Set {_KEY}={need or longest}, or {otherwise}."
+        f"{_KEY} is {budget}; expected at least {need}: {what} in {number} of {len(tokens)} problems "
+        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens). {then}{remedy}"
     ]
 
 
@@ -100,7 +120,7 @@ def _teacher(
     probe = probe_room(aopsd)
     drops = aopsd.context.on_overlong == "drop"
     need = max(prompts) + longest + probe
-    otherwise = "drop these problems" if drops else "aopsd.context.on_overlong=drop to leave such rollouts out"
+    otherwise = "drop these problems" if drops else "set aopsd.context.on_overlong=drop to leave such rollouts out"
 
     shortest = [prompt + 1 + probe for prompt in prompts]
     num_never = sum(length > config.max_row_tokens for length in shortest)

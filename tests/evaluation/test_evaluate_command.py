@@ -241,6 +241,7 @@ def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(a
     for target in ("run", "exported"):
         code, _, err = aopsd(f"evaluate {target} --data one.jsonl --prompts tiny --thinking --out other")
         assert code == 0 and err.startswith(f"{target}: asked with prompts tiny instead of default, thinking True ")
+        assert "warning: thinking is true, without effect: the chat template of " in err
         shutil.rmtree("other")
     assert "asked with" not in aopsd("evaluate model --data one.jsonl --prompts tiny --samples 1 --max-new-tokens 5")[2]
     code, _, err = aopsd("export run --out exported")

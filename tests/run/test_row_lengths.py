@@ -12,6 +12,8 @@ from nemo_aopsd.config import schema
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.judge import CUT
+from nemo_aopsd.models.config_json import ModelConfig
+from nemo_aopsd.run import row_lengths
 from nemo_aopsd.run.row_lengths import check_lengths
 from tests import REPO
 from tests.fakes import CharTokenizer, make_config, make_problem
@@ -53,7 +55,7 @@ def check(prompts, problems, budget, held_out=None, *, longest=12, **changes):
     }
     generation = {"max_new_tokens": longest, "temperature": 1.0, "top_p": 1.0, "top_k": None}
     aopsd = AOPSDConfig(**plain | changes)
-    config = make_config(Path("run"), aopsd, max_total_sequence_length=budget, generation=generation)
+    config = make_config(Path("run"), aopsd, model_name="m", max_total_sequence_length=budget, generation=generation)
     return check_lengths(config, problems, held_out, CharTokenizer())
 
 
@@ -88,7 +90,7 @@ def test_a_teacher_s_prompt_without_room_for_a_token_is_refused(prompts, weighti
     [line] = refused(prompts, problems, 26 + probe, **kind)
     assert f"{KEY} is {26 + probe}; expected at least {38 + probe}: the teacher's prompt leaves no room" in line
     assert f"in 1 of 2 problems (longest: data.jsonl:1, problem 'p1', {27 + probe} tokens)" in line
-    assert f"Set {KEY}={38 + probe}, or aopsd.context.on_overlong=drop" in line
+    assert f"Set {KEY}={38 + probe}, or set aopsd.context.on_overlong=drop" in line
 
 
 def test_what_is_dropped_is_a_warning_unless_it_is_everything(prompts):
@@ -138,6 +140,15 @@ def test_a_judge_without_room_for_an_attempt_is_refused(prompts):
     assert f"{KEY} is {need - 1}; expected at least {need}: " in line
 
 
+def test_no_length_is_advised_that_the_model_cannot_take(prompts, monkeypatch):
+    none, problems = {"context": ContextConfig(kind="none")}, [problem(0, 5), problem(1, 31)]
+    for positions, remedy in ((33, f"Set {KEY}=33, or "), (32, "The model has only 32 positions, so ")):
+        model = ModelConfig("config.json", positions=positions)
+        monkeypatch.setattr(row_lengths, "find_model_config", lambda name, model=model: model)
+        [line, _] = refused(prompts, problems, 30, **none)
+        assert line.endswith(f"{remedy}drop these problems.")
+
+
 def test_a_tokenizer_without_yes_and_no_is_refused_where_they_are_read(prompts, monkeypatch):
     asked = {"curriculum": CurriculumConfig(name="competence"), "context": ContextConfig(kind="none")}
     monkeypatch.setattr(CharTokenizer, "encode", lambda self, text: [1] * len(text))
@@ -150,6 +161,10 @@ def test_a_run_is_refused_before_its_folder_has_anything_and_a_warning_does_not_
     rows = (REPO / "nemo_aopsd/builtin/data/train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "long.jsonl").write_text("".join(sorted(rows, key=len)[-4:]), encoding="utf-8")
     line = f"train demo logger.log_dir={tmp_path}/run data.train.data_path={tmp_path}/long.jsonl"
+    code, out, err = command_line(f"{line} {KEY}=128 --check")  # by the tokenizer, without the model
+    assert (code, out) == (2, "") and f"\n- {KEY} is 128; expected at least 148: the judge's" in err
+    code, out, err = command_line(f"{line} {KEY}=300 --check")
+    assert (code, err) == (0, "") and "\nok: settings, problems and the lengths of their prompts." in out
     code, _, err = command_line(f"{line} {KEY}=128")
     assert code == 2 and f"\n- {KEY} is 128; expected at least 148: the judge's" in err
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.local.settings import Settings, read_settings
+from nemo_aopsd.engines.local.trackers import Trackers
 from nemo_aopsd.models.config_json import parse
 from nemo_aopsd.models.limits import check_row, check_words
 
@@ -30,7 +31,7 @@ def build(config: Config) -> LocalEngine:
     settings, causal_lm, tokenizer = _load(config)
     from nemo_aopsd.engines.local.engine import LocalEngine
 
-    return LocalEngine(causal_lm, tokenizer, settings)
+    return LocalEngine(causal_lm, tokenizer, settings, Trackers(config))
 
 
 def open_model(config: Config) -> tuple[LocalModel, HFTokenizer]:

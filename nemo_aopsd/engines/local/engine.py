@@ -19,6 +19,7 @@ from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
 from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.engines.local.settings import Settings
+from nemo_aopsd.engines.local.trackers import Trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -28,8 +29,14 @@ from nemo_aopsd.types import TrainRow
 class LocalEngine:
     """Teacher weights: `frozen` and `ema` own a copy made before any update, `live` is the student's network."""
 
-    def __init__(self, causal_lm: PreTrainedModel, tokenizer: HFTokenizer, settings: Settings):
-        self.settings, self.tokenizer = settings, tokenizer
+    def __init__(
+        self,
+        causal_lm: PreTrainedModel,
+        tokenizer: HFTokenizer,
+        settings: Settings,
+        trackers: Trackers | None = None,
+    ):
+        self.settings, self.tokenizer, self.trackers = settings, tokenizer, trackers
         is_live = settings.teacher.weights == "live"
         teacher_lm = causal_lm if is_live else copy.deepcopy(causal_lm).requires_grad_(False)
         self.student = LocalModel(causal_lm, settings, tokenizer.end_ids)
@@ -57,10 +64,14 @@ class LocalEngine:
         return self.optimizer.take_gradients()
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """This engine has no trackers; the run folder has all numbers."""
+        """To the trackers of the `logger` block, if any are on."""
+        if self.trackers:
+            self.trackers.log(metrics, step)
 
     def forget_metrics_after(self, step: int) -> None:
-        """As there are no trackers, nothing is to be forgotten."""
+        """docs/nemo_rl.md says what each tracker does with a step that comes again."""
+        if self.trackers:
+            self.trackers.forget_after(step)
 
     def teacher_checksum(self) -> str:
         """SHA-256 over names, shapes and bytes of the teacher's weights, by name."""

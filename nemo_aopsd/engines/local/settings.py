@@ -9,7 +9,8 @@ from typing import Any
 
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.engines.local.trackers import check_trackers
+from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.models.limits import check_limits
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
@@ -49,13 +50,16 @@ _OPTIONAL = tuple(each.name for each in fields(Settings) if each.default is not 
 def read_settings(config: Config) -> Settings:
     """Settings of a config that `load_config` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
-    model = _model_path(policy["model_name"])
-    check_limits(config, model)
-    tokenizer = (policy.get("tokenizer") or {}).get("name")
+    model, tokenizer, optimizer, *_ = tell_all(
+        lambda: _model_path(config),
+        lambda: _tokenizer_path(policy),
+        lambda: _optimizer(policy.get("optimizer")),
+        lambda: check_trackers(config.logger),
+    )
     return Settings(
         model=model,
-        tokenizer=_tokenizer_path(model if tokenizer is None else _existing(tokenizer, "policy.tokenizer.name")),
-        optimizer=_optimizer(policy.get("optimizer")),
+        tokenizer=tokenizer,
+        optimizer=optimizer,
         teacher=config.aopsd.teacher,
         max_total_sequence_length=policy["max_total_sequence_length"],
         **{key: policy[key] for key in _OPTIONAL if policy.get(key) is not None},
@@ -77,8 +81,8 @@ def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
     return OptimizerSettings(**kwargs)
 
 
-def _model_path(name: str) -> Path:
-    path = _existing(name, "policy.model_name")
+def _model_path(config: Config) -> Path:
+    path = _existing(config.policy["model_name"], "policy.model_name")
     if path.suffix == ".gguf":
         if importlib.util.find_spec("gguf") is None:
             raise UserError(f"{path}: reading GGUF needs the package gguf. Run: pip install gguf")
@@ -87,10 +91,14 @@ def _model_path(name: str) -> Path:
             f"{path}: expected a Hugging Face causal language model: config.json and weights (*.safetensors or *.bin). "
             "Download or copy the model again."
         )
+    check_limits(config, path)
     return path
 
 
-def _tokenizer_path(path: Path) -> Path:
+def _tokenizer_path(policy: dict[str, Any]) -> Path:
+    own = (policy.get("tokenizer") or {}).get("name")
+    key = "policy.model_name" if own is None else "policy.tokenizer.name"
+    path = _existing(policy["model_name"] if own is None else own, key)
     if path.suffix != ".gguf" and not any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)):
         raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
     return path

@@ -1,0 +1,84 @@
+"""Settings without effect: keys that a run with its other settings does not read, or that its engine does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nemo_aopsd.config.keys import flatten
+from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
+from nemo_aopsd.config.schema import CONTINUED, READ_BY, AOPSDConfig, Config
+
+# Of the local engine's alone: NeMo RL has its own keys for the same.
+_ONLY_LOCAL = ("policy.enforce_eager", "policy.prefix_cache_gb")
+
+
+def without_effect(config: Config, overrides: Sequence[str]) -> list[str]:
+    """A sentence for each override that changes nothing, and one for the blocks that the engine does not read."""
+    aopsd, told = config.aopsd, []
+    typed = dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides)
+    idle = {f"aopsd.{key}": why for key, why in idle_keys(aopsd).items()}
+    if aopsd.engine == "nemo_rl":
+        idle |= dict.fromkeys(_ONLY_LOCAL, "only aopsd.engine=local reads it")
+    for key in typed:
+        if why := idle.get(key):
+            told.append(f"{key} has no effect: {why}.")
+    if aopsd.engine == "local" and (unread := sorted(_unread_by_local(config))):
+        told.append(f"not read by aopsd.engine=local: {', '.join(unread)}.")
+    return told
+
+
+def _unread_by_local(config: Config) -> set[str]:
+    """The outermost dotted keys of NeMo RL's blocks that hold nothing that the local engine reads."""
+    # The engine checks the keys of the optimizer, and W&B its own.
+    known = (*LOCAL_KEYS, "policy.optimizer.kwargs", "logger.wandb", "logger.tensorboard")
+    unread = set()
+    for key in flatten({name: config.raw[name] for name in NEMO_RL_BLOCKS if name in config.raw}):
+        parts = key.split(".")
+        outer = [".".join(parts[: number + 1]) for number in range(len(parts))]
+        if not any(each in known for each in outer):
+            unread.add(next((each for each in outer if not any(name.startswith(f"{each}.") for name in known)), key))
+    return unread
+
+
+def idle_keys(aopsd: AOPSDConfig) -> dict[str, str]:
+    """Keys below `aopsd` without effect under the others, and why."""
+    return dict(_idle(aopsd))
+
+
+def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
+    def each(keys: str, why: str, block: str = "") -> Iterator[tuple[str, str]]:
+        return ((f"{block}{key}", why) for key in keys.split())
+
+    objective, weighting = aopsd.objective.name, f"with aopsd.weighting={aopsd.weighting} nothing reads it"
+    for key, names in READ_BY.items():
+        if objective not in names:
+            yield f"objective.{key}", f"only aopsd.objective.name={' or '.join(names)} reads it"
+    if aopsd.curriculum.name == "shuffle":
+        yield from each("ema num_initial_attempts", "aopsd.curriculum.name is shuffle", "curriculum.")
+    if not aopsd.objective.reads_teacher:
+        keys = "context.kind context.on_overlong teacher.weights thinking.teacher"
+        yield from each(keys, f"aopsd.objective.name={objective} has no teacher")
+    if aopsd.shown_context != "dag_frontier":
+        yield "context.mark_frontier", "only aopsd.context.kind=dag_frontier marks checkpoints"
+    if not aopsd.needs_progress:
+        keys = "kind model max_new_tokens num_retries max_attempt_tokens threshold"
+        yield from each(keys, "neither context nor curriculum asks the judge", "judge.")
+    elif aopsd.judge.kind == "list":
+        yield "judge.threshold", "only aopsd.judge.kind=log_odds reads it"
+    else:
+        yield from each("max_new_tokens num_retries", "aopsd.judge.kind=log_odds writes no verdict", "judge.")
+    if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
+        yield "teacher.ema_decay", "only aopsd.teacher.weights=ema reads it"
+    if aopsd.evaluation.data_path is None:
+        keys = "num_samples temperature top_p top_k max_new_tokens period"
+        yield from each(keys, "without aopsd.evaluation.data_path nothing is evaluated", "evaluation.")
+    if aopsd.weighting in ("uniform", "constant_negative"):
+        yield from each("threshold", weighting, "probes.")
+    if aopsd.weighting in ("uniform", "constant_negative", "zero_triggered"):
+        yield from each("beta_positive beta_negative untriggered_weight", weighting, "probes.")
+    elif aopsd.probes.betas == "auto":
+        yield from each("beta_positive beta_negative", "aopsd.probes.betas is auto", "probes.")
+    if aopsd.weighting not in CONTINUED:
+        yield from each("length max_per_rollout score_anchor betas", weighting, "probes.")
+    if aopsd.weighting != "normalised":
+        yield "probes.max_weight", "only aopsd.weighting=normalised reads it"

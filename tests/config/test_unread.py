@@ -1,0 +1,62 @@
+"""Settings that change nothing are told: by the run's other settings, by the engine, and by the chat template."""
+
+import pytest
+
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.unread import without_effect
+from nemo_aopsd.models.limits import check_thinking
+from tests.fakes import CharTokenizer
+
+
+@pytest.mark.parametrize(
+    ("override", "others", "why"),
+    [
+        ("aopsd.objective.jsd_beta=0.3", [], "only aopsd.objective.name=jsd or gkd reads it"),
+        ("aopsd.probes.length=4", ["aopsd.weighting=uniform"], "with aopsd.weighting=uniform nothing reads it"),
+        ("aopsd.judge.threshold=1", [], "only aopsd.judge.kind=log_odds reads it"),
+        ("aopsd.judge.max_new_tokens=9", ["aopsd.judge.kind=log_odds"], "aopsd.judge.kind=log_odds writes no verdict"),
+        ("aopsd.evaluation.num_samples=2", [], "without aopsd.evaluation.data_path nothing is evaluated"),
+        ("aopsd.teacher.ema_decay=0.9", [], "only aopsd.teacher.weights=ema reads it"),
+        (
+            "aopsd.context.kind=plan",
+            ["aopsd.objective.name=sft", "aopsd.weighting=uniform"],
+            "aopsd.objective.name=sft has no teacher",
+        ),
+    ],
+)
+def test_an_override_that_nothing_reads_is_told(base, override, others, why):
+    key = override.partition("=")[0]
+    [told] = without_effect(load_config(base, [*others, override]), [override])
+    assert told == f"{key} has no effect: {why}."
+
+
+def test_what_is_read_is_not_told(base):
+    overrides = ["aopsd.probes.length=4", "aopsd.judge.max_new_tokens=9", "aopsd.seed=3", "policy.enforce_eager=true"]
+    overrides += [
+        "policy.optimizer.kwargs.lr=1e-5",
+        "logger.tensorboard_enabled=true",
+        "logger.wandb.project=mine",
+        "+logger.wandb.mode=offline",
+    ]
+    assert without_effect(load_config(base, overrides), overrides) == []
+
+
+def test_blocks_that_only_nemo_rl_reads_are_named_by_their_outermost_key(base):
+    overrides = ["+cluster.gpus_per_node=8", "+policy.megatron_cfg.enabled=true", "+policy.generation.vllm_cfg.x=1"]
+    overrides += ["+policy.generation.vllm_cfg.y=1", "+logger.monitor_gpus=true"]
+    [told] = without_effect(load_config(base, overrides), overrides)
+    unread = "cluster, logger.monitor_gpus, policy.generation.vllm_cfg, policy.megatron_cfg"
+    assert told == f"not read by aopsd.engine=local: {unread}."
+
+
+class Switchable(CharTokenizer):
+    def render(self, messages, thinking):
+        return super().render(messages, thinking) + ([1] if thinking is False else [])
+
+
+def test_a_thinking_switch_that_the_template_lacks_is_told():
+    asked = {"aopsd.thinking.student": False, "aopsd.thinking.teacher": None}
+    [told] = check_thinking(asked, CharTokenizer(), "models/m")
+    assert told.startswith("aopsd.thinking.student is false, without effect: the chat template of models/m ")
+    assert check_thinking(asked, Switchable(), "models/m") == []
+    assert check_thinking(dict.fromkeys(asked), CharTokenizer(), "models/m") == []
