@@ -157,6 +157,8 @@ class LoggerKeys(Open):
     wandb_enabled: bool = False
     """Into `wandb/` of the run's folder, and to W&B unless it is offline."""
     wandb: WandbKeys | None = None
+    swanlab_enabled: bool = False
+    """NeMo RL has this tracker; the local engine refuses it."""
     mlflow_enabled: bool = False
     """A run of MLflow."""
     mlflow: MLflowKeys | None = None
