@@ -30,6 +30,9 @@ class CharTokenizer:
     def render(self, messages, thinking):
         return self.encode("".join(message["content"] for message in messages) + "\n")
 
+    def render_all(self, conversations, thinking):
+        return [self.render(messages, thinking) for messages in conversations]
+
     def encode(self, text):
         return [ALPHABET.index(char) for char in text]
 

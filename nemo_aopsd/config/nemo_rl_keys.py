@@ -78,6 +78,18 @@ class TokenizerKeys(Open):
 
 
 @dataclass(frozen=True)
+class DynamicBatchingKeys(Open):
+    """Batches by tokens instead of rows: short rows share a forward, long ones do not overflow the memory."""
+
+    enabled: bool = False
+    """On a GPU it pays: a forward of few tokens takes as long as its launches do."""
+    train_mb_tokens: Count | None = None
+    """Padded tokens of an update's micro-batch, in place of `train_micro_batch_size`; a longer row is one alone."""
+    logprob_mb_tokens: Count | None = None
+    """Padded tokens of a forward that scores rows, in place of `logprob_batch_size`."""
+
+
+@dataclass(frozen=True)
 class PolicyKeys(Open):
     """The student. Sizes are rows, lengths are tokens."""
 
@@ -99,6 +111,8 @@ class PolicyKeys(Open):
     """Speed and memory only."""
     train_micro_batch_size: Count = 4
     """Speed and memory only: gradients do not depend on it."""
+    dynamic_batching: DynamicBatchingKeys | None = None
+    """Speed and memory only, as the sizes above, which it replaces."""
     enforce_eager: bool = False
     """On a GPU, decoding replays CUDA graphs; set it for a model whose step cannot be captured (`aopsd evaluate` of a
     bare model has no such key: `--engine vllm`)."""

@@ -76,7 +76,7 @@ def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: A
     """
     if aopsd.judge.kind == "list":
         return [tokenizer.render(judge_messages(problem, attempt, aopsd.prompts), aopsd.thinking.student)]
-    return [tokenizer.render(messages, False) for messages in checkpoint_messages(problem, attempt, aopsd.prompts)]
+    return tokenizer.render_all(checkpoint_messages(problem, attempt, aopsd.prompts), False)
 
 
 def parse_verdict(answer: str | None, known: Collection[str]) -> frozenset[str] | None:

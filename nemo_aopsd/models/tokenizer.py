@@ -36,9 +36,14 @@ class HFTokenizer:
 
     def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
         """Prompt ids with the generation marker and, if the model wants one, exactly one beginning-of-sequence."""
+        return self.render_all([messages], thinking)[0]
+
+    def render_all(self, conversations: list[list[Message]], thinking: bool | None) -> list[Tokens]:
         options = {} if thinking is None else {"enable_thinking": thinking}
-        text = self.hf.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
-        ids = self.encode(text)
+        texts = self.hf.apply_chat_template(conversations, add_generation_prompt=True, tokenize=False, **options)
+        return [self._with_one_bos(ids) for ids in self.hf(texts, add_special_tokens=False)["input_ids"]]
+
+    def _with_one_bos(self, ids: Tokens) -> Tokens:
         bos = self.hf.bos_token_id
         while bos is not None and ids[:2] == [bos, bos]:
             ids = ids[1:]

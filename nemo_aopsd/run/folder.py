@@ -25,6 +25,7 @@ _MAY_CHANGE = (
     *("aopsd.max_num_epochs", "aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
     *("checkpointing.enabled", "checkpointing.save_period", "checkpointing.keep_top_k"),
     *("policy.generation_batch_size", "policy.logprob_batch_size", "policy.train_micro_batch_size"),
+    *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
     "policy.enforce_eager",
 )
 _FILES = (layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT, layout.CONFIG)

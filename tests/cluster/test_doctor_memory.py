@@ -213,6 +213,8 @@ def test_the_local_engine_by_hand():
     assert found["logits"] == 2 * 4 * 151936 * 2000
     assert found["activations"] == 36 * 2 * 123_904 * 2000
     assert found["kept KV"] == 2e9
+    by_tokens = "+policy.dynamic_batching={enabled: true, train_mb_tokens: 5000}"
+    assert {row.name: row.size for row in rows(by_tokens)}["logits"] == 2 * 4 * 151936 * 5000
     found = {row.name: row.size for row in rows("++policy.precision=bfloat16", "aopsd.teacher.weights=ema")}
     assert found["weights"] == 2 * 2 * 4_022_468_096
     assert found["gradients"] == (4 + 2) * 4_022_468_096  # summed in float32; those of a micro-batch

@@ -101,6 +101,15 @@ def test_gradients_equal_a_plain_per_token_loss(kind, monkeypatch):
         torch.testing.assert_close(gradients[name], expected[name], atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("tokens", [1, 40, 10_000])
+def test_a_gradient_does_not_depend_on_micro_batches_by_tokens(tokens):
+    by_rows, by_tokens = build(), build(train_mb_tokens=tokens)
+    expected, _ = captured_gradients(by_rows, rows_for(by_rows))
+    found, _ = captured_gradients(by_tokens, rows_for(by_tokens))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
+
+
 def test_an_empty_or_masked_row_beside_others_stays_finite_and_changes_nothing():
     engine, without = build(), build()
     rows = rows_for(engine)

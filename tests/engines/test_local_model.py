@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import weakref
 
@@ -15,6 +16,8 @@ from nemo_aopsd.engines.local import decoding
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.decoding import sample
 from nemo_aopsd.engines.local.model import LocalModel
+from nemo_aopsd.engines.local.network import fuse_norms
+from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.types import Branch, Sampling
 from tests.local_models import (
     END,
@@ -79,6 +82,51 @@ def test_logprob_i_belongs_to_token_i_for_any_lengths(sizes, batch_size, seed, f
     assert {row.dtype for row in found} <= {torch.float32}
     for prompt, response, logprobs in zip(prompts, responses, found, strict=True):
         torch.testing.assert_close(logprobs, plain_logprobs(MODELS[family], prompt, response), atol=1e-4, rtol=0)
+
+
+def test_batches_by_tokens_hold_as_many_rows_as_fit_padded_to_the_longest():
+    lengths = [3, 10, 4, 4, 25, 3, 0]
+    assert list(batches(range(7), lengths, 1, max_tokens=12)) == [[4], [1], [2, 3, 0], [5, 6]]
+    assert list(batches([0, 5, 6], lengths, 2)) == [[0, 5], [6]]
+    assert list(batches([6], lengths, 1, max_tokens=12)) == [[6]] and not list(batches([], lengths, 1, max_tokens=12))
+
+
+def test_logprobs_do_not_depend_on_batches_by_tokens():
+    prompts, responses = random_rows(1, UNEVEN)
+    whole = local().logprobs(prompts, responses)
+    for tokens in (1, 60, 10_000):
+        found = local(logprob_mb_tokens=tokens).logprobs(prompts, responses)
+        torch.testing.assert_close(found, whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_fused_norm_computes_what_the_norm_did(family):
+    model, fused = copy.deepcopy(MODELS[family]), copy.deepcopy(MODELS[family])
+    for name, weight in fused.named_parameters():
+        if "norm" in name:  # all are 1 before training
+            torch.nn.init.uniform_(weight, 0.5, 2.0)
+            model.get_parameter(name).data.copy_(weight.data)
+    ids = torch.arange(2, 40)[None]
+    expected = model(input_ids=ids).logits
+    assert fuse_norms(fused) == sum("norm" in name for name, _ in model.named_parameters())
+    found = fused(input_ids=ids).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    norm = next(name for name, _ in model.named_parameters() if "norm" in name)
+    gradients = [
+        torch.autograd.grad(out.logsumexp(-1).sum(), m.get_parameter(norm))[0]
+        for out, m in ((found, fused), (expected, model))
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-3, rtol=1e-3)
+
+
+def test_a_norm_that_adds_one_to_its_weight_is_left_as_it_is():
+    class ShiftedRMSNorm(torch.nn.RMSNorm):
+        def forward(self, x):
+            return torch.nn.functional.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
+
+    norm = ShiftedRMSNorm(8, eps=1e-6)
+    assert fuse_norms(norm) == 0 and "forward" not in vars(norm)
+    assert fuse_norms(torch.nn.RMSNorm(8, eps=1e-6)) == 1
 
 
 def test_logprobs_do_not_depend_on_how_positions_are_chunked(monkeypatch):
@@ -288,3 +336,17 @@ def test_top_k_and_top_p_cut_the_tail_by_hand():
     assert sample(logits, Sampling(max_new_tokens=1, top_p=1.0, top_k=0), uniform).tolist() == [0, 1, 3, 3]
     # temperature 0.5 squares: .16, .01, .09, .04 of .30, so token 0 ends at .533.
     assert sample(logits, Sampling(max_new_tokens=1, temperature=0.5), uniform).tolist() == [0, 0, 3, 3]
+
+
+@pytest.mark.parametrize("vocabulary", [5, 128, 1000])
+def test_a_token_is_drawn_by_inverting_the_whole_distribution_in_float64(vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = 4 * torch.randn(300, vocabulary, generator=generator)
+    logits[:, 1::3] = -torch.inf  # never drawn
+    uniform = torch.rand(300, generator=generator, dtype=torch.float64)
+    uniform[0], uniform[1] = 0.0, 1 - 2**-53  # the ends of [0, 1)
+    cdf = logits.softmax(-1).double().cumsum(-1)
+    expected = [int((cdf[row] > uniform[row] * cdf[row, -1]).nonzero()[0]) for row in range(2, 300)]
+    drawn = sample(logits, Sampling(max_new_tokens=1), uniform)
+    assert drawn[2:].tolist() == expected and drawn[0] == 0
+    assert logits.softmax(-1).gather(-1, drawn[:, None]).min() > 0

@@ -59,6 +59,14 @@ def test_settings_read_nemo_rl_keys(folder):
     assert settings.teacher == TeacherConfig()
 
 
+def test_batches_by_tokens_are_read_only_where_they_are_enabled(folder):
+    block = {"enabled": True, "train_mb_tokens": 300, "logprob_mb_tokens": 900}
+    settings = read_settings(config(folder, dynamic_batching=block))
+    assert (settings.train_mb_tokens, settings.logprob_mb_tokens) == (300, 900)
+    settings = read_settings(config(folder, dynamic_batching=block | {"enabled": False}))
+    assert (settings.train_mb_tokens, settings.logprob_mb_tokens) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -72,7 +72,7 @@ method/judge.py : method/test_judge.py
     return ids if ids <= set(known) else None => return ids & set(known)
 method/judge.py : method/test_judge_log_odds.py
     answers[num_yes:].logsumexp(0) => answers[num_yes:].max()
-    tokenizer.render(messages, False) => tokenizer.render(messages, None)
+    attempt, aopsd.prompts), False) => attempt, aopsd.prompts), None)
     sorted(yes - no), => sorted(yes),
 evaluation/calibration.py : evaluation/test_calibration.py
     f1 > best and below < score => f1 > best

@@ -34,7 +34,10 @@ from nemo_aopsd.run.folder import path_override
 _PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")
 # What the evaluation of the untrained model depends on, besides the seed and the problems.
 _EVALUATION = ("aopsd.engine", "aopsd.prompts", "aopsd.thinking.student", "aopsd.evaluation.", "policy.")
-_UPDATE_ONLY = ("policy.optimizer.", "policy.train_micro_batch_size", "policy.max_grad_norm")
+_UPDATE_ONLY = (
+    *("policy.optimizer.", "policy.max_grad_norm"),
+    *("policy.train_micro_batch_size", "policy.dynamic_batching.train_mb_tokens"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,10 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
     """The local engine keeps everything on one device, `gpu` or `host`, all the time."""
     policy, teacher, count = config.policy, config.aopsd.teacher.weights, size.total
     num_bytes = _BYTES[policy.get("precision") or "float32"]
-    tokens = (policy.get("train_micro_batch_size") or 4) * policy["max_total_sequence_length"]
+    longest, budgets = policy["max_total_sequence_length"], policy.get("dynamic_batching") or {}
+    tokens = (policy.get("train_micro_batch_size") or 4) * longest
+    if budgets.get("enabled") and budgets.get("train_mb_tokens"):
+        tokens = max(longest, budgets["train_mb_tokens"])
     cache = policy.get("prefix_cache_gb")
     of_layers = len(size.layers) * layer_bytes(size) * num_bytes / BF16 * tokens
     banks = 1 if teacher == "live" else 2

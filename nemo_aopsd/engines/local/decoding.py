@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.engines.local.decoding_step import EagerStep, Step
-from nemo_aopsd.engines.local.network import Network
+from nemo_aopsd.engines.local.network import Network, at_least_float32
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 ROOM = 256  # columns by which the buffer grows
+BLOCK = 128  # tokens whose probabilities are summed at once
 
 
 def uniforms(seed: int, row: int, count: int) -> np.ndarray:
@@ -24,22 +25,47 @@ def sample(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
     """Next tokens [R] of `logits` [R, V]: greedy, or by inverting the (cut) distribution at `uniform` [R] float64."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    logits = logits / sampling.temperature
+    if sampling.temperature != 1:
+        logits = logits.to(at_least_float32(logits.dtype)) / sampling.temperature
     num_tokens = logits.shape[-1]
     if sampling.top_p >= 1 and not 0 < sampling.top_k < num_tokens:
-        return _invert_cdf(logits.softmax(-1), uniform)
+        return _invert_cdf(_probs(logits), uniform)
     kept, ids = logits.topk(min(sampling.top_k or num_tokens, num_tokens))  # descending
-    probs = kept.softmax(-1)
+    probs = _probs(kept)
     before = probs.cumsum(-1) - probs
     before[:, 0] = 0  # the first token always stays
     probs = torch.where(before < sampling.top_p, probs, 0.0)
     return ids.gather(-1, _invert_cdf(probs, uniform)[:, None])[:, 0]
 
 
+def _probs(logits: Tensor) -> Tensor:
+    """In float32, or float64 if the logits are; one kernel casts and normalises."""
+    return logits.softmax(-1, dtype=at_least_float32(logits.dtype))
+
+
 def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
-    cdf = probs.cumsum(-1, dtype=torch.float64)
-    target = uniform * cdf[:, -1]
-    return torch.searchsorted(cdf, target[:, None], right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
+    """The first token whose cumulated probability exceeds `uniform`, in float64.
+
+    Found in two levels, the block and the token in it: a float64 sum over every token of a large vocabulary would take
+    longer than all attention of the step.
+    """
+    probs = torch.nn.functional.pad(probs, (0, -probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = probs.sum(-1, dtype=torch.float64)
+    block, before = _first_above(sums, uniform * sums.sum(-1))
+    inside = probs[torch.arange(len(probs), device=probs.device), block].double()
+    token, _ = _first_above(inside, uniform * sums.sum(-1) - before)
+    return block * BLOCK + token
+
+
+def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Index [R] of the first of `masses` [R, N] up to which more than `target` [R] has come, and what came before it.
+
+    Rounding may leave `target` at the whole sum or above: then it is the last one with any mass.
+    """
+    ends = masses.cumsum(-1)
+    target = torch.minimum(target, ends[:, -1].nextafter(torch.zeros_like(target)))
+    index = torch.searchsorted(ends, target[:, None], right=True)
+    return index[:, 0], (ends - masses).gather(-1, index)[:, 0]
 
 
 class Decoder:
@@ -73,23 +99,24 @@ class Decoder:
     def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
         """Decode to the end; `uniform` [R, max limit] float64."""
         for step in range(self.tokens.shape[1]):
-            logits = self.network.logits(self.last_hidden)
+            logits = self.network.head(self.last_hidden)
             choice = sample(logits, sampling, uniform[self.rows, step])
             self.tokens[self.rows, step] = choice
-            running = self._close(choice, step)
-            num_running = int(running.sum())
-            if num_running == 0:
-                break
-            choice = self._make_room(choice, running, num_running)
+            self._close(choice, step)
+            if self.kv.room == 0 or step % self.step_class.looks_every == 0:
+                running = self.lengths[self.rows] == 0
+                num_running = int(running.sum())  # waits for the device
+                if num_running == 0:
+                    break
+                choice = self._make_room(choice, running, num_running)
             self.last_hidden = self.extend(choice, self.prompt_lengths[self.rows] + step)
         return self._results()
 
-    def _close(self, choice: Tensor, step: int) -> Tensor:
-        """Note the length of rows that end at this step; returns which rows still run."""
+    def _close(self, choice: Tensor, step: int) -> None:
+        """Note the length of rows that end at this step."""
         ends = torch.isin(choice, self.end_ids) | (self.limits[self.rows] == step + 1)
-        newly = ends & (self.lengths[self.rows] == 0)
-        self.lengths[self.rows[newly]] = step + 1
-        return self.lengths[self.rows] == 0
+        lengths = self.lengths[self.rows]
+        self.lengths[self.rows] = torch.where(ends & (lengths == 0), step + 1, lengths)
 
     def _make_room(self, choice: Tensor, running: Tensor, num_running: int) -> Tensor:
         """Drop ended rows once there are enough of them, and grow the buffer when it is full."""

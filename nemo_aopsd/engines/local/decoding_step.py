@@ -17,6 +17,7 @@ class EagerStep:
 
     buffer = KVBuffer
     min_running = 0.875
+    looks_every = 1  # steps from one look at who has ended to the next
 
     def __init__(self, network: Network, kv: KVBuffer, mask: Tensor):
         """`mask` [R, 1, 1, columns + room] hides each prompt's padding."""
@@ -36,6 +37,7 @@ class GraphStep:
 
     buffer = FixedKVBuffer
     min_running = 0.5
+    looks_every = 8  # the device is not waited for in between
 
     def __init__(self, network: Network, kv: FixedKVBuffer, mask: Tensor):
         """As `EagerStep`. The mask here hides the columns that are not written yet, too."""

@@ -112,7 +112,8 @@ class LocalEngine:
         num_tokens = float(sum(row.mask.sum().item() for row in rows))
         lengths = [len(row.prompt) + len(row.response) for row in rows]
         totals: dict[str, float] = {}
-        for batch in batches(range(len(rows)), lengths, self.settings.train_micro_batch_size):
+        limits = self.settings.train_micro_batch_size, self.settings.train_mb_tokens
+        for batch in batches(range(len(rows)), lengths, *limits):
             loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens, float(len(rows)))
             loss.backward()
             self.optimizer.accumulate()

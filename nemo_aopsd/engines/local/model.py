@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -54,7 +54,7 @@ class LocalModel:
         assert all(prompts), "the first token of a response needs a context"
         self.prefixes.clear()
         results: list[Tensor] = [torch.empty(0)] * len(rows)
-        for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
+        for batch in self._batches(rows):
             sides = [prompts[index] for index in batch], [responses[index] for index in batch]
             logprobs, kv = response_logprobs(self.network, *sides, not self.prefixes.is_full)
             if kv is not None:
@@ -68,7 +68,7 @@ class LocalModel:
         """The `k` most likely tokens at the place of each response token, on the CPU."""
         rows = list(zip(prompts, responses, strict=True))
         results: dict[int, TopK] = {}
-        for batch in batches(range(len(rows)), _total_lengths(rows), self.settings.logprob_batch_size):
+        for batch in self._batches(rows):
             sides = [prompts[index] for index in batch], [responses[index] for index in batch]
             hidden, _, _ = response_hidden(self.network, *sides)
             top = self.network.top(hidden, k)
@@ -141,15 +141,17 @@ class LocalModel:
         missing = set(wanted) - {index for _, places in taken for _, index in places}
         while taken:
             yield taken.pop()
-        for batch in batches(sorted(missing), _total_lengths(rows), self.settings.logprob_batch_size):
+        for batch in self._batches(rows, sorted(missing)):
             yield self._read_prefix([rows[index] for index in batch]), list(enumerate(batch))
+
+    def _batches(self, rows: list[tuple[Tokens, Tokens]], wanted: Sequence[int] | None = None) -> Iterator[list[int]]:
+        """Indices of `rows`, or of the `wanted` ones, in the batches of one forward each."""
+        lengths = [len(prompt) + len(response) for prompt, response in rows]
+        limits = self.settings.logprob_batch_size, self.settings.logprob_mb_tokens
+        return batches(range(len(rows)) if wanted is None else wanted, lengths, *limits)
 
     @torch.no_grad()
     def _read_prefix(self, rows: list[tuple[Tokens, Tokens]]) -> Prefix:
         _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
         assert kv is not None, "asked for"
         return Prefix(kv, rows)
-
-
-def _total_lengths(rows: list[tuple[Tokens, Tokens]]) -> list[int]:
-    return [len(prompt) + len(response) for prompt, response in rows]

@@ -32,8 +32,16 @@ def response_logprobs(
     return list(logprobs.split([len(response) for response in responses])), kv
 
 
-def batches(indices: Sequence[int], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """`indices` in batches of about equal length, longest first, so that a lack of memory shows at once."""
+def batches(
+    indices: Sequence[int], lengths: Sequence[int], size: int, max_tokens: int | None = None
+) -> Iterator[list[int]]:
+    """`indices` in batches of about equal length, longest first, so that a lack of memory shows at once.
+
+    A batch has `size` rows, or with `max_tokens` as many as fit, padded to the longest; at least one.
+    """
     order = sorted(indices, key=lambda index: (-lengths[index], index))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+    start = 0
+    while start < len(order):
+        rows = size if max_tokens is None else max(1, max_tokens // max(1, lengths[order[start]]))
+        yield order[start : start + rows]
+        start += rows

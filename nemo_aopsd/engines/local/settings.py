@@ -39,6 +39,8 @@ class Settings:
     generation_batch_size: int = PolicyKeys.generation_batch_size
     logprob_batch_size: int = PolicyKeys.logprob_batch_size
     train_micro_batch_size: int = PolicyKeys.train_micro_batch_size
+    logprob_mb_tokens: int | None = None  # in place of the number of rows, as the next
+    train_mb_tokens: int | None = None
     max_grad_norm: float = PolicyKeys.max_grad_norm
     enforce_eager: bool = PolicyKeys.enforce_eager
     prefix_cache_gb: float = PolicyKeys.prefix_cache_gb
@@ -62,8 +64,15 @@ def read_settings(config: Config) -> Settings:
         optimizer=optimizer,
         teacher=config.aopsd.teacher,
         max_total_sequence_length=policy["max_total_sequence_length"],
+        **_by_tokens(policy.get("dynamic_batching")),
         **{key: policy[key] for key in _OPTIONAL if policy.get(key) is not None},
     )
+
+
+def _by_tokens(block: dict[str, Any] | None) -> dict[str, int | None]:
+    if not block or not block.get("enabled"):
+        return {}
+    return {key: block.get(key) for key in ("logprob_mb_tokens", "train_mb_tokens")}
 
 
 def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
