@@ -3,7 +3,7 @@
 #
 #   AOPSD_CONTAINER=IMAGE AOPSD_DATA=dags.jsonl bash slurm/aopsd_qwen3_30b_a3b.sh [--dry-run] [KEY=VALUE ...]
 #
-# checks everything, then submits itself; `sbatch slurm/aopsd_qwen3_30b_a3b.sh` from the checkout works too, and checks in the
+# checks, says what, then submits itself; `sbatch slurm/aopsd_qwen3_30b_a3b.sh` from the checkout works too, and checks in the
 # job. An existing run is resumed. All settings: slurm/lib.sh, slurm/train.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-qwen3-30b-a3b
 #SBATCH --nodes=2

@@ -4,7 +4,7 @@
 #   AOPSD_CONTAINER=none AOPSD_SUITE=examples/suites/embedded.yaml AOPSD_MEMBERS="base opsd aopsd" AOPSD_SEEDS=3 \
 #       bash slurm/compare.sh [--dry-run]
 #
-# checks everything, then submits itself; complete runs are kept and incomplete ones resume. Afterwards, for the table:
+# checks, says what, then submits itself; complete runs are kept and incomplete ones resume. Afterwards, for the table:
 #   aopsd compare SUITE --seeds N --out AOPSD_OUT
 # All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-compare
@@ -34,6 +34,7 @@ check_task() {
     ((${#ARGS[@]} == 0)) || die "unknown argument '${ARGS[0]}': settings of runs are in the suite."
     [[ -n $AOPSD_SUITE ]] || die "AOPSD_SUITE is not set: a suite such as examples/suites/embedded.yaml."
     check_file AOPSD_SUITE "$AOPSD_SUITE" "Paths are taken from $AOPSD_HOME."
+    check_mounted AOPSD_SUITE "$AOPSD_SUITE"
     [[ $AOPSD_SEEDS =~ ^[1-9][0-9]*$ ]] || die "AOPSD_SEEDS is '$AOPSD_SEEDS'; it must be a whole number of at least 1."
     read -ra members <<<"$AOPSD_MEMBERS"
     ((${#members[@]})) || die "AOPSD_MEMBERS is not set: names of members of the suite, separated by spaces."
@@ -50,7 +51,7 @@ progress() { [[ ! -d $AOPSD_RUN/$element ]] || (cd "$AOPSD_RUN/$element" && find
     -o -path './eval/*.jsonl' -o -name 'initial_progress.jsonl' \) -size +0 -exec cksum {} + | sort); }
 
 driver() {
-    local -a command=("$AOPSD_PYTHON" -c "from nemo_aopsd.cli import main; main()" compare "$AOPSD_SUITE")
+    local -a command=("$checker" -c "from nemo_aopsd.cli import main; main()" compare "$AOPSD_SUITE")
     command+=(--seeds "$AOPSD_SEEDS" --out "$AOPSD_RUN" --only "$element")
     printf 'cd %q\n' "$AOPSD_HOME"
     printf '%q ' "${command[@]}"
@@ -58,10 +59,11 @@ driver() {
 }
 
 check_program() {
-    local -a command=("$AOPSD_PYTHON" -c "from nemo_aopsd.cli import main; main()" compare "$AOPSD_SUITE" --dry-run)
+    local -a command=("$checker" -c "from nemo_aopsd.cli import main; main()" compare "$AOPSD_SUITE" --dry-run)
     local member
     for member in "${members[@]}"; do command+=(--only "$member"); done
     "${command[@]}" --out "$AOPSD_RUN" >/dev/null || die "the suite above cannot be right; nothing was submitted."
+    echo "# checked: settings and problems of each member. Not checked: the container's mounts, packages and GPUs"
 }
 
 main "$@"

@@ -4,7 +4,7 @@
 #   AOPSD_CONTAINER=IMAGE AOPSD_PROBLEMS=limo.jsonl AOPSD_DAGS=dags.jsonl AOPSD_MODEL=Qwen/Qwen3-32B \
 #       bash slurm/dag_build.sh [--dry-run] [options of `aopsd dag build`]
 #
-# checks everything, then submits itself. With AOPSD_BASE_URL it uses that server and no GPU. Existing answers are
+# checks, says what, then submits itself. With AOPSD_BASE_URL it uses that server and no GPU. Existing answers are
 # kept. All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-dag-build
 #SBATCH --nodes=1
@@ -37,8 +37,10 @@ check_task() {
     cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     [[ -n $AOPSD_PROBLEMS ]] || die "AOPSD_PROBLEMS is not set: a JSONL file of problems with verified solutions."
     check_file AOPSD_PROBLEMS "$AOPSD_PROBLEMS" "Paths are taken from $AOPSD_HOME."
+    check_mounted AOPSD_PROBLEMS "$AOPSD_PROBLEMS"
     [[ -n $AOPSD_DAGS ]] || die "AOPSD_DAGS is not set: the file for the accepted rows."
     [[ -n $AOPSD_MODEL ]] || die "AOPSD_MODEL is not set: the model to serve, such as Qwen/Qwen3-32B."
+    [[ ! -e $AOPSD_MODEL ]] || check_mounted AOPSD_MODEL "$AOPSD_MODEL"
     AOPSD_RUN=$(realpath -m "$(dirname "$AOPSD_DAGS")") # must be there in the container
 }
 

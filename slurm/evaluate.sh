@@ -4,7 +4,7 @@
 #   AOPSD_CONTAINER=IMAGE AOPSD_TARGETS="runs/a models/b" AOPSD_DATA="aime25 mine.jsonl" bash slurm/evaluate.sh \
 #       [--dry-run] [options of `aopsd evaluate`, such as --engine vllm --samples 8]
 #
-# checks everything, then submits itself. Existing samples are kept. All settings: slurm/lib.sh, docs/slurm.md.
+# checks, says what, then submits itself. Existing samples are kept. All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-evaluate
 #SBATCH --nodes=1
 #SBATCH --exclusive
@@ -36,9 +36,12 @@ check_task() {
     local path
     for path in "${targets[@]}"; do
         [[ -d $path ]] || die "AOPSD_TARGETS: $path is not there. Paths are taken from $AOPSD_HOME."
+        check_mounted AOPSD_TARGETS "$path"
     done
     for path in "${benchmarks[@]}"; do
-        [[ $path != */* && $path != *.jsonl ]] || check_file AOPSD_DATA "$path" "Paths are taken from $AOPSD_HOME."
+        [[ $path == */* || $path == *.jsonl ]] || continue
+        check_file AOPSD_DATA "$path" "Paths are taken from $AOPSD_HOME."
+        check_mounted AOPSD_DATA "$path"
     done
     if ((${#targets[@]} > 1)); then ARRAY=(--array="0-$((${#targets[@]} - 1))"); fi
     local index=${SLURM_ARRAY_TASK_ID:-0}

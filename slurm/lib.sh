@@ -12,6 +12,7 @@ AOPSD_MOUNTS=${AOPSD_MOUNTS:-}                   # /here:/there,...; checkout, l
 AOPSD_LOGS=${AOPSD_LOGS:-$AOPSD_HOME/runs/slurm} # a folder a job; must be on a file system that all nodes share
 AOPSD_ENGINE=${AOPSD_ENGINE:-nemo_rl}            # local: one process without Ray, on a CPU or one GPU
 AOPSD_PYTHON=${AOPSD_PYTHON:-}                   # empty: .venv of the checkout without a container, else python
+AOPSD_CHECK=${AOPSD_CHECK:-true}                 # false: submit without the program's own check
 AOPSD_SBATCH=${AOPSD_SBATCH:-}                   # further options of sbatch, such as --array=0-4 or --qos=long
 AOPSD_RAY_PORT=${AOPSD_RAY_PORT:-9900}           # of Ray's head
 AOPSD_WAIT=${AOPSD_WAIT:-1800}                   # seconds to wait for all GPUs
@@ -119,7 +120,7 @@ ARRAY=() # of sbatch, where a script works on a list
 
 submit() {
     check_cluster
-    if [[ $AOPSD_CONTAINER == none ]]; then check_program; fi
+    run_check >&2
     mkdir -p "$AOPSD_LOGS" || die "AOPSD_LOGS: $AOPSD_LOGS cannot be made."
     export AOPSD_HOME
     local -a command
@@ -129,11 +130,50 @@ submit() {
     echo "job ${id%%;*}: logs in $AOPSD_LOGS"
 }
 
-# The program's own check, where it can run without the container; scripts may override it.
-check_program() { :; }
+# The program's own check, on this host and without a GPU: scripts may override it. They call "$checker", and print
+# what was checked as lines of a comment.
+check_program() { echo "# checked: files named above. Not checked: what the program itself would refuse."; }
 check_task() { :; }
 
+# Finds a Python of this host that imports the program, and runs its check. A container's own Python is out of reach.
+run_check() {
+    local candidate probe="import importlib.util as u, sys; sys.exit(None in map(u.find_spec, sys.argv[1:]))"
+    checker=
+    for candidate in "$AOPSD_PYTHON" "$AOPSD_HOME/.venv/bin/python" python3; do
+        if [[ $AOPSD_CHECK == true && -z $checker ]] &&
+            PYTHONPATH=$AOPSD_HOME "$candidate" -c "$probe" nemo_aopsd torch transformers pydantic omegaconf math_verify 2>/dev/null; then
+            checker=$candidate
+        fi
+    done
+    if [[ -n $checker ]]; then
+        PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH} check_program
+    elif [[ $AOPSD_CHECK == true ]]; then
+        echo "# not checked: settings, problems and paths, for no Python of this host imports nemo_aopsd. Run make setup in $AOPSD_HOME."
+    else
+        echo "# not checked: settings, problems and paths (AOPSD_CHECK=$AOPSD_CHECK)"
+    fi
+}
+
+# All mounts of the container; without one, the job sees what this host sees.
+all_mounts() {
+    if [[ $AOPSD_CONTAINER == none ]]; then echo "/:/"; return; fi
+    echo "$AOPSD_HOME:$AOPSD_HOME,$AOPSD_LOGS:$AOPSD_LOGS${AOPSD_RUN:+,$AOPSD_RUN:$AOPSD_RUN}${AOPSD_MOUNTS:+,$AOPSD_MOUNTS}"
+}
+
+# NAME PATH: the path, as seen in the job, lies below a mount.
+check_mounted() {
+    local path pair there
+    path=$(realpath -ms "$2")
+    for pair in $(all_mounts | tr , ' '); do
+        there=${pair#*:}
+        there=${there%%:*}
+        [[ $there == / || $path == "$there" || $path == "$there"/* ]] && return
+    done
+    die "$1: $path is in no mount of the container. Add it to AOPSD_MOUNTS: $path:$path, or the folder that has it."
+}
+
 show_plan() {
+    run_check
     SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-CPUS}
     local -a command
     sbatch_command
@@ -178,8 +218,8 @@ srun_command() {
     esac
     command+=(--nodes="$nodes" --ntasks="$nodes")
     if has_gres; then command+=(--gres="gpu:$AOPSD_GPUS_PER_NODE"); fi
-    local mounts="$AOPSD_HOME:$AOPSD_HOME,$AOPSD_LOGS:$AOPSD_LOGS${AOPSD_RUN:+,$AOPSD_RUN:$AOPSD_RUN}"
-    mounts+=${AOPSD_MOUNTS:+,$AOPSD_MOUNTS}
+    local mounts
+    mounts=$(all_mounts)
     case $AOPSD_CONTAINER in
         none) ;;
         *.sif) command+=(apptainer exec --nv --bind "$mounts" --pwd "$AOPSD_HOME" "$AOPSD_CONTAINER") ;;

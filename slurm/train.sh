@@ -55,9 +55,11 @@ driver() {
 }
 
 check_program() {
-    [[ $AOPSD_ENGINE == local || -n ${AOPSD_CHECK:-} ]] || return 0 # login nodes seldom have NeMo RL
-    [[ " $AOPSD_SBATCH" != *" --array"* ]] || return 0 # each element has its own run
     local -a command
+    local told
     train_command
-    (cd "$AOPSD_HOME" && "${command[@]}" --check >/dev/null) || die "the settings above cannot be right; nothing was submitted."
+    command[0]=$checker
+    told=$(cd "$AOPSD_HOME" && "${command[@]}" --check --mounts "$(all_mounts)" 2>&1) || die "${told#error: }
+The settings above cannot be right; nothing was submitted."
+    sed -n '/^warning: /s/^/# /p; $s/^ok/# checked/p' <<<"$told"
 }

@@ -13,6 +13,7 @@ import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, interruptible, load_chosen
+from nemo_aopsd.cluster.mounts import paths_here
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
@@ -58,6 +59,12 @@ def train(
     method: MethodName = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
+    mounts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="/HERE:/THERE,...", help="With --check, for a job elsewhere: its container has these folders only."
+        ),
+    ] = None,
 ) -> None:
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
     overrides = overrides or []
@@ -69,12 +76,16 @@ def train(
     else:
         run_folder.keep_apart(run, "a run of `aopsd train`")
         run_folder.check_free(run, _checkpoints(settings))
-    problems, held_out = _check(settings)
+    if mounts is not None:
+        if not check:
+            raise UserError("--mounts goes with --check: a run reads its own paths. Leave it out, or add --check.")
+        settings = load_chosen(config, [*overrides, *place, *paths_here(settings, mounts)], method)
+    problems, held_out = _check(settings, elsewhere=mounts is not None)
     _warn(without_effect(settings, overrides))
     if check:
         tokenizer = tokenizer_at_hand(settings)
         _warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
-        typer.echo(summarize(settings, problems, held_out, knows_lengths=tokenizer is not None))
+        typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
         return
     with run_folder.lock(run):
         chosen = ["--method", method] if method else []
@@ -127,8 +138,9 @@ def _say_what_it_showed(run: Path) -> None:
         raise typer.Exit(1)
 
 
-def _check(config: Config) -> tuple[list[Problem], list[Problem] | None]:
-    _, inputs = tell_all(lambda: engines.pick(config).check(config), lambda: check_inputs(config))
+def _check(config: Config, *, elsewhere: bool = False) -> tuple[list[Problem], list[Problem] | None]:
+    options = {"elsewhere": True} if elsewhere else {}
+    _, inputs = tell_all(lambda: engines.pick(config).check(config, **options), lambda: check_inputs(config))
     return inputs
 
 

@@ -91,9 +91,13 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
 
 
 def summarize(
-    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, knows_lengths: bool = False
+    config: Config,
+    problems: list[Problem],
+    held_out: list[Problem] | None,
+    knows_lengths: bool = False,
+    elsewhere: bool = False,
 ) -> str:
-    """What a run of this config would do, for people, and what was not checked."""
+    """What a run of this config would do, for people, and what was not checked; `elsewhere` is a job's machine."""
     aopsd = config.aopsd
     steps = -(-len(problems) // aopsd.num_prompts_per_step)
     evaluation = f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none, so no pass@k"
@@ -108,13 +112,15 @@ def summarize(
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],
     }
-    left = "settings, problems and the lengths of their prompts. Not checked: the weights, memory (`aopsd doctor`)"
+    checked = ["settings", "problems", *(["lengths of prompts"] if knows_lengths else [])]
+    left = ["the weights", "memory (`aopsd doctor`)"]
     if not knows_lengths:
-        left = (
-            f"settings and problems. Not checked: lengths, for the tokenizer of {config.policy['model_name']} is not "
-            "here or in a GGUF file; the weights, memory (`aopsd doctor`)"
-        )
-    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + f"\nok: {left}"
+        left.insert(0, f"lengths, for the tokenizer of {config.policy['model_name']} is not here or in a GGUF file")
+    if elsewhere:
+        checked.append("paths against the mounts")
+        left.append("packages, GPUs and environment of the job's machine")
+    told = f"ok: {', '.join(checked)}. Not checked: {'; '.join(left)}"
+    return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + f"\n{told}"
 
 
 def _limits(aopsd: AOPSDConfig) -> str:

@@ -164,7 +164,7 @@ def test_a_run_is_refused_before_its_folder_has_anything_and_a_warning_does_not_
     code, out, err = command_line(f"{line} {KEY}=128 --check")  # by the tokenizer, without the model
     assert (code, out) == (2, "") and f"\n- {KEY} is 128; expected at least 148: the judge's" in err
     code, out, err = command_line(f"{line} {KEY}=300 --check")
-    assert (code, err) == (0, "") and "\nok: settings, problems and the lengths of their prompts." in out
+    assert (code, err) == (0, "") and "\nok: settings, problems, lengths of prompts. Not checked: the weights" in out
     code, _, err = command_line(f"{line} {KEY}=128")
     assert code == 2 and f"\n- {KEY} is 128; expected at least 148: the judge's" in err
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -19,7 +20,9 @@ FAKES = {  # the least of a cluster whose nodes have 4 GPUs and no Pyxis
 
 
 def call(script, *args, **env):
+    """Without the program's own check, which takes seconds, unless `env` asks for it."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("AOPSD_", "SLURM_"))}
+    clean["AOPSD_CHECK"] = "false"
     command = ["bash", f"slurm/{script}.sh", *args]
     return subprocess.run(command, cwd=REPO, env=clean | env, capture_output=True, text=True, timeout=60)
 
@@ -162,6 +165,47 @@ def test_a_script_called_with_bash_submits_itself(cluster, tmp_path):
     done = call("aopsd_qwen3_4b", "aopsd.seed=1", AOPSD_CONTAINER="none", AOPSD_DATA=DATA, AOPSD_GPUS_PER_NODE="4",
                 AOPSD_MIN_GPUS="4", **cluster)  # fmt: skip
     assert done.stdout == f"job 17: logs in {tmp_path}/logs\n", done.stderr
+    assert done.stderr.startswith("# not checked: settings")
     calls = (tmp_path / "calls").read_text(encoding="utf-8")
     assert "--gres=gpu:4" in calls
     assert calls.rstrip().endswith("slurm/aopsd_qwen3_4b.sh aopsd.seed=1")
+
+
+CHECKED = {"AOPSD_CHECK": "true", "AOPSD_PYTHON": sys.executable, "AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA}
+
+
+def test_settings_and_paths_are_checked_without_the_container_and_what_was_not_is_said():
+    plan = planned("aopsd_qwen3_4b", **CHECKED)
+    [told] = [line for line in plan.splitlines() if line.startswith("# checked: ")]
+    assert told.startswith("# checked: settings, problems, paths against the mounts. Not checked: ")
+    assert "packages, GPUs and environment of the job's machine" in told
+    done = call("aopsd_qwen3_4b", "--dry-run", "aopsd.sed=1", "policy.train_global_batch_size=0", **CHECKED)
+    assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
+    assert "`aopsd.sed`. Did you mean `aopsd.seed`" in done.stderr
+
+
+def test_without_a_python_the_plan_says_that_nothing_of_the_settings_was_checked(tmp_path):
+    for name in ("python", "python3"):
+        (tmp_path / name).write_text("#!/bin/bash\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    env = CHECKED | {"AOPSD_PYTHON": "python", "PATH": f"{tmp_path}:{os.environ['PATH']}", "AOPSD_HOME": str(tmp_path)}
+    for name in ("slurm", "examples"):
+        (tmp_path / name).symlink_to(REPO / name)
+    assert planned("aopsd_qwen3_4b", "aopsd.sed=1", **env).startswith("# not checked: settings, problems and paths")
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "env"),
+    [
+        ("evaluate", "AOPSD_TARGETS", {"AOPSD_TARGETS": "{}", "AOPSD_DATA": "aime25"}),
+        ("evaluate", "AOPSD_DATA", {"AOPSD_TARGETS": "examples", "AOPSD_DATA": "{}/d.jsonl"}),
+        ("dag_build", "AOPSD_PROBLEMS", {"AOPSD_PROBLEMS": "{}/d.jsonl", "AOPSD_DAGS": "d.jsonl", "AOPSD_MODEL": "M"}),
+        ("dag_build", "AOPSD_MODEL", {"AOPSD_PROBLEMS": DATA, "AOPSD_DAGS": "d.jsonl", "AOPSD_MODEL": "{}"}),
+    ],
+)
+def test_a_path_outside_of_the_mounts_is_refused(script, name, env, tmp_path):
+    (tmp_path / "d.jsonl").touch()
+    env = {key: value.format(tmp_path) for key, value in env.items()} | {"AOPSD_CONTAINER": "image"}
+    assert refused(script, "--dry-run", **env).startswith(f"{name}: {tmp_path}")
+    planned(script, **env, AOPSD_MOUNTS=f"{tmp_path}:{tmp_path}")
+    planned(script, **env | {"AOPSD_CONTAINER": "none"})

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.local.settings import Settings, read_settings
-from nemo_aopsd.engines.local.trackers import Trackers
+from nemo_aopsd.engines.local.trackers import Trackers, check_trackers
+from nemo_aopsd.errors import tell_all
 from nemo_aopsd.models.config_json import parse
 from nemo_aopsd.models.limits import check_row, check_words
 
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from nemo_aopsd.models.tokenizer import HFTokenizer
 
 
-def check(config: Config) -> None:
-    """All that can be checked without loading a model. Raises UserError; imports neither torch nor transformers."""
-    read_settings(config)
+def check(config: Config, *, elsewhere: bool = False) -> None:
+    """All that can be checked without loading a model. Raises UserError; imports neither torch nor transformers.
+
+    `elsewhere` leaves out this machine's packages: the run will be on another one.
+    """
+    tell_all(lambda: read_settings(config), lambda: elsewhere or check_trackers(config.logger))
 
 
 def build(config: Config) -> LocalEngine:

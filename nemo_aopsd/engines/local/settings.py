@@ -9,7 +9,6 @@ from typing import Any
 
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
-from nemo_aopsd.engines.local.trackers import check_trackers
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.models.limits import check_limits
 
@@ -52,11 +51,10 @@ _OPTIONAL = tuple(each.name for each in fields(Settings) if each.default is not 
 def read_settings(config: Config) -> Settings:
     """Settings of a config that `load_config` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
-    model, tokenizer, optimizer, *_ = tell_all(
+    model, tokenizer, optimizer = tell_all(
         lambda: _model_path(config),
         lambda: _tokenizer_path(policy),
         lambda: _optimizer(policy.get("optimizer")),
-        lambda: check_trackers(config.logger),
     )
     return Settings(
         model=model,

@@ -12,27 +12,30 @@ from nemo_aopsd.cluster.tree import Tree
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.refusals import refuse_stock_recipe
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, tell_all
 
 if TYPE_CHECKING:
     from nemo_aopsd.engines.nemo_rl.engine import NemoRLEngine
 
 
-def check(config: Config) -> None:
-    """All that can be checked before a GPU is taken. Raises UserError; imports neither torch nor NeMo RL."""
+def check(config: Config, *, elsewhere: bool = False) -> None:
+    """All that can be checked before a GPU is taken. Raises UserError; imports neither torch nor NeMo RL.
+
+    `elsewhere` leaves out this machine's packages and environment: the run will be on another one.
+    """
     refuse_stock_recipe(Tree(config.raw))
-    faults = []
+    if elsewhere:
+        read_settings(config, {"TORCH_CUDA_ARCH_LIST": "the other machine's"})
+    else:
+        tell_all(_check_packages, lambda: read_settings(config))
+
+
+def _check_packages() -> None:
     if missing := [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]:
-        faults.append(
+        raise UserError(
             f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. Run inside the NeMo RL "
             "container (README, `On a cluster`), or set aopsd.engine=local."
         )
-    try:
-        read_settings(config)
-    except UserError as error:
-        faults.append(str(error))
-    if faults:
-        raise UserError("\n".join(faults))
 
 
 def build(config: Config) -> NemoRLEngine:
