@@ -121,6 +121,8 @@ class Counts:
 
     num_samples: int  # a problem
     correct_per_problem: dict[str, int]
+    leak_count: int | None = None  # answers that name the private context
+    truncation_count: int | None = None
     where: str = ""
 
     def __post_init__(self) -> None:

@@ -16,8 +16,8 @@ from nemo_aopsd.run.record_types import Counts, StepMetrics
 from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval
 
 
-def evaluation(**counts):
-    return Counts(num_samples=2, correct_per_problem=counts)
+def evaluation(leaks=None, **counts):
+    return Counts(num_samples=2, correct_per_problem=counts, leak_count=leaks, truncation_count=leaks and leaks - 1)
 
 
 def step(tokens, seconds, **more):
@@ -29,8 +29,8 @@ BYTES = {"train/supervision_bytes_per_token": 13.0}
 BEFORE = evaluation(a=0, b=1)
 BASE = [Measured(seed, BEFORE, BEFORE, []) for seed in (0, 1)]
 OPSD = [
-    Measured(0, BEFORE, evaluation(b=2, a=1), [step(10.0, 1.0, **BYTES), step(20.0, 2.0, **BYTES)]),
-    Measured(1, BEFORE, evaluation(a=0, b=2), [step(10.0, 3.0, **BYTES)]),
+    Measured(0, BEFORE, evaluation(3, b=2, a=1), [step(10.0, 1.0, **BYTES), step(20.0, 2.0, **BYTES)]),
+    Measured(1, BEFORE, evaluation(2, a=0, b=2), [step(10.0, 3.0, **BYTES)]),
 ]
 MINE = [Measured(1, BEFORE, evaluation(a=1, b=2), [step(5.0, 1.0, **BYTES), step(5.0, 1.0)])]
 
@@ -38,6 +38,7 @@ MINE = [Measured(1, BEFORE, evaluation(a=1, b=2), [step(5.0, 1.0, **BYTES), step
 def test_a_row_by_hand():
     base, opsd, mine = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE, "lost": []}, "opsd")
     assert (opsd.correct, opsd.responses, opsd.solved, opsd.problems) == (5, 8, 3, 4)
+    assert (opsd.leaks, opsd.truncated, mine.leaks) == (5, 3, None)  # mine's evaluation does not tell
     assert opsd.pass_at_k == {1: 5 / 8, 2: 3 / 4} and opsd.by_seed == [3 / 4, 1 / 2] and opsd.seeds == [0, 1]
     assert opsd.against_base.mean == pytest.approx(5 / 8 - 1 / 4) and opsd.against_base.num_seeds == 2
     assert opsd.against_base.by_problem == paired_bootstrap_interval([0.0, 0.5], [0.25, 1.0])
@@ -79,7 +80,8 @@ def test_the_page_and_the_csv_have_counts_intervals_and_what_is_missing(tmp_path
     assert lines[0][:4] == ["member", "seeds", "pass@1", "correct"] and lines[0][7] == "against opsd"
     opsd, mine = lines[3], lines[4]
     assert opsd[0] == "opsd" and opsd[2].startswith("62.5 % [") and opsd[3:6] == ["5 of 8", "75.0 %", "3 of 4"]
-    assert opsd[6].startswith("+37.5 pp [") and opsd[7] == "-" and opsd[8:] == ["2.00", "2", "80", "13.0"]
+    assert opsd[6].startswith("+37.5 pp [") and opsd[7] == "-"
+    assert opsd[8:] == ["62.5 %", "37.5 %", "2.00", "2", "80", "13.0"] and mine[8:10] == ["-", "-"]
     assert mine[7].startswith("+25.0 pp [") and mine[-1] == "-"
     assert "No `train/supervision_bytes_per_token` in the metrics of mine:" in page
     assert f"- lost/seed_0: boom (`{tmp_path}/lost/seed_0.log`)" in page
@@ -102,7 +104,7 @@ def test_base_as_the_reference_is_shown_once():
     rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "base")
     page, header = markdown("suite", "command", rows, "base", []), csv_text(rows, "base").splitlines()[0].split(",")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
-    assert lines[0].count("against base") == 1 and len(lines[0]) == len(lines[2]) == len(lines[3]) == 11
+    assert lines[0].count("against base") == 1 and len(lines[0]) == len(lines[2]) == len(lines[3]) == 13
     place = lines[0].index("against base")
     assert [line[place][:8] for line in lines[2:5]] == ["-", "+37.5 pp", "+50.0 pp"]
     assert len(header) == len(set(header)) and header.count("against base") == 1

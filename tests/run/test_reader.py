@@ -14,7 +14,7 @@ from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
 from tests.fake_run import write_run
 from tests.fakes import make_config
 
-OPTIONAL = {"pieces", "anchor_text", "suffix_text"}  # runs of old lack them
+OPTIONAL = {"pieces", "anchor_text", "suffix_text", "leak_count", "truncation_count"}  # runs of old lack them
 NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "weights"}
 NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
 READ = {  # by record, the fields that are read; the epoch of an evaluation is in the name of its file

@@ -59,6 +59,8 @@ class Row:
     responses: int
     solved: int
     problems: int
+    leaks: int | None  # of the responses, as the next one; None where an evaluation did not count them
+    truncated: int | None
     against_base: Difference | None
     against_reference: Difference | None
     steps: float  # a seed, as the next one
@@ -100,6 +102,8 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
         responses=n * len(counts),
         solved=sum(count > 0 for count in counts),
         problems=len(counts),
+        leaks=_sum([run.after.leak_count for run in runs]),
+        truncated=_sum([run.after.truncation_count for run in runs]),
         against_base=_difference([(run.before, run.after) for run in trained]),
         against_reference=_difference([(reference[run.seed], run.after) for run in runs if run.seed in reference]),
         steps=fmean([len(run.steps) for run in runs]),
@@ -112,6 +116,11 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
         seconds_per_step=_mean_of("time/step", runs),
         bytes_per_token=_mean_of("train/supervision_bytes_per_token", runs),
     )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _difference(pairs: Sequence[tuple[Counts, Counts]]) -> Difference | None:

@@ -19,7 +19,8 @@ _NOTES = """\
 pass@1 is the mean over seeds, problems and samples; pass@k the unbiased estimator 1 - C(n-c, k) / C(n, k). Counts are
 over all seeds. Intervals are 95 %, paired by problem and seed, from a bootstrap that resamples problems and seeds (with
 one seed: problems only); no correction for many comparisons is made. `base` is the model before training, as each run
-evaluated it. Steps and tokens are those of one seed; supervision is what the update reads of one response token.
+evaluated it. An answer names the context if a pattern of `leaks.txt` of its prompts finds something in it; it is
+truncated if it has no end. Steps and tokens are those of one seed; supervision is what the update reads of one response token.
 """
 
 
@@ -31,7 +32,7 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
         many = [f"pass@{most}", "solved"] if most > 1 else []
         against = [f"against {name}" for name in _against(rows[0], reference)]
         costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
-        header = ["member", "seeds", "pass@1", "correct", *many, *against, *costs]
+        header = ["member", "seeds", "pass@1", "correct", *many, *against, "names the context", "truncated", *costs]
         rates = [dict(zip(row.seeds, map(percent, row.by_seed), strict=True)) for row in rows]
         by_seed = [
             [row.member, *(own.get(seed, _NONE) for seed in seeds)] for row, own in zip(rows, rates, strict=True)
@@ -69,6 +70,7 @@ def _cells(row: Row, most: int, reference: str | None) -> list[str]:
         f"{row.correct:,} of {row.responses:,}",
         *many,
         *map(_difference, _against(row, reference).values()),
+        *(_NONE if count is None else percent(count / row.responses) for count in (row.leaks, row.truncated)),
         _NONE if row.seconds_per_step is None else f"{row.seconds_per_step:.2f}",
         f"{row.steps:.0f}",
         f"{row.response_tokens:,.0f}",
@@ -97,6 +99,7 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
         record |= {f"against {name} low": low, f"against {name} high": high}
         record |= {f"against {name} by problem low": lower, f"against {name} by problem high": higher}
         record |= {f"against {name} seeds": found.num_seeds if found else 0}
+    record |= {"names the context": row.leaks, "truncated": row.truncated}
     record |= {"steps": row.steps, "response tokens": row.response_tokens}
     return record | {"seconds per step": row.seconds_per_step, "supervision bytes per token": row.bytes_per_token}
 
