@@ -123,6 +123,7 @@ class Engine(Protocol):
     tokenizer: Tokenizer
     student: LanguageModel
     teacher: LanguageModel
+    judge: tuple[LanguageModel, Tokenizer] | None  # the model of `judge.model=PATH`, which has its own tokens
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
         """One optimizer step on `rows`, then let the teacher follow if it does. Returns summed metrics.

@@ -127,6 +127,7 @@ class FakeEngine:
     def __init__(self, student: torch.Tensor, teacher: torch.Tensor, learning_rate: float = 1.0):
         self.tokenizer = CharTokenizer()
         self.student, self.teacher = BigramModel(student), BigramModel(teacher)
+        self.judge = None
         self.learning_rate = learning_rate
         self.trained: list = []
         self.logged: list = []

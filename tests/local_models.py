@@ -79,6 +79,7 @@ def tiny_settings(**changes) -> Settings:
         "tokenizer": Path("tiny"),
         "optimizer": OptimizerSettings(lr=1e-2),
         "teacher": TeacherConfig(),
+        "judge": None,
         "max_total_sequence_length": 1200,
         "generation_batch_size": 4,
         "logprob_batch_size": 3,

@@ -42,7 +42,7 @@ def evaluate(
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the server.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Judge with the student of a config.")] = None,
     kind: Annotated[
-        JudgeKind | None, typer.Option(help="aopsd.judge.kind. With --config both are measured, unless one is named.")
+        JudgeKind | None, typer.Option(help="aopsd.judge.kind. With --config all are measured, unless one is named.")
     ] = None,
     calibrate: Annotated[
         Path | None,
@@ -61,8 +61,8 @@ def evaluate(
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings change the config of --config, but none is given. Leave them out.")
-    if (calibrate and kind == "list") or ((calibrate or kind == "log_odds") and not config):
-        raise UserError("--kind log_odds and --calibrate need a model's log-probs. Give --config, and not --kind list.")
+    if (calibrate and kind not in (None, "log_odds")) or ((calibrate or kind == "log_odds") and not config):
+        raise UserError("--kind log_odds and --calibrate need a model's log-probs. Give --config, and no other --kind.")
     settings = load_if_named(config, overrides, None)
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
@@ -73,8 +73,8 @@ def evaluate(
         results = _measure_all(settings, loaded, (kind,) if kind else CHOICES["judge.kind"])
     else:
         endpoint = parse_endpoint(base_url or "", read_key(api_key_env))
-        judge = evaluation.remote_judge(endpoint, model or "", concurrency=concurrency)
-        results = {"list": _measure(loaded, judge, "list")}
+        judge = evaluation.remote_judge(endpoint, model or "", kind or "list", concurrency=concurrency)
+        results = {kind or "list": _measure(loaded, judge, kind or "list")}
     if out:
         evaluation.write(results, out)
         typer.echo(out)
@@ -98,7 +98,7 @@ def _measure_all(config: Config, cases: Sequence[Case], kinds: Sequence[str]) ->
     engine, aopsd, results = engines.pick(config).build(config), config.aopsd, {}
     for kind in kinds:
         chosen = replace(config, aopsd=replace(aopsd, judge=replace(aopsd.judge, kind=kind)))
-        name = kind if kind == "list" else f"{kind}, threshold {aopsd.judge.threshold:g}"
+        name = f"{kind}, threshold {aopsd.judge.threshold:g}" if kind == "log_odds" else kind
         results[kind] = _measure(cases, local_judge(engine, chosen), name)
     return results
 

@@ -89,6 +89,12 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
 
 def _on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
     objective = run.aopsd.objective.name
+    if run.aopsd.judge.has_own_model:
+        yield (
+            "aopsd.judge.model",
+            f"must be student or teacher with aopsd.engine=nemo_rl; got {run.aopsd.judge.model!r}. Only the local "
+            "engine loads a model of its own for the judge.",
+        )
     if run.aopsd.objective.top_k_key == "support" and run.aopsd.objective.support is None:
         yield (
             "aopsd.objective.support",

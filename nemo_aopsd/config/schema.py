@@ -15,7 +15,7 @@ from nemo_aopsd.types import Sampling
 
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
-JudgeKind = Literal["list", "log_odds"]
+JudgeKind = Literal["list", "log_odds", "evidence"]
 Weighting = Literal[
     "uniform",
     "continuation",
@@ -165,15 +165,17 @@ class JudgeConfig(Strict):
     kind: JudgeKind = "list"
     """`list`: the model writes a list of ids, greedily, one call a rollout. Paper. `log_odds`: it is asked for one
     checkpoint at a time, and the log-odds of yes against no as its first token decide; nothing is sampled. Small models
-    judge better that way, once the threshold is calibrated."""
+    judge better that way, once the threshold is calibrated. `evidence`: it quotes, for each checkpoint, what
+    establishes it; a quote that does not stand in the attempt counts for nothing."""
     threshold: float = 0.0
     """`log_odds` claims a checkpoint above so many nats. 0 is even odds; `aopsd judge eval --calibrate` fits the value
     for a model."""
 
-    model: Literal["student", "teacher"] = "student"
-    """Whose weights judge. Paper: the student's. `teacher` separates judging from learning."""
+    model: Name = "student"
+    """Whose weights judge: `student`, `teacher`, or the path of another model, on the local engine only. Paper: the
+    student's. `teacher` separates judging from learning; another model helps where the student cannot judge."""
     max_new_tokens: Count = 512
-    """Tokens of a verdict of kind `list`. `log_odds` needs room for one."""
+    """Tokens of a verdict of kind `list` or `evidence`. `log_odds` needs room for one."""
     num_retries: CountOrZero = 1
     """Further tries by sampling, where a verdict is unreadable. A verdict that stays unreadable is counted and left out
     of the competence: otherwise parse failures would look like weak problems."""
@@ -182,9 +184,14 @@ class JudgeConfig(Strict):
     `policy.max_total_sequence_length` forces them; counted in `judge/cut`."""
 
     @property
+    def has_own_model(self) -> bool:
+        """Whether neither student nor teacher judges."""
+        return self.model not in ("student", "teacher")
+
+    @property
     def verdict_tokens(self) -> int:
         """Room that a verdict takes behind the judge's prompt."""
-        return self.max_new_tokens if self.kind == "list" else 1
+        return 1 if self.kind == "log_odds" else self.max_new_tokens
 
 
 @dataclass(frozen=True)

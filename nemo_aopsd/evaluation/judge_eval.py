@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rich.console import Console
 from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Request
-from nemo_aopsd.config.schema import Config, JudgeConfig
+from nemo_aopsd.config.schema import Config, JudgeConfig, JudgeKind
 from nemo_aopsd.console import track
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems
@@ -34,7 +35,7 @@ from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.calibration import auc, first_half, fit_threshold
 from nemo_aopsd.files import derive_seed, read_jsonl, write_jsonl
-from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict
+from nemo_aopsd.method.judge import Verdict, judge_messages, read_verdict
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.stats import wilson_interval
 
@@ -240,8 +241,10 @@ def _record(result: Result) -> dict[str, Any]:
     return record
 
 
-def remote_judge(endpoint: Endpoint, model: str, *, concurrency: int = 32, prompts: str = "default") -> Judge:
-    """A `list` judge at an OpenAI-compatible server: greedy, once more by sampling if the verdict cannot be read.
+def remote_judge(
+    endpoint: Endpoint, model: str, kind: JudgeKind = "list", *, concurrency: int = 32, prompts: str = "default"
+) -> Judge:
+    """A judge that writes, at an OpenAI-compatible server: greedy, once more by sampling if the verdict cannot be read.
 
     Attempts are sent whole; without the model's tokenizer there is nothing to cut them by.
     """
@@ -255,10 +258,11 @@ def remote_judge(endpoint: Endpoint, model: str, *, concurrency: int = 32, promp
 
     async def judge_one(client: ChatClient, problem: Problem, attempt: str) -> Verdict:
         config = JudgeConfig()
-        messages = judge_messages(problem, attempt, prompts)
+        messages = judge_messages(problem, attempt, prompts, kind)
         temperatures = (0.0, *[1.0] * config.num_retries)
         requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
-        claimed, text = await first_readable(client, requests, lambda answer: parse_verdict(answer, problem.graph))
+        read = partial(read_verdict, kind, problem, attempt)
+        claimed, text = await first_readable(client, requests, read)
         return Verdict(claimed or frozenset(), claimed is None, False, endpoint.redact_answer(text))
 
     return lambda pairs: asyncio.run(judge_all(pairs))

@@ -1,9 +1,11 @@
 """Progress judge (sec:disclosure): which checkpoints does an attempt establish?
 
-The judge sees statements without edges, so closure is computed and never guessed. It is asked in one of two ways:
+The judge sees statements without edges, so closure is computed and never guessed. It is asked in one of three ways:
 
 - `list`: it writes the ids. A verdict that cannot be read is retried once by sampling, then counted as failed: nothing
   reached, and left out of the competence. So is one that was cut off, and what is inside of thoughts is not read.
+- `evidence`: as `list`, but it writes a line a checkpoint, `[id] quote`. A quote that does not stand in the attempt, as
+  the judge saw it, establishes nothing.
 - `log_odds`: a question a checkpoint, answered by log p(yes) - log p(no) of the first token. All questions on a
   response share the prompt up to the checkpoint, which is read once. Every verdict can be read.
 """
@@ -15,9 +17,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig, JudgeKind
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -31,7 +33,17 @@ if TYPE_CHECKING:
 _MARKUP = re.compile(r"<\s*([|\uff5c][^<>]*[|\uff5c]|/?\s*attempt)\s*>", re.IGNORECASE)
 _UNCLOSED = re.compile(r'\[\s*["\d][^\]]*\Z')  # a list that ran out of tokens
 CUT = "\n[... middle of the attempt left out ...]\n"
-Asked = tuple[list[Tokens], bool]  # the prompts for one attempt, and whether it lost its middle
+_LEAST_QUOTE = 3  # letters and digits; less than that stands anywhere
+_LINE = re.compile(r"^[\s*-]*\[([^\]\s]+)\][ \t:]*(.*)$", re.MULTILINE)  # [id] what is quoted
+_QUOTES = " \t\"'`\u201c\u201d"
+
+
+class Asked(NamedTuple):
+    """What the judge reads of one attempt."""
+
+    prompts: list[Tokens]
+    cut: bool  # did the attempt lose its middle?
+    attempt: str  # as the prompts show it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +64,11 @@ class Verdict:
         return replace(self, judged=frozenset(id for id, value in (self.log_odds or {}).items() if value > threshold))
 
 
-def judge_messages(problem: Problem, attempt: str, prompts: str) -> list[Message]:
-    """The prompt of a `list` judge. Chat markup and closing tags in the attempt are defused: it stays a quotation."""
+def judge_messages(problem: Problem, attempt: str, prompts: str, kind: JudgeKind = "list") -> list[Message]:
+    """The prompt of a judge that writes. Markup in the attempt is defused, so that it stays a quotation."""
+    template = "judge" if kind == "list" else f"judge_{kind}"
     checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.graph.nodes(data=True))
-    return _message(problem, attempt, prompts, "judge", checkpoints=checkpoints)
+    return _message(problem, attempt, prompts, template, checkpoints=checkpoints)
 
 
 def checkpoint_messages(problem: Problem, attempt: str, prompts: str) -> list[list[Message]]:
@@ -65,8 +78,13 @@ def checkpoint_messages(problem: Problem, attempt: str, prompts: str) -> list[li
 
 
 def _message(problem: Problem, attempt: str, prompts: str, template: str, **gaps: str) -> list[Message]:
-    quoted = _MARKUP.sub(r"(\1)", attempt)
-    return [{"role": "user", "content": fill(prompts, template, problem=problem.problem, attempt=quoted, **gaps)}]
+    shown = defused(attempt)
+    return [{"role": "user", "content": fill(prompts, template, problem=problem.problem, attempt=shown, **gaps)}]
+
+
+def defused(attempt: str) -> str:
+    """The attempt without the brackets that would make markup of a part of it."""
+    return _MARKUP.sub(r"(\1)", attempt)
 
 
 def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> list[Tokens]:
@@ -74,8 +92,8 @@ def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: A
 
     The latter never think, whatever is set: the first token is the answer.
     """
-    if aopsd.judge.kind == "list":
-        return [tokenizer.render(judge_messages(problem, attempt, aopsd.prompts), aopsd.thinking.student)]
+    if (kind := aopsd.judge.kind) != "log_odds":
+        return [tokenizer.render(judge_messages(problem, attempt, aopsd.prompts, kind), aopsd.thinking.student)]
     return tokenizer.render_all(checkpoint_messages(problem, attempt, aopsd.prompts), False)
 
 
@@ -101,6 +119,32 @@ def parse_verdict(answer: str | None, known: Collection[str]) -> frozenset[str] 
         return None
     ids = frozenset(str(item).strip() for item in items)
     return ids if ids <= set(known) else None
+
+
+def parse_evidence(answer: str | None, known: Collection[str], attempt: str) -> frozenset[str] | None:
+    """The ids whose quote stands in the attempt, blanks aside; None if the answer has no line of a known id.
+
+    >>> sorted(parse_evidence('[1] "so x = 4"\\n[2] y is 7\\n[3] none', {"1", "2", "3"}, "Add: so  x = 4. Done."))
+    ['1']
+    """
+    lines = [(id, quote) for id, quote in _LINE.findall(answer or "") if id in known]
+    if not lines:
+        return None
+    text = " ".join(attempt.split())
+    return frozenset(id for id, quote in lines if _stands_in(text, " ".join(quote.strip(_QUOTES).split())))
+
+
+def _stands_in(text: str, quote: str) -> bool:
+    """As whole words, and long enough to mean something."""
+    says_something = sum(map(str.isalnum, quote)) >= _LEAST_QUOTE and quote.rstrip(".").lower() != "none"
+    return says_something and re.search(rf"(?<!\w){re.escape(quote)}(?!\w)", text) is not None
+
+
+def read_verdict(kind: JudgeKind, problem: Problem, attempt: str, answer: str | None) -> frozenset[str] | None:
+    """The ids that a written verdict claims of the attempt; None if it cannot be read."""
+    if kind == "evidence":
+        return parse_evidence(answer, problem.graph, defused(attempt))
+    return parse_verdict(answer, problem.graph)
 
 
 def _json_lists(text: str) -> list[list[Any]]:
@@ -134,12 +178,12 @@ def judge_attempts(
         _ask_within(room, problem, response, tokenizer, aopsd)
         for problem, response in zip(problems, responses, strict=True)
     ]
-    if aopsd.judge.kind == "list":
-        return _read_lists(model, tokenizer, problems, asked, aopsd.judge, seed)
+    if aopsd.judge.kind != "log_odds":
+        return _read_written(model, tokenizer, problems, asked, aopsd.judge, seed)
     return _read_log_odds(model, tokenizer, problems, asked, aopsd.judge.threshold)
 
 
-def _read_lists(
+def _read_written(
     model: LanguageModel,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
@@ -154,11 +198,12 @@ def _read_lists(
         if not pending:
             break
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=float(trial > 0))
-        outputs = model.generate([asked[index][0][0] for index in pending], sampling, seed + trial)
+        outputs = model.generate([asked[index].prompts[0] for index in pending], sampling, seed + trial)
         for index, output in zip(pending, outputs, strict=True):
-            text = whole_text(asked[index][0][0], output.tokens, tokenizer)
-            judged = parse_verdict(final_answer(text, finished=output.finished), problems[index].graph)
-            verdicts[index] = Verdict(judged or frozenset(), judged is None, asked[index][1], text)
+            (prompt,), cut, attempt = asked[index]
+            text = whole_text(prompt, output.tokens, tokenizer)
+            judged = read_verdict(config.kind, problems[index], attempt, final_answer(text, finished=output.finished))
+            verdicts[index] = Verdict(judged or frozenset(), judged is None, cut, text)
         pending = [index for index in pending if verdicts[index].failed]
     return [verdicts[index] for index in range(len(problems))]
 
@@ -168,21 +213,20 @@ def _read_log_odds(
 ) -> list[Verdict]:
     """Asks all questions in one call. Those on one response share a prefix, which the engine reads once."""
     yes, no = answer_tokens(tokenizer)
-    if tag := opened_thought(asked[0][0][0], tokenizer):
+    if tag := opened_thought(asked[0].prompts[0], tokenizer):
         raise UserError(
             f"aopsd.judge.kind=log_odds: the chat template opens a thought ({tag}) even where thinking is off, so the "
             "first token is no answer. Set aopsd.judge.kind=list."
         )
-    shared = [_common_prefix(prompts) for prompts, _ in asked]
+    shared = [_common_prefix(each.prompts) for each in asked]
     branches = [
-        [Branch(0, prompt[len(start) :]) for prompt in prompts]
-        for start, (prompts, _) in zip(shared, asked, strict=True)
+        [Branch(0, prompt[len(start) :]) for prompt in each.prompts] for start, each in zip(shared, asked, strict=True)
     ]
     found = model.next_logprobs(shared, [[]] * len(shared), branches, yes + no)
     verdicts = []
-    for problem, (_, cut), row in zip(problems, asked, found, strict=True):
+    for problem, each, row in zip(problems, asked, found, strict=True):
         odds = {node: log_odds(logprobs, len(yes)) for node, logprobs in zip(problem.graph, row, strict=True)}
-        verdicts.append(Verdict(frozenset(), False, cut, json.dumps(odds), odds).above(threshold))
+        verdicts.append(Verdict(frozenset(), False, each.cut, json.dumps(odds), odds).above(threshold))
     return verdicts
 
 
@@ -227,12 +271,12 @@ def _ask_within(room: int, problem: Problem, response: Tokens, tokenizer: Tokeni
         longest = max(map(len, prompts))
         excess = longest - room
         if excess <= 0:
-            return prompts, cut
+            return Asked(prompts, cut, attempt)
         if limit == 0:
             raise UserError(
                 f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {longest} tokens without any "
                 f"attempt, but policy.max_total_sequence_length leaves {room} beside the verdict. Raise it, or lower "
-                "aopsd.judge.max_new_tokens where aopsd.judge.kind is list."
+                "aopsd.judge.max_new_tokens where aopsd.judge.kind is not log_odds."
             )
         limit = max(0, min(limit, len(response)) - excess)
 

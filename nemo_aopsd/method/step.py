@@ -138,8 +138,14 @@ def judge_rollouts(
     problems: Sequence[Problem], responses: list[Tokens], engine: Engine, config: Config, seed: int
 ) -> list[Verdict]:
     """A verdict on each response by the model that the config names."""
+    seed = derive_seed(seed, "judge")
+    if config.aopsd.judge.has_own_model:
+        assert engine.judge is not None, "config/rules.py lets no other engine pass"
+        model, tokenizer = engine.judge
+        responses = [tokenizer.encode(engine.tokenizer.decode(tokens)) for tokens in responses]
+        return judge_attempts(model, tokenizer, problems, responses, config, seed)
     model = engine.student if config.aopsd.judge.model == "student" else engine.teacher
-    return judge_attempts(model, engine.tokenizer, problems, responses, config, derive_seed(seed, "judge"))
+    return judge_attempts(model, engine.tokenizer, problems, responses, config, seed)
 
 
 def reward(draft: Draft, tokenizer: Tokenizer) -> float:

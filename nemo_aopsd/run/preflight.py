@@ -84,9 +84,10 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     student_messages(first, aopsd.prompts)
     teacher_messages(first, aopsd.shown_context, aopsd.prompts, donor=last)
     if first.dag is not None:
-        judge_messages(first, "", aopsd.prompts)
         if aopsd.judge.kind == "log_odds":
             checkpoint_messages(first, "", aopsd.prompts)
+        else:
+            judge_messages(first, "", aopsd.prompts, aopsd.judge.kind)
     leak_patterns(aopsd.prompts)
 
 

@@ -49,12 +49,14 @@ def check_lengths(
         tokens = [length + 1 for length in questions(asked)]
         what = "the student's prompt leaves no room for one token of a response"
         faults += _too_long(config, asked, tokens, what, "drop these problems")
-    if aopsd.needs_progress:  # as judge.py refuses it in the middle of a step
+    if (
+        aopsd.needs_progress and not aopsd.judge.has_own_model
+    ):  # whose tokenizer is another one; as judge.py refuses it in the middle of a step
         judge, behind = aopsd.judge, aopsd.judge.verdict_tokens
         prompts = [judge_prompts(problem, CUT, tokenizer, aopsd) for problem in problems]
         tokens = [max(map(len, rows)) + behind for rows in prompts]
         what = f"the judge's prompt without any attempt, with {behind} tokens of a verdict, does not fit"
-        otherwise = "lower aopsd.judge.max_new_tokens" if judge.kind == "list" else "drop these problems"
+        otherwise = "lower aopsd.judge.max_new_tokens" if judge.kind != "log_odds" else "drop these problems"
         faults += _too_long(config, problems, tokens, what, otherwise)
         if judge.kind == "log_odds":
             answer_tokens(tokenizer)

@@ -106,7 +106,7 @@ def test_importing_the_commands_loads_nothing_heavy():
 
 
 def test_judge_of_a_config(tmp_path):
-    """The built-in tiny model judges attempts at its own problems in both ways, by the code that training uses."""
+    """The built-in tiny model judges attempts at its own problems in all ways, by the code that training uses."""
     problems, config = REPO / "nemo_aopsd/builtin/data/heldout.jsonl", REPO / "examples/configs/aopsd_tiny_cpu.yaml"
     cases, out, calibrated = tmp_path / "c.jsonl", tmp_path / "v.jsonl", tmp_path / "calibrated.yaml"
     rows = [json.loads(line) for line in problems.read_text(encoding="utf-8").splitlines()[:2]]
@@ -120,16 +120,14 @@ def test_judge_of_a_config(tmp_path):
     command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config]
     short = f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40"
     said = invoke(*command, "--out", out, "--calibrate", calibrated, *short)
-    assert [line.split(" ")[0] for line in said.splitlines() if line.startswith(("list", "log_odds"))] == [
-        "list:",
-        "log_odds,",
-        "log_odds,",
+    assert [line.split(" ")[0] for line in said.splitlines() if line.startswith(("list", "log", "evid"))] == [
+        *("list:", "log_odds,", "evidence:", "log_odds,"),
     ]
-    assert said.count("injections that fooled the judge") == 3 and "AUC of the log-odds" in said
+    assert said.count("injections that fooled the judge") == 4 and "AUC of the log-odds" in said
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [record["judge"] for record in records] == ["list"] * 4 + ["log_odds"] * 4
+    assert [record["judge"] for record in records] == ["list"] * 4 + ["log_odds"] * 4 + ["evidence"] * 4
     assert [record["established"] for record in records[:2]] == [sorted(nodes[0]), []]
-    for record in records[4:]:
+    for record in records[4:8]:
         odds = json.loads(record["judge_text"])
         assert record["claimed"] == sorted(node for node, value in odds.items() if value > 0)
     judge = load_config(calibrated, [f"logger.log_dir={tmp_path / 'run'}"]).aopsd.judge

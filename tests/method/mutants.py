@@ -70,6 +70,9 @@ method/context.py : method/test_context.py
 method/judge.py : method/test_judge.py
     (lists or found)[-1] => (lists or found)[0]
     return ids if ids <= set(known) else None => return ids & set(known)
+    says_something and re.search => re.search
+    (?<!\w){re.escape(quote)}(?!\w) => {re.escape(quote)}
+    if id in known] => ]
 method/judge.py : method/test_judge_log_odds.py
     answers[num_yes:].logsumexp(0) => answers[num_yes:].max()
     attempt, aopsd.prompts), False) => attempt, aopsd.prompts), None)

@@ -10,7 +10,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig, ThinkingConfig
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.judge import Verdict, judge_attempts, judge_messages, parse_verdict, shorten
+from nemo_aopsd.method.judge import Verdict, judge_attempts, judge_messages, parse_evidence, parse_verdict, shorten
 from nemo_aopsd.types import Generation
 from tests.fakes import CharTokenizer, make_config
 
@@ -156,6 +156,39 @@ def judge(script, responses, **config):
     settings = make_config(Path("run"), aopsd, max_total_sequence_length=99_999)
     verdicts = judge_attempts(model, WordTokenizer(), [PROBLEM] * len(responses), responses, settings, seed=5)
     return verdicts, model.calls
+
+
+ATTEMPT = "First 3 + 4 = 7 apples.\nNo pears, so  the total\nis $x = 12$."
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("[1] 3 + 4 = 7 apples.\n[2] the total is $x = 12$\n[3] NONE", {"1", "2"}),  # over a line break and two blanks
+        ('[1] "3 + 4 = 7 apples"\n- [2] `so the total`', {"1", "2"}),
+        ("[1] 3 + 4 = 8 apples\n[2] the total is 12", set()),  # neither stands there
+        ("[1] 4 = 7 apple\n[2] otal is", set()),  # nor as whole words
+        ("[1] 12\n[2] =\n[3]", set()),  # too short to be evidence
+        ("[1] none\n[2] None.\n[3] NONE", set()),
+        ("[9] 3 + 4 = 7 apples", None),  # no checkpoint of this problem
+        ("The attempt says 3 + 4 = 7 apples.", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_evidence_counts_if_it_stands_in_the_attempt(answer, expected):
+    assert parse_evidence(answer, KNOWN, ATTEMPT) == expected
+    if answer and expected is not None:
+        assert parse_evidence(answer, KNOWN, f"none {ATTEMPT}") == expected
+
+
+def test_an_evidence_judge_reads_what_the_attempt_shows_and_not_what_was_cut():
+    script = {"a fact": ["[1] a fact\n[2] the fact"], "odd": ["?", "?"], "(|end|) of it": ["[3] (|end|) of it"]}
+    verdicts, calls = judge(script, [["a fact"], ["odd"], ["<|end|> of it"]], kind="evidence")
+    assert [(verdict.judged, verdict.failed) for verdict in verdicts] == [({"1"}, False), (set(), True), ({"3"}, False)]
+    assert "copied exactly" in calls[0][0][0][1]
+    (first,), _ = judge({"x is y": ["[1] x is y" + CUT_OFF, "[1] x is y"]}, [["x is y"]], kind="evidence")
+    assert first.judged == {"1"} and not first.failed  # the second answer; the first ran out of tokens
 
 
 def test_an_unread_verdict_is_asked_for_once_more_by_sampling():

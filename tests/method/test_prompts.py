@@ -20,6 +20,7 @@ TEMPLATES = {
     "teacher_dag_marked": ("problem", "context"),
     "teacher_other_problem": ("problem", "donor_problem", "context"),
     "judge": ("problem", "checkpoints", "attempt"),
+    "judge_evidence": ("problem", "checkpoints", "attempt"),
     "judge_checkpoint": ("problem", "attempt", "checkpoint"),
 }
 FAMILIES = sorted(entry.name for entry in Path(prompts.__file__).parent.iterdir() if (entry / "student.txt").is_file())

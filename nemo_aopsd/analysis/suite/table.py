@@ -20,7 +20,8 @@ pass@1 is the mean over seeds, problems and samples; pass@k the unbiased estimat
 over all seeds. Intervals are 95 %, paired by problem and seed, from a bootstrap that resamples problems and seeds (with
 one seed: problems only); no correction for many comparisons is made. `base` is the model before training, as each run
 evaluated it. An answer names the context if a pattern of `leaks.txt` of its prompts finds something in it; it is
-truncated if it has no end. Steps and tokens are those of one seed; supervision is what the update reads of one response token.
+truncated if it has no end. Steps and tokens are those of one seed; supervision is what the update reads of one response
+token.
 """
 
 

@@ -5,6 +5,7 @@ Not covered: several devices, LoRA, sliding-window or linear attention, output h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
@@ -32,22 +33,28 @@ def check(config: Config, *, elsewhere: bool = False) -> None:
 
 def build(config: Config) -> LocalEngine:
     """Load model and tokenizer. Raises UserError on a setting or a model that this engine cannot take."""
-    settings, causal_lm, tokenizer = _load(config)
+    settings = read_settings(config)
+    causal_lm, tokenizer = _load(config, settings)
     from nemo_aopsd.engines.local.engine import LocalEngine
 
-    return LocalEngine(causal_lm, tokenizer, settings, Trackers(config))
+    of_judge = settings.judge and replace(settings, model=settings.judge, tokenizer=settings.judge)
+    judge = _opened(config, of_judge) if of_judge else None
+    return LocalEngine(causal_lm, tokenizer, settings, Trackers(config), judge)
 
 
 def open_model(config: Config) -> tuple[LocalModel, HFTokenizer]:
     """Model and tokenizer to sample from, without a teacher or an optimizer. Raises what `build` raises."""
-    settings, causal_lm, tokenizer = _load(config)
+    return _opened(config, read_settings(config))
+
+
+def _opened(config: Config, settings: Settings) -> tuple[LocalModel, HFTokenizer]:
+    causal_lm, tokenizer = _load(config, settings)
     from nemo_aopsd.engines.local.model import LocalModel
 
     return LocalModel(causal_lm, settings, tokenizer.end_ids), tokenizer
 
 
-def _load(config: Config) -> tuple[Settings, PreTrainedModel, HFTokenizer]:
-    settings = read_settings(config)
+def _load(config: Config, settings: Settings) -> tuple[PreTrainedModel, HFTokenizer]:
     from nemo_aopsd.engines.local.loading import load_model, load_tokenizer, wrap_tokenizer
 
     tokenizer = load_tokenizer(settings)
@@ -55,4 +62,4 @@ def _load(config: Config) -> tuple[Settings, PreTrainedModel, HFTokenizer]:
     head: Any = causal_lm.get_output_embeddings()
     check_words(config, head.weight.shape[0], str(settings.model))
     check_row(config, parse(causal_lm.config.to_dict(), str(settings.model)))
-    return settings, causal_lm, wrap_tokenizer(tokenizer, causal_lm)
+    return causal_lm, wrap_tokenizer(tokenizer, causal_lm)

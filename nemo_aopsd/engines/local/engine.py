@@ -35,8 +35,9 @@ class LocalEngine:
         tokenizer: HFTokenizer,
         settings: Settings,
         trackers: Trackers | None = None,
+        judge: tuple[LocalModel, HFTokenizer] | None = None,
     ):
-        self.settings, self.tokenizer, self.trackers = settings, tokenizer, trackers
+        self.settings, self.tokenizer, self.trackers, self.judge = settings, tokenizer, trackers, judge
         is_live = settings.teacher.weights == "live"
         teacher_lm = causal_lm if is_live else copy.deepcopy(causal_lm).requires_grad_(False)
         self.student = LocalModel(causal_lm, settings, tokenizer.end_ids)

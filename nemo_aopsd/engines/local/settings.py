@@ -33,6 +33,7 @@ class Settings:
     tokenizer: Path
     optimizer: OptimizerSettings
     teacher: TeacherConfig
+    judge: Path | None  # of `aopsd.judge.model`
     max_total_sequence_length: int
     precision: str = PolicyKeys.precision
     generation_batch_size: int = PolicyKeys.generation_batch_size
@@ -51,16 +52,18 @@ _OPTIONAL = tuple(each.name for each in fields(Settings) if each.default is not 
 def read_settings(config: Config) -> Settings:
     """Settings of a config that `load_config` has passed. Raises UserError on what only this engine knows."""
     policy = config.policy
-    model, tokenizer, optimizer = tell_all(
-        lambda: _model_path(config),
+    model, tokenizer, optimizer, judge = tell_all(
+        lambda: _model_path(config, policy["model_name"], "policy.model_name"),
         lambda: _tokenizer_path(policy),
         lambda: _optimizer(policy.get("optimizer")),
+        lambda: _judge_path(config),
     )
     return Settings(
         model=model,
         tokenizer=tokenizer,
         optimizer=optimizer,
         teacher=config.aopsd.teacher,
+        judge=judge,
         max_total_sequence_length=policy["max_total_sequence_length"],
         **_by_tokens(policy.get("dynamic_batching")),
         **{key: policy[key] for key in _OPTIONAL if policy.get(key) is not None},
@@ -88,8 +91,13 @@ def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
     return OptimizerSettings(**kwargs)
 
 
-def _model_path(config: Config) -> Path:
-    path = _existing(config.policy["model_name"], "policy.model_name")
+def _judge_path(config: Config) -> Path | None:
+    judge = config.aopsd.judge
+    return _model_path(config, judge.model, "aopsd.judge.model") if judge.has_own_model else None
+
+
+def _model_path(config: Config, name: str, key: str) -> Path:
+    path = _existing(name, key)
     if path.suffix == ".gguf":
         if importlib.util.find_spec("gguf") is None:
             raise UserError(f"{path}: reading GGUF needs the package gguf. Run: pip install gguf")

@@ -37,6 +37,7 @@ class NemoRLEngine:
         self.config, self.settings = config, settings
         self.hf_tokenizer = get_tokenizer(config.policy["tokenizer"])
         self.tokenizer = HFTokenizer(self.hf_tokenizer, generation_end_ids(config.policy["model_name"]))
+        self.judge = None  # a model of its own is refused
         self.checkpoint: Path | None = None
         self.last_step = 0  # of the metrics that stay
 
