@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 T = TypeVar("T")
+_FIGURE = re.compile(r"^!\[.*?\]\(.*?\)$", re.MULTILINE)
 
 
 class RateColumn(ProgressColumn):
@@ -40,6 +43,14 @@ def track(items: Sequence[T], label: str, console: Console, total: int | None = 
         for item in items:
             yield item
             advance(1)
+
+
+def show_page(page: str, console: Console) -> None:
+    """A page of Markdown: as tables on a terminal, as it is elsewhere. Its figures are files; a terminal has none."""
+    if console.is_terminal:
+        console.print(Markdown(_FIGURE.sub("", page)))
+    else:
+        console.print(page, markup=False, highlight=False, soft_wrap=True)
 
 
 def step_line(metrics: dict[str, float]) -> str:

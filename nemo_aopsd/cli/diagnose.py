@@ -184,8 +184,11 @@ def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = 
 
 
 def _write_into(folder: Path, result: Result) -> None:
+    from rich.console import Console
+
     from nemo_aopsd.analysis.diagnostics.output import markdown, write
+    from nemo_aopsd.console import show_page
 
     page, *others = write(folder, result)
-    typer.echo(markdown(result))
+    show_page(markdown(result), Console())
     typer.echo(f"{page}, {', '.join(path.name for path in others)}")

@@ -26,15 +26,16 @@ def doctor(
     from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
 
     settings = load_if_named(config, overrides, method)
-    diagnosis = diagnose(settings, look_around())
+    around = look_around()
+    diagnosis = diagnose(settings, around)
     if settings:  # the engine's own check, as `aopsd train --check` makes it
 
         def check() -> str:
-            engines.pick(settings).check(settings)
+            engines.pick(settings).check(settings, elsewhere="nemo-rl" not in around.versions)
             return "all accepted"
 
         expected = f"settings that aopsd.engine={settings.aopsd.engine} can work with"
-        diagnosis.checks.insert(0, attempt("settings", expected, "Change what is listed", check))
+        diagnosis.checks.append(attempt("settings", expected, "Change what is listed", check))
     if as_json:
         typer.echo(json.dumps(show.as_json(diagnosis), ensure_ascii=False, indent=1))
     else:

@@ -114,6 +114,9 @@ def paired_test(
 
     Of a run it takes the newest evaluation that training has made.
     """
+    from rich.console import Console
+
+    from nemo_aopsd.console import show_page
     from nemo_aopsd.evaluation import compare as paired
 
     read = [(name, _results_at(path)) for name, path in (("FIRST", first), *(("OTHER", other) for other in others))]
@@ -122,7 +125,7 @@ def paired_test(
     comparisons = [paired.compare(base, other) for other in rest]
     for comparison in comparisons:
         typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
-        typer.echo("\n".join(paired.lines_of(comparison)) + "\n")
+        show_page("\n".join(paired.lines_of(comparison)) + "\n", Console())
     if out:
         atomic_write(out, json.dumps(comparisons, ensure_ascii=False, indent=1) + "\n")
         typer.echo(out)

@@ -94,7 +94,7 @@ def train(
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(run))}")
 
 
-@app.command(epilog="Example: aopsd preview demo --problem train-365-level4")
+@app.command(epilog="Example: aopsd preview demo --problem train-030-level5")
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
     settings = load_chosen(config, overrides, method)

@@ -40,11 +40,12 @@ def markdown(results: Summary) -> str:
 def summary_lines(results: Summary) -> list[str]:
     """A line a benchmark for a terminal, the mean last."""
     n = results["settings"]["num_samples"]
-    lines = []
-    for name, part in _rows(results):
+    lines, rows = [], _rows(results)
+    width = max(len(name) for name, _ in rows) + 1
+    for name, part in rows:
         rates = "  ".join(f"pass@{k} {_rate_and_interval(part, k)}" for k in dict.fromkeys((1, n)))
         solved = f"{part['num_solved']} of {part['num_problems']} solved"
-        lines.append(f"{name}: {rates}  {solved}  truncated {percent(part['truncation_rate'])}")
+        lines.append(f"{name + ':':<{width}} {rates}  {solved}  truncated {percent(part['truncation_rate'])}")
     return lines
 
 

@@ -75,7 +75,7 @@ def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     name = (config.policy.get("tokenizer") or {}).get("name") or model
     try:
         hf = AutoTokenizer.from_pretrained(str(Path(name).expanduser()), local_files_only=True)
-    except (OSError, ValueError, KeyError):  # KeyError: of a config.json without a model_type
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # the last three: of a broken config.json
         return None
     return HFTokenizer(hf, generation_end_ids(model, local_files_only=True))
 

@@ -84,6 +84,7 @@ def times(path):
 def test_a_suite_gives_one_table_and_nothing_is_done_twice(aopsd):
     code, out, _ = aopsd("compare suite.yaml --seeds 2 --jobs 3 --out out")
     assert code == 0 and out.endswith("out/results.md\n")
+    assert "| member | seeds | pass@1 | against base | against opsd |" in out and "| mine | 2 | " in out
     found = table()
     assert list(found) == ["base", "opsd", "mine"]
     assert found["mine"]["supervision bytes per token"] == "13.0" and found["opsd"]["supervision bytes per token"] == ""

@@ -83,7 +83,8 @@ def test_a_tested_machine_has_nothing_to_say(tiny_cluster):
         ({"installed": {**MATRIX, "nemo-rl": "0.8.0"}}, "nemo-rl", "warn", "tests/gpu"),
         ({"installed": {**MATRIX, "torch": "2.11.0+cu130"}}, "torch", "ok", ""),
         ({"installed": {**MATRIX, "transformers": "5.12.0"}}, "transformers", "error", "container"),
-        ({"installed": {"python": "3.12.3"}}, "ray", "error", "container"),
+        ({"installed": {"python": "3.12.3"}}, "nemo-rl", "error", "container"),
+        ({"installed": {"python": "3.12.3", "nemo-rl": "0.7.0"}}, "ray", "error", "container"),
         ({"installed": {**MATRIX, "python": "3.10.1"}}, "python", "error", "PYTHON="),
         ({"import_error": "ImportError: libcudnn"}, "worker megatron", "error", "container"),
         ({"import_error": "No module named 'nemo_aopsd'"}, "worker vllm", "error", "Without building an image"),
@@ -285,18 +286,45 @@ def test_problems_are_counted_and_those_that_training_would_refuse_are_an_error(
 
 def test_settings_are_the_engines_own_check():
     words = [str(CONFIGS / "aopsd_qwen3_4b_megatron.yaml"), "cluster.gpus_per_node=3", "--json"]
-    settings = json.loads(CliRunner().invoke(app, ["doctor", *words]).stdout)["checks"][0]
-    assert settings["name"] == "settings" and settings["severity"] == "error"
+    checks = json.loads(CliRunner().invoke(app, ["doctor", *words]).stdout)["checks"]
+    [settings] = [check for check in checks if check["name"] == "settings"]
+    assert settings["severity"] == "error"
     assert "cluster.gpus_per_node is 3" in settings["found"]
 
 
-def test_the_table_shows_findings_each_remedy_once_and_sums(monkeypatch):
+def test_what_is_wrong_comes_first_and_each_remedy_once(monkeypatch):
     monkeypatch.setattr(probe, "versions", lambda packages: {"python": "3.12.1", "torch": "2.10"})
     monkeypatch.setenv("COLUMNS", "200")
     words = [str(CONFIGS / "aopsd_tiny_cpu.yaml"), "policy.model_name=nope"]
     printed = CliRunner().invoke(app, ["doctor", *words]).stdout
-    assert "pip install 'torch>=2.11'" in printed and printed.count("owner/name") == 1 and "model, tokenizer" in printed
+    assert "pip install 'torch>=2.11'" in printed and printed.count("owner/name") == 1
+    levels = [line.split()[0] for line in printed.splitlines() if line[:1] not in ("", " ")]
+    assert levels[:-1] == sorted(levels[:-1]) and {"error", "ok"} <= set(levels)
     assert "kept KV" in CliRunner().invoke(app, ["doctor", words[0]]).stdout
+
+
+def test_without_nemo_rl_its_absence_is_one_error_and_no_word_is_broken(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [str(CONFIGS / "aopsd_qwen3_4b_megatron.yaml"), "checkpointing.enabled=false"]
+    checks = json.loads(CliRunner().invoke(app, ["doctor", *words, "--json"]).stdout)["checks"]
+    assert [check["name"] for check in checks if check["severity"] == "error"] == ["nemo-rl", "gpu"]
+    printed = CliRunner().invoke(app, ["doctor", *words]).stdout
+    assert (
+        printed.startswith("error  nemo-rl: not installed") and len(printed.partition("\nmemory ")[0].splitlines()) < 30
+    )
+    assert "containers/README.md" in printed and "Qwen/Qwen3-4B-Instruct-2507" in printed
+
+
+def test_a_thinking_switch_that_does_nothing_and_a_prompt_without_room_are_found():
+    def prompts(*words):
+        return by_name(diagnose(load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), around(gpus=())))["prompts"]
+
+    assert prompts().severity == "ok"
+    assert "aopsd.thinking.student is false, without effect" in prompts("aopsd.thinking.student=false").found
+    row = "policy.max_total_sequence_length"
+    short = prompts(f"{row}=130", "policy.generation.max_new_tokens=20", "aopsd.evaluation.max_new_tokens=20")
+    assert short.severity == "error" and f"{row} is 130; expected at least" in short.found
 
 
 def test_without_a_config_no_model_library_is_loaded():

@@ -1,10 +1,12 @@
+import io
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.console import step_line
+from nemo_aopsd.console import show_page, step_line
 from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.method.probes import Probe, probe_weights
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
@@ -110,3 +112,12 @@ def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
     quiet = step_line({"step": 3, "train/loss": -0.5, "judge/failed": 0, "time/step": 1.25})
     assert quiet == "step    3  loss -0.5000  1.2 s"
     assert "unread verdicts 2" in step_line({"step": 3, "judge/failed": 2})
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_page_is_drawn_on_a_terminal_and_printed_as_it_is_elsewhere(terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, no_color=True)
+    show_page("## Gaps\n\n![Gaps](gaps.svg)\n\n| \\|gap\\| | n |\n| --- | --- |\n| 0.5 | 7 |\n", console)
+    printed = console.file.getvalue()
+    assert ("| --- |" in printed) == ("gaps.svg" in printed) == (not terminal)
+    assert "7" in printed

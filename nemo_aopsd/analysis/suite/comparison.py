@@ -16,9 +16,10 @@ from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs,
 from nemo_aopsd.analysis.suite.processes import Failure, Pool
 from nemo_aopsd.analysis.suite.results import measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
-from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure
+from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure, summary
 from nemo_aopsd.config.label import describe_run
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.console import show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, keep_inputs
@@ -95,7 +96,7 @@ class Comparison:
         return pool.work(todo)
 
     def report(self, failures: Sequence[Failure]) -> Path:
-        """Write the table and the figure; returns the page."""
+        """Show the table, and write it and the figure; returns the page."""
         finished = {
             member.name: [measure(run) for run in self.runs if run.member == member.name and run.is_finished]
             for member in self.suite.members
@@ -107,6 +108,7 @@ class Comparison:
         if rows:
             atomic_write(out / "results.svg", suite_figure(rows, reference))
             atomic_write(out / "results.csv", csv_text(rows, reference))
+            show_page(summary(rows, reference), self.console)
         page = out / "results.md"
         atomic_write(page, markdown(self.suite.path.stem, shlex.join(words), rows, reference, failures))
         return page

@@ -52,6 +52,21 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+def summary(rows: Sequence[Row], reference: str | None) -> str:
+    """The columns of the page's table that fit a terminal."""
+    header = ["member", "seeds", "pass@1", *(f"against {name}" for name in _against(rows[0], reference))]
+    cells = [
+        [
+            row.member,
+            len(row.seeds),
+            f"{percent(row.pass_at_k[1])} {ends(*row.interval)}",
+            *map(_difference, _against(row, reference).values()),
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, cells)
+
+
 def csv_text(rows: Sequence[Row], reference: str | None) -> str:
     """A line a member, with all digits; an empty cell where there is no value."""
     records = [_record(row, reference) for row in rows]

@@ -18,7 +18,9 @@ from nemo_aopsd.cluster.rules import broken_sizes, refuse
 from nemo_aopsd.cluster.tree import VLLM, Tree
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run.preflight import check_inputs
+from nemo_aopsd.run.row_lengths import check_texts
 
 
 @dataclass
@@ -45,6 +47,8 @@ def look_around(environment: Mapping[str, str] = os.environ, run: Run = run) -> 
     gpus, why = [], "nvidia-smi lists none"
     try:
         gpus = machine.find_gpus(run)
+    except FileNotFoundError:
+        why = "no nvidia-smi on the PATH"
     except (OSError, ValueError) as error:
         why = f"nvidia-smi: {error}"
     return Surroundings(environment, probe.versions(versions.TESTED), gpus, why, run)
@@ -60,7 +64,7 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
         refuse(broken_sizes(tree))
     has_cluster = tree is not None or (config is None and "nemo-rl" in around.versions)
     diagnosis = Diagnosis([*_software(has_cluster, around), *_hardware(tree, around)])
-    if has_cluster:
+    if has_cluster and "nemo-rl" in around.versions:
         for kind in ("vllm", "dtensor" if tree and tree.uses_dtensor else "megatron"):
             diagnosis.checks += versions.check_worker(kind, around.environment, around.run)
     hub = machine.hf_home(around.environment)
@@ -72,6 +76,7 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
         )
         diagnosis.checks.append(attempt("problems", expected, remedy, lambda: _data(config)))
         size = _check_model(config, diagnosis)
+        diagnosis.checks += _texts(config)
         diagnosis.checks += _folders(config, size)
         if size:
             _fit(config, size, diagnosis, around)
@@ -84,6 +89,9 @@ def _software(has_cluster: bool, around: Surroundings) -> Iterator[Check]:
         yield from (versions.check_local(package, found.get(package)) for package in versions.LOCAL)
         return
     yield versions.check_local("python", found["python"])
+    if "nemo-rl" not in found:  # the cause of all that would be missing beside it
+        yield versions.check_tested("nemo-rl", None)
+        return
     yield from (versions.check_tested(package, found.get(package)) for package in versions.DRIVER)
 
 
@@ -109,6 +117,24 @@ def _data(config: Config) -> str:
     problems, held_out = check_inputs(config)
     evaluation = f"{len(held_out)} held out, {config.aopsd.evaluation.data_path}" if held_out else "none held out"
     return f"{len(problems)}, {config.data['train']['data_path']}; {evaluation}"
+
+
+def _texts(config: Config) -> Iterator[Check]:
+    """Lengths of prompts and the chat template, where problems and tokenizer are here and can be read."""
+    expected = "room for each problem, and no thinking switch that the chat template lacks"
+    try:
+        tokenizer = tokenizer_at_hand(config)
+        if tokenizer:
+            told = check_texts(config, *check_inputs(config), tokenizer)
+            yield Check(
+                "prompts",
+                WARN if told else OK,
+                "; ".join(told).rstrip(".") or "all fit",
+                expected,
+                "Change what is named",
+            )
+    except UserError as error:
+        yield Check("prompts", ERROR, str(error).rstrip("."), expected, "Change what is named")
 
 
 def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:

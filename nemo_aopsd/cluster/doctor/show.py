@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, Item, total
-from nemo_aopsd.cluster.doctor.result import ERROR, EXIT_CODES, OK, WARN, gigabytes, worst
+from nemo_aopsd.cluster.doctor.result import ERROR, EXIT_CODES, OK, WARN, Check, gigabytes, worst
 
 if TYPE_CHECKING:
     from nemo_aopsd.cluster.doctor import Diagnosis
 
 _STYLES = {OK: "green", WARN: "yellow", ERROR: "bold red"}
+_INDENT = 7  # of what stands beside a severity
 _PLACES = {"gpu": "one GPU", "host": "host, one node"}
 
 
@@ -38,22 +41,31 @@ def _item_as_json(row: Item) -> dict[str, Any]:
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("check", "", "found", "expected"):
-        table.add_column(column, overflow="fold")  # a setting that is cut cannot be typed
+    """What is wrong first, each remedy once; then what is right, a line a check."""
+    for severity in (ERROR, WARN):
+        wrong = [check for check in diagnosis.checks if check.severity == severity]
+        for remedy in dict.fromkeys(check.remedy for check in wrong):
+            for check in wrong:
+                if check.remedy == remedy:
+                    _line(console, check, f"{check.found}; expected {check.expected}")
+            console.print(Padding(Text(f"{remedy}."), (0, 0, 1, _INDENT)))
     for check in diagnosis.checks:
-        style = _STYLES[check.severity]
-        table.add_row(escape(check.name), f"[{style}]{check.severity}[/]", escape(check.found), escape(check.expected))
-    console.print(table)
+        if check.severity == OK:
+            _line(console, check, check.found)
     if diagnosis.memory:
         console.print()
         console.print(_memory_table(diagnosis.memory))
-    for severity in (WARN, ERROR):
-        for remedy in dict.fromkeys(check.remedy for check in diagnosis.checks if check.severity == severity):
-            names = ", ".join(check.name for check in diagnosis.checks if check.remedy == remedy)
-            console.print(f"\n[{_STYLES[severity]}]{severity}[/] {escape(names)}: {escape(remedy)}.")
     counts = {severity: sum(check.severity == severity for check in diagnosis.checks) for severity in EXIT_CODES}
     console.print(f"\n{counts[OK]} ok, {counts[WARN]} warnings, {counts[ERROR]} errors")
+
+
+def _line(console: Console, check: Check, text: str) -> None:
+    """Words are never broken: what is cut cannot be typed or looked for."""
+    row = Table.grid(padding=(0, 2, 0, 0))
+    row.add_column(width=_INDENT - 2)
+    row.add_column(overflow="fold")
+    row.add_row(Text(check.severity, _STYLES[check.severity]), Text(f"{check.name}: {text}"))
+    console.print(row)
 
 
 def _memory_table(rows: list[Item]) -> Table:
