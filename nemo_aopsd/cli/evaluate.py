@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,9 +23,11 @@ from nemo_aopsd.run import layout
 
 if TYPE_CHECKING:
     from nemo_aopsd.config.schema import EvaluationConfig
+    from nemo_aopsd.data.problems import Problem
     from nemo_aopsd.engine import Tokenizer
     from nemo_aopsd.evaluation.samples import Sampler
     from nemo_aopsd.evaluation.session import Session
+    from nemo_aopsd.evaluation.summary import Summary
     from nemo_aopsd.run.target import Target
 
 app = typer.Typer()
@@ -65,6 +67,12 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where results go; the same goes on.")] = None,
+    choose_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|ID", help="Of a run: take the kept checkpoint with the best pass@1 on these problems."
+        ),
+    ] = None,
 ) -> None:
     """pass@k, avg@N and majority@N on the bare questions; killed or stopped, start it again to go on.
 
@@ -73,33 +81,73 @@ def evaluate(
     """
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
     from nemo_aopsd.evaluation.report import asked_line, summary_lines
-    from nemo_aopsd.run.target import ASKED, changes_of, find_target, with_prompts
 
     if gpu_memory is not None and engine != "vllm":
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
     if top_p == 0:
         raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
-    as_trained = find_target(target, config)
-    found = with_prompts(as_trained, prompts, thinking)
-    is_ours = as_trained.checkpoint is not None or (target / ASKED).is_file()
-    if is_ours and (changed := changes_of(as_trained.config.aopsd, found.config.aopsd)):
-        typer.echo(f"{target}: asked with {changed}", err=True)
     given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
-    settings = replace(found.config.aopsd.evaluation, **given)
-    benchmarks = load_benchmarks(data)
-    read = [("--config", config), *(("--data", Path(source)) for source in data)]
-    out = _place(out, found, benchmarks, settings, read)
+    benchmarks, dev = load_benchmarks(data), load_benchmarks(choose_on or [])
+    read = [("--config", config), *(("--data", Path(source)) for source in (*data, *(choose_on or [])))]
+    asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory, read)
     with interruptible("What is sampled is kept; start the same command to go on."):
-        if engine == "vllm":
-            session = _on_vllm(found, settings, seed, gpu_memory or _GPU_SHARE)
-        else:
-            session = _on_own_engine(found, settings, seed, batch_size)
-        with run_folder.lock(out, "another --out"):
-            results = session.run(benchmarks, out)
+        if dev:
+            target = _choose(target, asked, dev, benchmarks)
+        found, results, folder = asked.measure(target, benchmarks, out)
     say(summary_lines(results))
-    asked = asked_line(results["settings"])
-    typer.echo(f"{found.weights}, {asked}; {shlex.quote(str(out / 'results.md'))}")
+    typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(folder / 'results.md'))}")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How a model is asked, by the options of the command."""
+
+    given: dict[str, Any]  # of `aopsd.evaluation`
+    prompts: str | None
+    thinking: bool | None
+    config: Path | None
+    seed: int | None
+    engine: str
+    batch_size: int
+    gpu_memory: float | None
+    read: Sequence[tuple[str, Path | None]]  # files that no result may overwrite
+
+    def measure(
+        self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
+    ) -> tuple[Target, Summary, Path]:
+        """What is evaluated, its results, and the folder that holds them."""
+        from nemo_aopsd.run.target import ASKED, changes_of, find_target, with_prompts
+
+        as_trained = find_target(target, self.config)
+        found = with_prompts(as_trained, self.prompts, self.thinking)
+        is_ours = as_trained.checkpoint is not None or (target / ASKED).is_file()
+        if is_ours and (changed := changes_of(as_trained.config.aopsd, found.config.aopsd)):
+            typer.echo(f"{target}: asked with {changed}", err=True)
+        settings = replace(found.config.aopsd.evaluation, **self.given)
+        out = _place(out, found, benchmarks, settings, self.read)
+        if self.engine == "vllm":
+            session = _on_vllm(found, settings, self.seed, self.gpu_memory or _GPU_SHARE)
+        else:
+            session = _on_own_engine(found, settings, self.seed, self.batch_size)
+        with run_folder.lock(out, "another --out"):
+            return found, session.run(benchmarks, out), out
+
+
+def _choose(run: Path, asked: _Asked, dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -> Path:
+    """The kept checkpoint of a run with the best pass@1 on `dev`; of equal ones the earliest."""
+    from nemo_aopsd.evaluation.benchmarks import check_apart
+    from nemo_aopsd.run.target import kept_checkpoints
+
+    check_apart(dev, test)
+    rates: dict[Path, float] = {}
+    for path in kept_checkpoints(run):
+        _, results, folder = asked.measure(path, dev, None)
+        rates[path] = results["macro"]["pass_at_k"]["1"]
+        typer.echo(f"{path.name}: pass@1 {100 * rates[path]:.1f} % on {', '.join(dev)}; {folder / 'results.md'}")
+    best = max(rates, key=lambda path: rates[path])
+    typer.echo(f"chosen: {best.name}, of {len(rates)} kept")
+    return best
 
 
 @app.command("paired-test", epilog="Example: aopsd paired-test runs/opsd runs/aopsd")

@@ -47,6 +47,17 @@ def load_benchmarks(sources: Iterable[str]) -> dict[str, list[Problem]]:
     return found
 
 
+def check_apart(dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -> None:
+    """Raise UserError if a question of `dev` is one of `test`."""
+    asked = {" ".join(problem.problem.split()) for problems in test.values() for problem in problems}
+    both = [each for problems in dev.values() for each in problems if " ".join(each.problem.split()) in asked]
+    if both:
+        raise UserError(
+            f"--choose-on: {len(both)} of its problems are in --data, too, such as {both[0].where}. A checkpoint "
+            "that is chosen on them is not tested by them. Give other problems."
+        )
+
+
 def benchmark_name(file: str) -> str:
     """What a benchmark from a file is called; `gsm8k.dev.jsonl` -> `gsm8k_dev`."""
     return Path(file).stem.replace(".", "_")

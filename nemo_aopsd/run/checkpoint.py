@@ -38,7 +38,7 @@ def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> Non
     with atomic_directory(folder / f"step_{state.step:06d}") as partial:
         engine.save(partial)
         atomic_write(partial / "state.json", json.dumps(asdict(state) | {"files": _checksums(partial)}, indent=1))
-    for old in _complete(folder)[:-keep]:
+    for old in complete(folder)[:-keep]:
         (old / "state.json").unlink()  # first, so that whoever reads it meanwhile sees that it is gone
         shutil.rmtree(old)
 
@@ -54,8 +54,8 @@ def load_latest(folder: Path, engine: Engine) -> CheckpointState | None:
 
 def newest(folder: Path) -> Path | None:
     """The newest complete checkpoint of a folder; None if there is none yet."""
-    complete = _complete(folder)
-    return complete[-1] if complete else None
+    kept = complete(folder)
+    return kept[-1] if kept else None
 
 
 def load(path: Path, engine: Engine) -> CheckpointState:
@@ -108,8 +108,8 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _complete(folder: Path) -> list[Path]:
-    """Checkpoints from old to new."""
+def complete(folder: Path) -> list[Path]:
+    """All complete checkpoints of a folder, from old to new."""
     found = [
         (match, path.parent)
         for path in folder.glob("step_*/state.json")

@@ -61,6 +61,16 @@ def find_target(path: Path, config: Path | None = None) -> Target:
     )
 
 
+def kept_checkpoints(run: Path) -> list[Path]:
+    """Those of a run, from old to new. Raises UserError if it is no run or has none."""
+    if not (run / layout.CONFIG).is_file():
+        raise UserError(
+            f"{run}: is no run (config.yaml), so there are no checkpoints to choose from. Give a run's folder."
+        )
+    find_target(run)
+    return checkpoint.complete(Path(run_folder.load_run_config(run).checkpointing["checkpoint_dir"]))
+
+
 def with_prompts(target: Target, prompts: str | None, thinking: bool | None) -> Target:
     """The same target with other prompts or another `enable_thinking` of the chat template."""
     aopsd = target.config.aopsd

@@ -12,6 +12,7 @@ import pytest
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli import app as cli
+from nemo_aopsd.cli import evaluate as evaluate_command
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
@@ -334,3 +335,34 @@ def test_targets_by_hand(tmp_path, model):
     assert find_target(file).config.max_row_tokens > 10**6
     with pytest.raises(UserError, match="no model"):
         find_target(tmp_path)
+
+
+def test_the_checkpoint_is_chosen_on_other_problems_than_it_is_tested_on(aopsd, trained, monkeypatch):
+    Path("dev.jsonl").write_text('{"id": "d", "problem": "AND 3?", "answer": "9"}\n')
+    command = f"evaluate {trained} --data one.jsonl {OPTIONS}"
+    code, out, _ = aopsd(f"{command} --choose-on dev.jsonl --out even")
+    assert code == 0 and "chosen: step_000001, of 2 kept" in out  # of equal ones the earliest
+    dev = json.loads((trained / "eval/dev_step_000002_x4/results.json").read_text())
+    assert list(dev["benchmarks"]) == ["dev"] and dev["settings"]["weights"].startswith("step_000002 ")
+
+    measured = evaluate_command._Asked.measure
+
+    def better_later(self, target, benchmarks, out):
+        found, results, folder = measured(self, target, benchmarks, out)
+        if "dev" in benchmarks:
+            results["macro"]["pass_at_k"]["1"] = {"step_000001": 0.25, "step_000002": 0.5}[found.name]
+        return found, results, folder
+
+    monkeypatch.setattr(evaluate_command._Asked, "measure", better_later)
+    out = aopsd(f"{command} --choose-on dev.jsonl --out later")[1]
+    assert "step_000001: pass@1 25.0 % on dev" in out and "chosen: step_000002, of 2 kept" in out
+    tested = json.loads(Path("later/results.json").read_text())
+    assert list(tested["benchmarks"]) == ["one"] and tested["settings"]["weights"].startswith("step_000002 ")
+
+
+def test_a_choice_on_the_test_problems_or_among_no_checkpoints_is_refused(aopsd, trained):
+    code, _, err = aopsd(f"evaluate {trained} --data one.jsonl --choose-on two.jsonl")  # the same questions
+    assert code == 2 and "--choose-on: 2 of its problems are in --data, too, such as two.jsonl:1" in err
+    Path("dev.jsonl").write_text('{"id": "d", "problem": "AND 3?", "answer": "9"}\n')
+    code, _, err = aopsd("evaluate model --data one.jsonl --choose-on dev.jsonl")
+    assert code == 2 and "model: is no run (config.yaml)" in err
