@@ -154,6 +154,7 @@ def _train(
     engine = engines.pick(config).build(config)
     _warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
+    run_folder.keep_extensions(run, config.aopsd)
     comment = typed.replace("\n", "\\n")
     atomic_write(run / layout.CONFIG, f"# {comment}\n{to_yaml(config)}")
     with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):

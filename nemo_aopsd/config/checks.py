@@ -86,7 +86,11 @@ def expected(schema: Tree) -> str:
     'null or a whole number of at least 1'
     """
     if "anyOf" in schema:
-        return " or ".join(map(expected, reversed(schema["anyOf"])))
+        options = list(schema["anyOf"])
+        if any("enum" in each for each in options) and {"type": "string"} in options:  # names of ours, or a class
+            options.remove({"type": "string"})
+            return f"{expected({'anyOf': options})}, or FILE.py:CLASS"
+        return " or ".join(map(expected, reversed(options)))
     if "enum" in schema or "const" in schema:
         return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema["type"] == "array":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import Fault
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
-from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig
+from nemo_aopsd.config.schema import AOPSDConfig
 
 # Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss: `pg` with the log-probs of sampled
 # tokens, the others with those of the teacher's top k.
@@ -15,7 +16,7 @@ _ON_NEMO_RL = ("pg", "topk_fkl", "fkl", "dash")
 
 def probe_room(aopsd: AOPSDConfig) -> int:
     """Tokens that a row needs for a probe behind the response; 0 if the weighting makes none."""
-    return aopsd.probes.length if aopsd.weighting in CONTINUED else 0
+    return aopsd.probes.length if aopsd.continues else 0
 
 
 def contradictions(run: RunKeys) -> Iterator[Fault]:
@@ -28,7 +29,7 @@ def contradictions(run: RunKeys) -> Iterator[Fault]:
 
 def _numbers(run: RunKeys) -> Iterator[Fault]:
     size = run.aopsd.num_prompts_per_step
-    if run.aopsd.curriculum.name != "shuffle" and size % 4:
+    if run.aopsd.curriculum.name != "shuffle" and not is_own(run.aopsd.curriculum.name) and size % 4:
         yield (
             "aopsd.num_prompts_per_step",
             f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
@@ -56,7 +57,7 @@ def _lengths(run: RunKeys) -> Iterator[Fault]:
 
 def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
     objective, weighting, group = run.aopsd.objective.name, run.aopsd.weighting, run.aopsd.num_generations_per_prompt
-    if objective != "pg" and weighting != "uniform":
+    if not run.aopsd.objective.weighs_gaps and weighting != "uniform":
         yield (
             "aopsd.weighting",
             f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "

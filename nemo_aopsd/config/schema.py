@@ -7,10 +7,11 @@ plain dataclasses, so that importing them costs nothing. What we read of NeMo RL
 
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Interval, Predicate
 
+from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.types import Sampling
 
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
@@ -43,6 +44,8 @@ CountOrZero = Annotated[int, Ge(0)]
 Positive = Annotated[float, Interval(gt=0, lt=SINGLE_PRECISION)]
 NonNegative = Annotated[float, Interval(ge=0, lt=SINGLE_PRECISION)]
 Share = Annotated[float, Interval(ge=0, le=1)]
+# FILE.py:CLASS or MODULE:CLASS, a part of the user's own: extension.py.
+Own = Annotated[str, Predicate(is_own)]
 Name = Annotated[str, Predicate(lambda text: bool(text.strip()) and "\0" not in text)]
 
 
@@ -73,7 +76,7 @@ class Strict:
 class ObjectiveConfig(Strict):
     """What the update minimises; `method/objectives/__init__.py` says in which file each name is."""
 
-    name: ObjectiveName = "pg"
+    name: ObjectiveName | Own = "pg"
     """The loss. `pg` is the paper's "clipped policy-gradient objective", read as PPO's two-sided clip with the
     advantage recomputed in every forward pass."""
     aggregation: Literal["token_mean", "seq_mean"] = "token_mean"
@@ -125,7 +128,15 @@ class ObjectiveConfig(Strict):
 
     @property
     def reads_teacher(self) -> bool:
+        if is_own(self.name):
+            signal = own("objective.name", self.name).signal
+            return bool(signal.sampled or signal.full or signal.top_k)
         return self.name not in WITHOUT_TEACHER
+
+    @property
+    def weighs_gaps(self) -> bool:
+        """Whether the loss reads the weights of sampled tokens' gaps."""
+        return own("objective.name", self.name).signal.sampled if is_own(self.name) else self.name == "pg"
 
     @property
     def reads_solutions(self) -> bool:
@@ -137,7 +148,7 @@ class ObjectiveConfig(Strict):
 class ContextConfig(Strict):
     """What the teacher sees beside the problem."""
 
-    kind: ContextKind = "dag_frontier"
+    kind: ContextKind | Own = "dag_frontier"
     """The privileged context. Paper."""
     mark_frontier: bool = True
     """Lines of the disclosed graph say `reached` or `next`. Our addition, so that the teacher need not infer where the
@@ -162,7 +173,7 @@ class ThinkingConfig(Strict):
 class JudgeConfig(Strict):
     """Who says which checkpoints a response has reached, and how it is asked: [judge.md](judge.md)."""
 
-    kind: JudgeKind = "list"
+    kind: JudgeKind | Own = "list"
     """`list`: the model writes a list of ids, greedily, one call a rollout. Paper. `log_odds`: it is asked for one
     checkpoint at a time, and the log-odds of yes against no as its first token decide; nothing is sampled. Small models
     judge better that way, once the threshold is calibrated. `evidence`: it quotes, for each checkpoint, what
@@ -232,7 +243,7 @@ class ProbeConfig(Strict):
 class CurriculumConfig(Strict):
     """The order of the problems (eq:dynamic-competence)."""
 
-    name: Literal["shuffle", "competence", "competence_reversed", "global_terciles"] = "competence"
+    name: Literal["shuffle", "competence", "competence_reversed", "global_terciles"] | Own = "competence"
     """Paper; the others are controls: [methods.md](methods.md)."""
     num_initial_attempts: Count = 8
     """K, attempts at each problem before the first epoch. The paper's own motivation study makes 8 on the same
@@ -240,6 +251,11 @@ class CurriculumConfig(Strict):
     ema: Share = 0.5
     """lambda, the weight of the newest epoch; the competence before it keeps the rest. Only two updates matter in three
     epochs; at 0.5 the initial value keeps a quarter of the weight."""
+
+    @property
+    def needs_progress(self) -> bool:
+        """Whether the order learns from the judge's verdicts."""
+        return own("curriculum.name", self.name).needs_progress if is_own(self.name) else self.name != "shuffle"
 
 
 @dataclass(frozen=True)
@@ -304,7 +320,7 @@ class AOPSDConfig(Strict):
     mask_truncated: bool = False
     """Leave truncated rollouts out of the update. By default they are judged and trained on unchanged: they have no end
     token, so none is rewarded. Counted in `rollout/truncated`."""
-    weighting: Weighting = "continuation"
+    weighting: Weighting | Own = "continuation"
     """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
     are controls: [methods.md](methods.md)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -319,22 +335,36 @@ class AOPSDConfig(Strict):
     @property
     def keeps_cache(self) -> bool:
         """Whether vLLM stays awake between rollout and probes (NeMo RL)."""
-        return self.probes.keep_cache and self.weighting in CONTINUED
+        return self.probes.keep_cache and self.continues
 
     @property
-    def shown_context(self) -> ContextKind:
+    def continues(self) -> bool:
+        return continues(self.weighting)
+
+    @property
+    def shown_context(self) -> str:
         """`context.kind`, or none where no teacher would read it."""
         return self.context.kind if self.objective.reads_teacher else "none"
 
     @property
     def shows_progress(self) -> bool:
         """Whether the teacher's context depends on how far the response has come."""
-        return self.shown_context in ADAPTIVE
+        return is_adaptive(self.shown_context)
 
     @property
     def needs_progress(self) -> bool:
         """Whether the judge is asked: adaptive contexts show progress, and any order but `shuffle` learns from it."""
-        return self.shows_progress or self.curriculum.name != "shuffle"
+        return self.shows_progress or self.curriculum.needs_progress
+
+
+def continues(weighting: str) -> bool:
+    """Whether the teacher continues at triggered tokens."""
+    return own("weighting", weighting).continues if is_own(weighting) else weighting in CONTINUED
+
+
+def is_adaptive(context: str) -> bool:
+    """Whether a context depends on how far the response has come."""
+    return own("context.kind", context).adaptive if is_own(context) else context in ADAPTIVE
 
 
 @dataclass(frozen=True)
@@ -375,9 +405,10 @@ def keys_of(block: type, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    """Those of a Literal, which may be Annotated."""
-    bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    return get_args(bare) if get_origin(bare) is Literal else ()
+    """Those of a Literal, which may be Annotated, or stand beside classes of the user's own."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return _choices(get_args(annotation)[0]) if get_origin(annotation) in (Annotated, Union) else ()
 
 
 # Dotted key below `aopsd` -> its choices; key of `objective` -> the objectives that read it.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
-from nemo_aopsd.config.schema import CONTINUED, READ_BY, AOPSDConfig, Config
+from nemo_aopsd.config.schema import READ_BY, AOPSDConfig, Config
 
 # Of the local engine's alone: NeMo RL has its own keys for the same.
 _ONLY_LOCAL = ("policy.enforce_eager", "policy.prefix_cache_gb")
@@ -51,7 +52,7 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
 
     objective, weighting = aopsd.objective.name, f"with aopsd.weighting={aopsd.weighting} nothing reads it"
     for key, names in READ_BY.items():
-        if objective not in names:
+        if objective not in names and not is_own(objective):
             yield f"objective.{key}", f"only aopsd.objective.name={' or '.join(names)} reads it"
     if aopsd.curriculum.name == "shuffle":
         yield from each("ema num_initial_attempts", "aopsd.curriculum.name is shuffle", "curriculum.")
@@ -65,7 +66,7 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
         yield from each(keys, "neither context nor curriculum asks the judge", "judge.")
     elif aopsd.judge.kind == "list":
         yield "judge.threshold", "only aopsd.judge.kind=log_odds reads it"
-    else:
+    elif aopsd.judge.kind == "log_odds":
         yield from each("max_new_tokens num_retries", "aopsd.judge.kind=log_odds writes no verdict", "judge.")
     if aopsd.teacher.weights != "ema" or not aopsd.objective.reads_teacher:
         yield "teacher.ema_decay", "only aopsd.teacher.weights=ema reads it"
@@ -78,7 +79,7 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
         yield from each("beta_positive beta_negative untriggered_weight", weighting, "probes.")
     elif aopsd.probes.betas == "auto":
         yield from each("beta_positive beta_negative", "aopsd.probes.betas is auto", "probes.")
-    if aopsd.weighting not in CONTINUED:
+    if not aopsd.continues:
         yield from each("length max_per_rollout score_anchor betas", weighting, "probes.")
-    if aopsd.weighting != "normalised":
+    if aopsd.weighting != "normalised" and not is_own(aopsd.weighting):
         yield "probes.max_weight", "only aopsd.weighting=normalised reads it"

@@ -10,9 +10,10 @@ import random
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import assert_never
+from typing import ClassVar, Protocol, cast
 
-from nemo_aopsd.config.schema import ContextKind
+from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.schema import ContextKind, CurriculumConfig
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
@@ -37,10 +38,27 @@ _GRAPHS = (
 )
 
 
-def check_problems(problems: Sequence[Problem], kind: ContextKind, curriculum: str) -> None:
+class OwnContext(Protocol):
+    """A class that `aopsd.context.kind` may name."""
+
+    field: ClassVar[str | None]  # what a problem must have: `solution`, `plan`, `subproblems`, `dag`, or None
+    adaptive: ClassVar[bool]  # whether it depends on the checkpoints that the response reached; the judge is then asked
+
+    def messages(self, problem: Problem, reached: frozenset[str], prompts: str) -> list[Message]:
+        """The teacher's prompt. `reached` is R, empty unless the context is adaptive; `prompts` is `aopsd.prompts`."""
+        ...
+
+
+def field_of(kind: str) -> str | None:
+    """The field of a problem that a context shows."""
+    return own("context.kind", kind).field if is_own(kind) else FIELD[cast(ContextKind, kind)]
+
+
+def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> None:
     """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
-    needed = {"dag": f"aopsd.curriculum.name={curriculum}"} if curriculum != "shuffle" else {}
-    if shown := FIELD[kind]:
+    learns = CurriculumConfig(name=curriculum).needs_progress
+    needed = {"dag": f"aopsd.curriculum.name={curriculum}"} if learns else {}
+    if shown := field_of(kind):
         needed[shown] = f"aopsd.context.kind={kind}"
     for problem in problems:
         for field, setting in needed.items():
@@ -55,9 +73,9 @@ def check_problems(problems: Sequence[Problem], kind: ContextKind, curriculum: s
         _check_donors(problems)
 
 
-def has_context(problem: Problem, kind: ContextKind) -> bool:
+def has_context(problem: Problem, kind: str) -> bool:
     """Whether the problem has what the context shows."""
-    field = FIELD[kind]
+    field = field_of(kind)
     return field is None or _has(problem, field)
 
 
@@ -92,7 +110,7 @@ def student_prompts(
 
 def teacher_messages(
     problem: Problem,
-    kind: ContextKind,
+    kind: str,
     prompts: str,
     *,
     reached: frozenset[str] = frozenset(),
@@ -100,6 +118,8 @@ def teacher_messages(
     donor: Problem | None = None,
 ) -> list[Message]:
     """The teacher's prompt x + P. `reached` is R for `dag_frontier`; `donor` is the other problem."""
+    if is_own(kind):
+        return own("context.kind", kind)().messages(problem, reached, prompts)
     wording, more = f"teacher_{kind}", {}
     match kind:
         case "none":
@@ -117,7 +137,7 @@ def teacher_messages(
             assert donor is not None, f"{problem.where}: `donors_for` gives every problem one"
             context, more = _solution(donor), {"donor_problem": donor.problem}
         case _:
-            assert_never(kind)
+            raise AssertionError(f"{kind!r} is no context")
     return _user(fill(prompts, wording, problem=problem.problem, context=context, **more))
 
 
@@ -128,9 +148,9 @@ def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = Tr
     return serialize(problem.graph, marks if mark_frontier else None, only=reached | ahead)
 
 
-def disclosed_share(problem: Problem, kind: ContextKind, reached: frozenset[str]) -> float | None:
-    """Share of the graph that the teacher saw; None where the context shows no graph."""
-    if FIELD[kind] != "dag":
+def disclosed_share(problem: Problem, kind: str, reached: frozenset[str]) -> float | None:
+    """Share of the graph that the teacher saw; None where the context shows no graph, or is not ours."""
+    if is_own(kind) or field_of(kind) != "dag":
         return None
     match kind:
         case "dag_full":

@@ -19,7 +19,12 @@ from nemo_aopsd.config.schema import CurriculumConfig
 
 
 class Curriculum:
-    """Order and batches of an epoch, fed by the progress of each rollout. Everything it knows is in `state_dict`."""
+    """Order and batches of an epoch, fed by the progress of each rollout. Everything it knows is in `state_dict`.
+
+    A curriculum of one's own is a subclass: `order` or `batches` anew, and `needs_progress` False if no judge is asked.
+    """
+
+    needs_progress = True
 
     def __init__(self, problem_ids: Sequence[str], config: CurriculumConfig, batch_size: int, seed: int):
         self.config = config

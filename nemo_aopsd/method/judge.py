@@ -17,9 +17,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig, JudgeKind
+from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -64,7 +65,24 @@ class Verdict:
         return replace(self, judged=frozenset(id for id, value in (self.log_odds or {}).items() if value > threshold))
 
 
-def judge_messages(problem: Problem, attempt: str, prompts: str, kind: JudgeKind = "list") -> list[Message]:
+class OwnJudge(Protocol):
+    """A class that `aopsd.judge.kind` may name."""
+
+    def __init__(self, aopsd: AOPSDConfig): ...
+
+    def judge(
+        self,
+        problems: Sequence[Problem],
+        responses: Sequence[Tokens],
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        seed: int,
+    ) -> list[frozenset[str] | None]:
+        """Ids before closure, for each attempt; None for a verdict that cannot be read, which is counted."""
+        ...
+
+
+def judge_messages(problem: Problem, attempt: str, prompts: str, kind: str = "list") -> list[Message]:
     """The prompt of a judge that writes. Markup in the attempt is defused, so that it stays a quotation."""
     template = "judge" if kind == "list" else f"judge_{kind}"
     checkpoints = "\n".join(f"[{node}] {data['statement']}" for node, data in problem.graph.nodes(data=True))
@@ -140,7 +158,7 @@ def _stands_in(text: str, quote: str) -> bool:
     return says_something and re.search(rf"(?<!\w){re.escape(quote)}(?!\w)", text) is not None
 
 
-def read_verdict(kind: JudgeKind, problem: Problem, attempt: str, answer: str | None) -> frozenset[str] | None:
+def read_verdict(kind: str, problem: Problem, attempt: str, answer: str | None) -> frozenset[str] | None:
     """The ids that a written verdict claims of the attempt; None if it cannot be read."""
     if kind == "evidence":
         return parse_evidence(answer, problem.graph, defused(attempt))
@@ -173,6 +191,10 @@ def judge_attempts(
     Prompts and verdict fit into a row of the engine. Raises UserError if a problem leaves no room for any attempt.
     """
     aopsd = config.aopsd
+    if is_own(aopsd.judge.kind):
+        judge = own("judge.kind", aopsd.judge.kind)(aopsd)
+        found = judge.judge(problems, responses, model, tokenizer, seed)
+        return [Verdict(ids or frozenset(), ids is None, cut=False, text="") for ids in found]
     room = config.max_row_tokens - aopsd.judge.verdict_tokens
     asked = [
         _ask_within(room, problem, response, tokenizer, aopsd)

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.rules import probe_room
-from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -119,7 +120,7 @@ def collect(
     # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
     with clock("probes"):
         gaps = [gap for row in scored if (gap := row.gap) is not None]
-        if signal.sampled and aopsd.weighting in CONTINUED:
+        if signal.sampled and aopsd.continues:
             models = engine.student, engine.teacher
             probes = run_probes(*models, prompts, teacher_prompts, responses, gaps, aopsd.probes, past)
             probes = reweigh(probes, aopsd.weighting, derive_seed(seed, "weights"), aopsd.probes)
@@ -131,6 +132,8 @@ def collect(
         elif signal.sampled:
             weights = [gap_weights(gap, aopsd.weighting, aopsd.probes) for gap in gaps]
             scored = [replace(row, weights=values) for row, values in zip(scored, weights, strict=True)]
+        if signal.sampled and is_own(aopsd.weighting):
+            scored = _own_weights(scored, aopsd)
     return Collection(drafts, scored, clock.seconds)
 
 
@@ -175,6 +178,18 @@ def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokeniz
         donor=donors.get(draft.problem.id),
     )
     return tokenizer.render(messages, aopsd.thinking.teacher)
+
+
+def _own_weights(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:
+    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if one is not finite."""
+    gaps = [gap for row in scored if (gap := row.gap) is not None]
+    weights = own("weighting", aopsd.weighting)(aopsd).weigh(gaps, [row.probes for row in scored])
+    if not all(values.isfinite().all() for values in weights):
+        raise UserError(f"aopsd.weighting={aopsd.weighting}: a weight is not finite. `weigh` must give finite numbers.")
+    return [
+        replace(row, weights=values, probes=[replace(each, weight=values[each.position].item()) for each in row.probes])
+        for row, values in zip(scored, weights, strict=True)
+    ]
 
 
 def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:

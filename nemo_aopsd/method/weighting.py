@@ -7,16 +7,30 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from nemo_aopsd.config.schema import ProbeConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ProbeConfig
 from nemo_aopsd.types import TrainRow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_aopsd.method.probes import Probe
+
 SPAN = 32  # steps whose medians make a width of `probes.betas=auto`
 LEAST_BETA = 0.1  # nats; where most text is certain, the median is 0, and no weight would be left
+
+
+class OwnWeighting(Protocol):
+    """A class that `aopsd.weighting` may name."""
+
+    continues: ClassVar[bool]  # whether the teacher continues at triggered tokens; without it, `probes` are empty
+
+    def __init__(self, aopsd: AOPSDConfig): ...
+
+    def weigh(self, gaps: list[Tensor], probes: list[list[Probe]]) -> list[Tensor]:
+        """w_t, a finite tensor [T] for each rollout of a step, from its gaps [T] in nats and its probes."""
+        ...
 
 
 def band_pass(nll: float, beta: float) -> float:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nemo_aopsd.config.extension import sources
 from nemo_aopsd.config.load import flatten, load_config
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_journal
+from nemo_aopsd.files import atomic_write, read_journal
 from nemo_aopsd.run import layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
@@ -36,6 +37,7 @@ _FOLDERS = {
     layout.DIAGNOSTICS: re.compile(
         r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"
     ),
+    layout.EXTENSIONS: re.compile(r"\w+\.py"),
     layout.AUDIT: re.compile(
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
@@ -51,6 +53,19 @@ _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whe
     "a checkpoint": lambda folder: (folder / "state.json").is_file(),
     "a model": lambda folder: (folder / "config.json").is_file(),
 }
+
+
+def keep_extensions(run: Path, aopsd: AOPSDConfig) -> None:
+    """Copy the files of the user's own classes into the run. Raises UserError if one has changed since it began."""
+    for key, path in sources(aopsd).items():
+        kept = run / layout.EXTENSIONS / path.name
+        if kept.exists() and kept.read_bytes() != path.read_bytes():
+            raise UserError(
+                f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}, or start a new run in "
+                "another logger.log_dir."
+            )
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(kept, path.read_text(encoding="utf-8"))
 
 
 def keep_apart(out: Path, own: str) -> None:

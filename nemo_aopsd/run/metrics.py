@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
-from nemo_aopsd.config.schema import CONTINUED, AOPSDConfig, ContextKind
+from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.method.context import disclosed_share
 from nemo_aopsd.method.rollout import Draft, Scored, StepResult
 
@@ -24,7 +24,7 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "context/dropped": len(drafts) - len(scored),
         **_progress_metrics(drafts, aopsd.shown_context),
         **_gap_metrics(scored),
-        **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.weighting in CONTINUED else {}),
+        **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.continues else {}),
         **result.train_metrics,
         **{f"time/{stage}": seconds for stage, seconds in result.seconds.items()},
         "time/step": sum(result.seconds.values()),
@@ -43,7 +43,7 @@ def _source_metrics(drafts: list[Draft], aopsd: AOPSDConfig, leaks: list[bool]) 
     return metrics
 
 
-def _progress_metrics(drafts: list[Draft], context: ContextKind) -> dict[str, float]:
+def _progress_metrics(drafts: list[Draft], context: str) -> dict[str, float]:
     verdicts = [draft.verdict for draft in drafts if draft.verdict is not None]
     metrics: dict[str, float] = {}
     if verdicts:

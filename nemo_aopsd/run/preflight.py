@@ -12,7 +12,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, tell_all
-from nemo_aopsd.method.context import FIELD, check_problems, student_messages, teacher_messages
+from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
 from nemo_aopsd.method.judge import checkpoint_messages, judge_messages
 from nemo_aopsd.method.leaks import leak_patterns
 
@@ -31,7 +31,7 @@ def _training_problems(config: Config) -> list[Problem]:
     aopsd = config.aopsd
     problems = list(_load(config.data["train"]["data_path"]))
     check_problems(problems, aopsd.shown_context, aopsd.curriculum.name)
-    if FIELD[aopsd.shown_context] == "dag":
+    if field_of(aopsd.shown_context) == "dag":
         _check_answer_leaks(config.data["train"]["data_path"])
     if aopsd.objective.reads_solutions:
         _check_solutions(problems, aopsd.objective.name)

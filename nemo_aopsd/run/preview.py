@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config.schema import CONTINUED, Config, ContextKind, ObjectiveConfig
+from nemo_aopsd.config.schema import Config, ObjectiveConfig, continues
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
@@ -93,7 +93,7 @@ def _gaps(scored: Scored) -> list[float]:
     return scored.gap.tolist()
 
 
-def _show_progress(console: Console, draft: Draft, context: ContextKind) -> None:
+def _show_progress(console: Console, draft: Draft, context: str) -> None:
     _heading(console, "3. How far it got")
     verdict, reached = draft.verdict, draft.reached
     if verdict is None or reached is None:
@@ -119,7 +119,7 @@ def _show_progress(console: Console, draft: Draft, context: ContextKind) -> None
 
 
 def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, threshold: float, weighting: str) -> None:
-    probed = weighting in CONTINUED
+    probed = continues(weighting)
     gaps, tokens = _gaps(scored), scored.draft.output.tokens
     triggered = [t for t, gap in enumerate(gaps) if abs(gap) >= threshold]
     _heading(console, "5. Gaps and probes")

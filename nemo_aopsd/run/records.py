@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.config.schema import ContextKind
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.method.context import disclosed_share
 from nemo_aopsd.method.rollout import Draft, Scored
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def rollout_record(draft: Draft, scored: Scored | None, tokenizer: Tokenizer, context: ContextKind) -> dict[str, Any]:
+def rollout_record(draft: Draft, scored: Scored | None, tokenizer: Tokenizer, context: str) -> dict[str, Any]:
     """The rollout as a JSON object; log-probs rounded to 6 digits, null for one that was left out (`scored` None)."""
     verdict, reached = draft.verdict, draft.reached
     return {

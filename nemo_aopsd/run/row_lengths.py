@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.rules import probe_room
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
@@ -49,9 +50,8 @@ def check_lengths(
         tokens = [length + 1 for length in questions(asked)]
         what = "the student's prompt leaves no room for one token of a response"
         faults += _too_long(config, asked, tokens, what, "drop these problems")
-    if (
-        aopsd.needs_progress and not aopsd.judge.has_own_model
-    ):  # whose tokenizer is another one; as judge.py refuses it in the middle of a step
+    # As judge.py refuses it in the middle of a step. A judge model of its own has another tokenizer.
+    if aopsd.needs_progress and not aopsd.judge.has_own_model and not is_own(aopsd.judge.kind):
         judge, behind = aopsd.judge, aopsd.judge.verdict_tokens
         prompts = [judge_prompts(problem, CUT, tokenizer, aopsd) for problem in problems]
         tokens = [max(map(len, rows)) + behind for rows in prompts]

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import evaluation_line, step_line, track
 from nemo_aopsd.data.dag import largest_closed_subset, progress
@@ -70,9 +71,9 @@ class Trainer:
         self.objective = build_objective(self.aopsd.objective)
         self.donors = donors_for(problems, self.aopsd.shown_context, self.aopsd.seed)
         self.leak_patterns = leak_patterns(self.aopsd.prompts)
-        self.curriculum = Curriculum(
-            list(self.problems), self.aopsd.curriculum, self.aopsd.num_prompts_per_step, self.aopsd.seed
-        )
+        order = self.aopsd.curriculum
+        curriculum = own("curriculum.name", order.name) if is_own(order.name) else Curriculum
+        self.curriculum = curriculum(list(self.problems), order, self.aopsd.num_prompts_per_step, self.aopsd.seed)
         self.step = 0  # steps done
         self.next_batch = 0  # of the running epoch
         self.response_tokens = 0  # of the steps done
@@ -164,7 +165,7 @@ class Trainer:
         return {f"probe/beta_{sign}": beta for sign, beta in found.items() if beta is not None}
 
     def _start_curriculum(self) -> None:
-        if self.aopsd.curriculum.name != "shuffle":
+        if self.aopsd.curriculum.needs_progress:
             self.curriculum.initialize(self._initial_progress())
         self._record_competence()
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import estimate_text
-from nemo_aopsd.config.schema import ADAPTIVE, Config, ContextKind
+from nemo_aopsd.config.schema import Config, is_adaptive
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
@@ -68,7 +68,7 @@ def plan_teacher(run: Path, config: Config, data: Path | None, num_samples: int 
     return Plan(usable, len(problems) - len(usable), str(file), folder, count)
 
 
-def evaluate_teacher(plan: Plan, kind: ContextKind, config: Config, engine: Engine) -> dict[str, Any]:
+def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> dict[str, Any]:
     """Sample and grade the teacher under context `kind`; returns the summary. An interrupted call is taken up again."""
     aopsd, stem = config.aopsd, plan.folder / kind
     prompts = _fixed_prompts(plan.problems, kind, config, engine)
@@ -79,7 +79,7 @@ def evaluate_teacher(plan: Plan, kind: ContextKind, config: Config, engine: Engi
         return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
     seed = derive_seed(aopsd.seed, "teacher", kind)
     sampler: Any = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
-    if kind in ADAPTIVE:
+    if is_adaptive(kind):
         sampler = _AdaptiveSampler(plan, kind, config, engine, seed)
     patterns = leak_patterns(aopsd.prompts)
     samples, title = stem.with_suffix(".jsonl"), f"teacher, {kind}"
@@ -109,7 +109,7 @@ class _AdaptiveSampler:
     """A fresh attempt, its verdict and the context P(y) for every row (eq:local-disclosure), in fixed blocks."""
 
     plan: Plan
-    kind: ContextKind
+    kind: str
     config: Config
     engine: Engine
     seed: int
@@ -145,10 +145,10 @@ class _AdaptiveSampler:
         return rendered
 
 
-def _fixed_prompts(problems: Sequence[Problem], kind: ContextKind, config: Config, engine: Engine) -> list[Tokens]:
+def _fixed_prompts(problems: Sequence[Problem], kind: str, config: Config, engine: Engine) -> list[Tokens]:
     """One prompt a problem: the teacher's, or the bare question where nothing is shown or each sample has its own."""
     aopsd = config.aopsd
-    if kind == "none" or kind in ADAPTIVE:
+    if kind == "none" or is_adaptive(kind):
         prompts = student_prompts(problems, engine.tokenizer, aopsd.prompts, aopsd.thinking.student)
     else:
         donors = donors_for(problems, kind, aopsd.seed)
@@ -169,7 +169,7 @@ def _check_room(problems: Sequence[Problem], prompts: Sequence[Tokens], config: 
             )
 
 
-def _settings(plan: Plan, kind: ContextKind, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:
+def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:
     return {
         **asdict(sampling_of(config.aopsd.evaluation)),
         "num_samples": plan.num_samples,

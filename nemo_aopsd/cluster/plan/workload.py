@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
 
-from nemo_aopsd.config.schema import CONTINUED, Config, ContextKind
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.method.objectives import build_objective
 
@@ -59,7 +58,7 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     objective, limit = build_objective(aopsd.objective), config.rollout.max_new_tokens
     question, response = assumed.question, response or assumed.response_share * limit
     rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
-    probed = objective.signal.sampled and aopsd.weighting in CONTINUED
+    probed = objective.signal.sampled and aopsd.continues
     return Workload(
         problems=problems,
         prompts=aopsd.num_prompts_per_step,
@@ -75,24 +74,22 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
         is_judged=aopsd.needs_progress,
         teacher_judges=aopsd.judge.model == "teacher",
         scores_student=objective.needs_old_logprobs or objective.signal.sampled,
-        initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.name != "shuffle" else 0,
+        initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.needs_progress else 0,
         missing=None if path.is_file() else path,
     )
 
 
-def _context_tokens(kind: ContextKind, assumed: Assumed) -> float:
-    """What the teacher reads beside the question. Plans and subproblems are taken to be as long as a graph."""
+def _context_tokens(kind: str, assumed: Assumed) -> float:
+    """What the teacher reads beside the question. Plans, subproblems and a context of one's own count as a graph."""
     match kind:
         case "none":
             return 0.0
         case "solution":
             shown = assumed.solution
-        case "plan" | "subproblems" | "dag_full":
-            shown = assumed.graph
         case "dag_frontier":
             shown = assumed.graph / 2  # half of the way, on average
         case "other_problem":
             shown = assumed.solution + assumed.question
         case _:
-            assert_never(kind)
+            shown = assumed.graph
     return shown + assumed.wording

@@ -15,7 +15,7 @@ from typing import Any
 from nemo_aopsd.cluster.rules import Fault, Rule, broken_sizes, environment_faults, gpu_faults, must_be
 from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
 from nemo_aopsd.config.keys import typed
-from nemo_aopsd.config.schema import CONTINUED, TOP_K_KEYS
+from nemo_aopsd.config.schema import TOP_K_KEYS, continues
 from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config
@@ -107,7 +107,7 @@ def _sampler(tree: Tree) -> Iterator[Fault]:
     ):
         yield from _only(tree, key, value, why)
     key = f"{VLLM}.enable_prefix_caching"
-    if tree["aopsd.weighting"] in CONTINUED and tree[key] is False:
+    if continues(tree["aopsd.weighting"]) and tree[key] is False:
         yield must_be(tree, key, True, "each probe would read its whole prefix again", "aopsd.weighting=uniform")
     key = f"{VLLM}.kv_cache_dtype"
     if str(tree[key]).startswith("fp8"):  # algorithms/grpo.py, refit_policy_generation

@@ -1,0 +1,91 @@
+"""Parts of your own, without a fork: a class in a file or module, named where the config names one of ours.
+
+    aopsd:
+      weighting: half_at_first.py:HalfAtFirst      # or my_package.weights:HalfAtFirst
+
+What such a class has is said beside what it stands in for: `OwnWeighting`, `OwnContext` and `OwnJudge` in
+method/weighting.py, context.py and judge.py; objectives and curricula are subclasses of ours. docs/extending.md has an
+example of each. A file is looked for from the current folder, a module where Python looks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nemo_aopsd.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from nemo_aopsd.config.schema import AOPSDConfig
+
+WANTED = {
+    "weighting": ("continues", "weigh"),
+    "context.kind": ("field", "adaptive", "messages"),
+    "judge.kind": ("judge",),
+    "curriculum.name": ("needs_progress", "batches", "state_dict", "load_state_dict"),
+    "objective.name": ("signal", "prepare", "divergence", "reduce", "__call__"),
+}
+
+
+def is_own(name: str) -> bool:
+    """Whether a config's value names a class instead of a part of ours."""
+    return ":" in name
+
+
+@cache
+def own(key: str, name: str) -> Any:
+    """The class that `aopsd.KEY: name` means. Raises UserError if there is none, or if it lacks a member."""
+    place, _, attribute = name.partition(":")
+    module = _module(key, name, place)
+    found = getattr(module, attribute, None)
+    if not inspect.isclass(found):
+        classes = [each for each, value in vars(module).items() if inspect.isclass(value)]
+        raise UserError(f"aopsd.{key}={name}: {place} has no class `{attribute}`.{nearest(attribute, classes)}")
+    lacking = [member for member in WANTED[key] if not hasattr(found, member)]
+    if lacking:
+        raise UserError(
+            f"aopsd.{key}={name}: the class has no {', '.join(f'`{each}`' for each in lacking)}. "
+            "docs/extending.md lists what each kind of class needs."
+        )
+    return found
+
+
+def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
+    """The files that own classes of a config are in, by key."""
+    named = {key: value for key in WANTED if is_own(value := _value(aopsd, key))}
+    return {key: Path(inspect.getfile(own(key, value))) for key, value in named.items()}
+
+
+def _value(aopsd: AOPSDConfig, key: str) -> str:
+    value: Any = aopsd
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _module(key: str, name: str, place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        path = Path(place).resolve()
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None, "the name ends in .py"
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except FileNotFoundError as error:
+        raise UserError(f"aopsd.{key}={name}: no file {Path(place).resolve()}. Expected FILE.py:CLASS.") from error
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"aopsd.{key}={name}: there is no module `{error.name}` (Python looks in {', '.join(sys.path[:3])}, ...). "
+            "Expected MODULE:CLASS with the module on PYTHONPATH, or FILE.py:CLASS."
+        ) from error
+    except Exception as error:
+        raise UserError(f"aopsd.{key}={name}: importing {place} failed: {type(error).__name__}: {error}") from error
+    sys.modules.setdefault(module.__name__, module)  # so that it can be pickled
+    return module

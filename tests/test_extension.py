@@ -1,0 +1,161 @@
+"""Parts of a user's own: found by file or module, refused in words, and used by a step as ours are."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_aopsd.config.checks import check_block
+from nemo_aopsd.config.extension import own, sources
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
+from nemo_aopsd.config.unread import idle_keys
+from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.context import check_problems
+from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.step import train_step
+from nemo_aopsd.run.folder import keep_extensions
+from tests.fakes import make_config, make_engine, make_problem
+
+PARTS = Path(__file__).parents[1] / "examples/my_parts.py"
+PROBLEMS = [make_problem(index) for index in range(4)]
+KINDS = {
+    "weighting": ("RisingWeights", lambda name: {"weighting": name}),
+    "context.kind": ("FirstCheckpoint", lambda name: {"context": ContextConfig(kind=name)}),
+    "judge.kind": ("NumberJudge", lambda name: {"judge": JudgeConfig(kind=name)}),
+    "curriculum.name": ("SortedOrder", lambda name: {"curriculum": CurriculumConfig(name=name)}),
+    "objective.name": ("HalfSquaredGap", lambda name: {"objective": ObjectiveConfig(name=name)}),
+}
+
+
+def block(*keys: str, **changes) -> AOPSDConfig:
+    """A config that names the example of each of `keys`."""
+    parts = {}
+    for key in keys:
+        name, make = KINDS[key]
+        parts |= make(f"{PARTS}:{name}")
+    return AOPSDConfig(**(parts | changes))
+
+
+def step(aopsd, engine=None):
+    engine = engine or make_engine()
+    config = make_config(Path("unused"), aopsd)
+    return train_step(PROBLEMS, engine, build_objective(aopsd.objective), config, donors={}, seed=0), engine
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_a_class_in_a_file_stands_where_a_name_of_ours_does(key):
+    block_name, _, leaf = key.rpartition(".")
+    value = {leaf: f"{PARTS}:{KINDS[key][0]}"}
+    aopsd, faults = check_block({"aopsd": {block_name: value} if block_name else value})
+    assert not faults and aopsd is not None and sources(aopsd) == {key: PARTS}
+
+
+def test_weights_of_ones_own_reach_the_update_and_the_probes():
+    result, engine = step(block("weighting"))
+    for scored, row in zip(result.scored, engine.trained[0], strict=True):
+        length = len(row.response)
+        assert row.weights.tolist() == pytest.approx([(t + 1) / length for t in range(length)])
+        assert not scored.probes
+    probed = AOPSDConfig(weighting=f"{PARTS}:UnsurprisingOnly", probes=replace(AOPSDConfig().probes, threshold=1.0))
+    result, _ = step(probed)
+    found = [(probe, row.weights[probe.position]) for row in result.scored for probe in row.probes]
+    assert {weight.item() for _, weight in found} == {0.0, 1.0}
+    assert all(probe.weight == weight == float(probe.nll is not None and probe.nll < 1) for probe, weight in found)
+
+
+def test_a_context_and_a_judge_of_ones_own_decide_what_the_teacher_reads():
+    result, engine = step(block("context.kind", "judge.kind"))
+    for draft in result.drafts:
+        text = engine.tokenizer.decode(draft.teacher_prompt)
+        ahead = [data["statement"] for node, data in draft.problem.graph.nodes(data=True) if node not in draft.reached]
+        assert text.strip() == f"{draft.problem.problem}\n\nA step of a correct solution: {ahead[0]}"
+    assert all(draft.verdict is not None and not draft.verdict.failed for draft in result.drafts)
+
+
+def test_a_context_needs_the_field_that_it_names():
+    kind = f"{PARTS}:FirstCheckpoint"
+    with pytest.raises(UserError, match=r"has no `dag`, which aopsd\.context\.kind="):
+        check_problems([replace(PROBLEMS[0], dag=None)], kind, f"{PARTS}:SortedOrder")
+    check_problems(PROBLEMS, kind, f"{PARTS}:SortedOrder")
+
+
+def test_a_curriculum_of_ones_own_asks_no_judge_where_it_needs_none():
+    aopsd = block("curriculum.name", context=ContextConfig(kind="solution"))
+    assert not aopsd.needs_progress and block("context.kind").needs_progress
+    made = own("curriculum.name", aopsd.curriculum.name)(["b", "a", "c"], aopsd.curriculum, 2, 0)
+    assert made.batches() == [["a", "b"], ["c"]]
+
+
+def test_an_objective_of_ones_own_has_the_gradient_that_it_claims():
+    generator = torch.Generator().manual_seed(0)
+    old, teacher, weights = torch.rand(3, 2, 5, generator=generator, dtype=torch.float64)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    gradients = []
+    for name in (f"{PARTS}:HalfSquaredGap", "pg"):
+        now = old.clone().requires_grad_(True)
+        columns = {"old_logprobs": old, "teacher_logprobs": teacher, "weights": weights, "mask": mask}
+        loss, _ = build_objective(ObjectiveConfig(name=name))(
+            now, divergence=None, entropy=None, advantages=None, num_tokens=8.0, num_rows=2.0, **columns
+        )
+        gradients.append(torch.autograd.grad(loss, now)[0])
+    torch.testing.assert_close(*gradients)
+    result, _ = step(block("objective.name"))
+    assert result.train_metrics["train/loss"] > 0
+
+
+def test_keys_that_only_ours_read_are_still_told():
+    idle = idle_keys(block("weighting", "objective.name"))
+    assert "probes.length" in idle and "objective.advantage_clip" not in idle and "probes.max_weight" not in idle
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no/file.py:A", ("no file", "no/file.py")),
+        ("no_module_xyz:A", ("no_module_xyz", "PYTHONPATH")),
+        (f"{PARTS}:RisingWeight", ("no class `RisingWeight`", "`RisingWeights`")),
+        (f"{PARTS}:NumberJudge", ("`continues`", "`weigh`")),
+        ("broken.py:A", ("broken.py", "ZeroDivisionError")),
+    ],
+)
+def test_what_cannot_be_used_is_told(text, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(UserError) as caught:
+        own("weighting", text)
+    assert all(part in str(caught.value) for part in (f"aopsd.weighting={text}", *told))
+
+
+def test_a_wrong_name_is_told_that_a_class_would_do():
+    _, [(key, message)] = check_block({"aopsd": {"weighting": "unifrom"}})
+    assert key == "aopsd.weighting" and "uniform, continuation" in message and "or FILE.py:CLASS" in message
+
+
+def test_a_weight_that_is_not_finite_ends_the_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = PARTS.read_text().replace("/ max(len(gap), 1)", "/ 0")
+    (tmp_path / "endless.py").write_text(lines)
+    with pytest.raises(UserError, match="not finite"):
+        step(AOPSDConfig(weighting="endless.py:RisingWeights"))
+
+
+def test_a_module_on_the_path_is_found(tmp_path, monkeypatch):
+    (tmp_path / "parts_of_mine.py").write_text(PARTS.read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    assert own("judge.kind", "parts_of_mine:NumberJudge") is sys.modules["parts_of_mine"].NumberJudge
+
+
+def test_a_run_keeps_the_file_and_refuses_another_version_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PARTS.read_text())
+    aopsd = AOPSDConfig(weighting="mine.py:RisingWeights")
+    for _ in range(2):
+        keep_extensions(tmp_path / "run", aopsd)
+    assert (tmp_path / "run/extensions/mine.py").read_text() == PARTS.read_text()
+    (tmp_path / "mine.py").write_text(PARTS.read_text() + "\n")
+    with pytest.raises(UserError, match=r"mine\.py: has changed .*aopsd\.weighting"):
+        keep_extensions(tmp_path / "run", aopsd)
