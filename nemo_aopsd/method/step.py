@@ -7,12 +7,11 @@ then as `Scored` (rollout.py). Not here: which problems come when (trainer, curr
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nemo_aopsd.clock import Clock
 from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.rules import probe_room
 from nemo_aopsd.config.schema import AOPSDConfig, Config
@@ -51,7 +50,7 @@ def train_step(
     `donors` maps a problem's id to the other problem that the context `other_problem` shows. `past` is how surprising
     the steps before have found continuations, for `probes.betas=auto`.
     """
-    clock = _Clock()
+    clock = Clock()
     found = collect(problems, engine, objective, config, donors=donors, seed=seed, past=past)
 
     # 6. Update: the objective forms the clipped, weighted advantage anew in every forward (eq:weighted-advantage).
@@ -76,7 +75,7 @@ def collect(
     past: Surprise = _UNSURPRISED,
 ) -> Collection:
     """Stages 1 to 5: everything that the update needs, without the update."""
-    aopsd, tokenizer, signal, clock = config.aopsd, engine.tokenizer, objective.signal, _Clock()
+    aopsd, tokenizer, signal, clock = config.aopsd, engine.tokenizer, objective.signal, Clock()
 
     # 1. Rollout: the student answers the bare question, or the data does.
     with clock("rollout"):
@@ -207,16 +206,3 @@ def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:
             f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
         )
     return needed <= config.max_row_tokens
-
-
-class _Clock:
-    """Seconds by stage: `with clock("judge"): ...` adds to `clock.seconds["judge"]`."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start

@@ -6,6 +6,7 @@ Our own worker code runs for real (vllm_worker, vllm_extension, teacher_mixin); 
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -44,12 +45,20 @@ class FakeLLM:
         self.model, self.turns = model, turns
         self.extension = object.__new__(WeightBankExtension)
         self.extension.model_runner = SimpleNamespace(model=model)
+        self.llm_engine = SimpleNamespace(reset_prefix_cache=lambda: None)
         self.lose_rows = 0
 
     def collective_rpc(self, method, args=()):
         assert self.turns["sampler"] == "awake", f"{method} of a vLLM that is asleep"
-        if method != "keep_prompt_tails":
-            getattr(self.extension, method)(*args)
+        return [None if method == "keep_prompt_tails" else getattr(self.extension, method)(*args)]
+
+    @torch.no_grad()
+    def sleep(self, level):
+        assert self.turns["shown"] == "student" or level == 2, "what sleeps is kept: it must be the student"
+        self.turns.update(sampler="asleep", shown="student")
+        if level == 2:
+            for weight in self.model.parameters():
+                weight.fill_(float("nan"))
 
     @torch.no_grad()
     def generate(self, requests, params, use_tqdm):
@@ -127,8 +136,7 @@ class FakeGeneration:
         return True
 
     def finish_generation(self):
-        assert self.turns["shown"] == "student", "what sleeps is kept: it must be the student"
-        self.turns["sampler"] = "asleep"
+        self.workers[0].sleep()  # they share one model
         return True
 
     def shutdown(self, force=False):
@@ -151,8 +159,12 @@ class FakeTrainerBase:
 
 class FakeTrainer(TeacherMixin, FakeTrainerBase):
     def __init__(self, model):
+        self.times_frozen = 0
         self.model, self.reference = model, copy.deepcopy(model.state_dict())
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def freeze_heap(self):
+        self.times_frozen += 1
 
     def named_weights(self):
         yield from self.model.named_parameters()
@@ -290,4 +302,5 @@ def install(monkeypatch, num_engines=2):
     monkeypatch.setattr(cluster, "refit_policy_generation", fake_refit)
     monkeypatch.setattr(cluster.ray, "get", lambda refs: refs)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)  # NeMo RL's workers do it often
     return turns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import ray
@@ -24,7 +25,7 @@ from nemo_aopsd.files import read_journal
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.run.trainer import train
-from nemo_aopsd.types import Branch, TrainRow
+from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.nemo_rl import fake_cluster
 
 REPO = Path(__file__).parents[2]
@@ -162,6 +163,37 @@ def test_after_an_update_the_sampler_has_the_new_student_and_the_old_teacher(eng
     assert all(torch.equal(sampler[name], before[name]) for name in before)
     engine.student.generate([[4, 5]], config.rollout, 0)
     assert all(torch.equal(sampler[name], trained[name]) for name in trained)
+
+
+def test_weights_that_a_refit_overwrites_are_not_kept_and_the_student_answers_as_before(engine, config, turns):
+    """Kept for scoring and for an extra tensor of the model, not before an update; the fake makes NaN of lost ones."""
+    prompts, greedy = [[4, 5, 6], [7, 8]], Sampling(max_new_tokens=8, temperature=0.0)
+    llm, levels = engine.cluster.generation.llm, []
+    fall_asleep = llm.sleep
+    llm.sleep = lambda level: levels.append(level) or fall_asleep(level)
+    first = engine.student.generate(prompts, greedy, 0)
+    engine.cluster.let_score()
+    engine.teacher.generate(prompts, greedy, 0)
+    engine.cluster.let_train()
+    assert turns == {"trainer": "train", "sampler": "asleep", "shown": "student"}
+    again = engine.student.generate(prompts, greedy, 0)
+    assert [row.tokens for row in again] == [row.tokens for row in first]
+    torch.testing.assert_close([row.logprobs for row in again], [row.logprobs for row in first], atol=0, rtol=0)
+    llm.model.computed_at_load = torch.zeros(1, device="meta")  # as if on a GPU: no parameter, no buffer
+    with mock.patch.object(torch.Tensor, "is_cuda", True):
+        engine.cluster.let_train()
+    assert levels == [1, 1, 2, 1]  # the first one brought the teacher
+
+
+def test_a_step_says_where_its_time_went_and_the_heap_is_frozen_twice(engine, config, problems):
+    train(config, problems, None, engine, Path(config.logger["log_dir"]), resume=False)
+    assert engine.cluster.policy.worker.times_frozen == 2  # after the start and the first of two steps
+    first, second = read_journal(Path(config.logger["log_dir"]) / "metrics.jsonl", "step")
+    turns = {"refit", "wake", "sleep", "to_scoring", "to_training", "train", "show_teacher", "show_student"}
+    for line in (first, second):
+        assert {key for key in line if key.startswith("turn/")} == {f"turn/{name}" for name in turns}
+        assert line["worker/swap_teacher"] > 0
+    assert sum(second[f"turn/{name}"] for name in turns) <= second["time/step"]
 
 
 def test_a_resumed_run_is_the_run_that_was_never_stopped(engine, config, problems):

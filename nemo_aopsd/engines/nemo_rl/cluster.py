@@ -20,6 +20,8 @@ from unittest.mock import patch
 import ray
 import torch
 from nemo_rl.algorithms.grpo import refit_policy_generation
+from nemo_rl.algorithms.loss.interfaces import LossFunction
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY, USE_SYSTEM_EXECUTABLE
 from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES, RayVirtualCluster, init_ray
 from nemo_rl.models.generation import configure_generation_config
@@ -27,6 +29,7 @@ from nemo_rl.models.generation.vllm import VllmGeneration, vllm_generation
 from nemo_rl.models.policy.lm_policy import Policy
 from ray.exceptions import RayActorError, RayTaskError
 
+from nemo_aopsd.clock import Clock
 from nemo_aopsd.cluster import WORKERS
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.settings import Settings
@@ -65,7 +68,10 @@ class Cluster:
         self.is_stale = True  # vLLM's student is older than the trainer's
         self.has_teacher = False
         self.shown = Role.STUDENT
+        self.has_trained = False
+        self.clock = Clock()
         atexit.register(self._kill)  # before Ray's exit handler; NeMo RL's clean-up would fail after it
+        self.train_everywhere("freeze_heap")
 
     def let_sample(self, role: Role) -> None:
         """The sampler's turn, with the weights of `role`."""
@@ -74,21 +80,46 @@ class Cluster:
                 self._wake_sampler()
             self.sampler_has_turn = True
         if role is not self.shown:
-            self.tell_sampler(f"show_{role.value}")
+            with self.clock(f"show_{role.value}"):
+                self.tell_sampler(f"show_{role.value}")
             self.shown = role
 
     def let_score(self) -> None:
         """The trainer's turn, forward only; within the sampler's, if that is to keep its cache."""
-        if not self.keeps_cache:
+        if not self.keeps_cache and self.sampler_has_turn:
+            self.let_sample(Role.STUDENT)  # what sleeps is kept, and must be the student
             self._end_sampling()
-        with cluster_errors():
+        with cluster_errors(), self.clock("to_scoring"):
             self.policy.prepare_for_lp_inference()
 
     def let_train(self) -> None:
         """The trainer's turn, with optimizer and gradients."""
-        self._end_sampling()
-        with cluster_errors():
+        if self.sampler_has_turn:
+            # An update makes vLLM's student stale, so its weights are neither restored nor kept.
+            self._ask_sampler("let_weights_go")
+            self.is_stale, self.shown = True, Role.STUDENT
+            self._end_sampling()
+        with cluster_errors(), self.clock("to_training"):
             self.policy.prepare_for_training()
+
+    def train(self, batch: BatchedDataDict, loss: LossFunction, batch_size: int) -> dict[str, Any]:
+        """NeMo RL's results of one pass over `batch`, an update for each `batch_size` rows."""
+        self.let_train()
+        with cluster_errors(), self.clock("train"):
+            results = self.policy.train(batch, loss, gbs=batch_size)
+        self.is_stale = True
+        if not self.has_trained:  # the optimizer has its state now, and kernels are compiled
+            self.train_everywhere("freeze_heap")
+            self.has_trained = True
+        return results
+
+    def take_seconds(self) -> dict[str, float]:
+        """Where the time has gone since the last call: `turn/...` here, `worker/...` in the slowest training worker."""
+        seconds = {f"turn/{name}": value for name, value in self.clock.take().items()}
+        for by_name in self.train_everywhere("take_seconds"):
+            for name, value in by_name.items():
+                seconds[f"worker/{name}"] = max(value, seconds.get(f"worker/{name}", 0.0))
+        return seconds
 
     def tell_sampler(self, method: str) -> None:
         """Call `method` of the extension of every vLLM worker."""
@@ -131,11 +162,13 @@ class Cluster:
         if not self.has_teacher:
             self._bring_teacher()
         if self.is_stale:
-            self._refit(self.policy)
+            with self.clock("refit"):
+                self._refit(self.policy)
             self.is_stale = False
         else:
-            self.policy.offload_after_refit()
-            self._must(self.generation.prepare_for_generation(), "wake vLLM")
+            with self.clock("wake"):
+                self.policy.offload_after_refit()
+                self._must(self.generation.prepare_for_generation(), "wake vLLM")
 
     def _ask_sampler(self, method: str, /, **kwargs: Any) -> None:
         """Call `method` of the worker of every vLLM engine."""
@@ -147,10 +180,9 @@ class Cluster:
             )
 
     def _end_sampling(self) -> None:
-        if self.sampler_has_turn:
-            self.let_sample(Role.STUDENT)  # what sleeps is kept, and must be the student
+        with self.clock("sleep"):
             self._must(self.generation.finish_generation(), "put vLLM to sleep")
-            self.sampler_has_turn = False
+        self.sampler_has_turn = False
 
     def _bring_teacher(self) -> None:
         """Once: through the ordinary refit, but from the trainer's reference weights, so after a resume too."""

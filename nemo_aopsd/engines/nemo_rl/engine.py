@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, training_batch
-from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
+from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
 from nemo_aopsd.engines.nemo_rl.settings import Settings
@@ -73,11 +73,9 @@ class NemoRLEngine:
             make_batch = training_batch
             loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
         batch = make_batch(rows, pad_id=self.hf_tokenizer.pad_token_id, **layout)
-        self.cluster.let_train()
-        with cluster_errors():
-            results = self.cluster.policy.train(batch, loss, gbs=batch.size)
-        self.cluster.is_stale = True
-        return {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
+        results = self.cluster.train(batch, loss, batch.size)
+        numbers = {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
+        return numbers | self.cluster.take_seconds()
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """To the trackers of the `logger` block."""

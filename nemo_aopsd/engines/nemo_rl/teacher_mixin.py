@@ -1,20 +1,26 @@
 """Our additions to workers, as mixins in front of NeMo RL's classes.
 
 They give each run its own socket between trainer and vLLM. A trainer loads the initial weights as NeMo RL's
-`reference`. Here this reference is the teacher, and it can be streamed to vLLM and hashed.
+`reference`. Here this reference is the teacher, and it can be streamed to vLLM and hashed. Its garbage collections skip
+what lives as long as the worker, and what they, copies and swaps cost is counted.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from nemo_aopsd.clock import Clock
 
 
 class OwnRefitSocket:
@@ -33,15 +39,43 @@ class OwnRefitSocket:
 class TeacherMixin(OwnRefitSocket):
     """Stands before a worker class with `use_reference_model()` and `stream_weights_via_ipc_zmq(...)`."""
 
+    @cached_property
+    def clock(self) -> Clock:
+        """Seconds since `take_seconds`: `collect` (the garbage collector), `swap_teacher`, moves between devices."""
+        clock, started = Clock(), 0.0
+
+        def on_collection(phase: str, _info: dict[str, int]) -> None:
+            nonlocal started
+            if phase == "start":
+                started = time.perf_counter()
+            else:
+                clock.add("collect", time.perf_counter() - started)
+
+        gc.callbacks.append(on_collection)
+        return clock
+
+    def take_seconds(self) -> dict[str, float]:
+        return self.clock.take()
+
+    def freeze_heap(self) -> None:
+        """Leave all objects that are alive out of later collections.
+
+        NeMo RL collects about seven times a step, and each one walks through all modules that were ever imported.
+        """
+        gc.collect()
+        gc.freeze()
+
     @contextmanager
     def use_reference_model(self) -> Iterator[None]:
         """As NeMo RL's, but the student also comes back after an error."""
         swap = cast(Any, super()).use_reference_model()
-        swap.__enter__()
+        with self.clock("swap_teacher"):
+            swap.__enter__()
         try:
             yield
         finally:
-            swap.__exit__(None, None, None)
+            with self.clock("swap_teacher"):
+                swap.__exit__(None, None, None)
 
     def stream_reference_weights_via_ipc_zmq(self, **kwargs: Any) -> None:
         """Send the teacher's weights where `stream_weights_via_ipc_zmq` sends the student's."""

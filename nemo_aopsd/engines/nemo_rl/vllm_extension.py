@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from nemo_rl.models.generation.vllm.vllm_backend import VllmInternalWorkerExtension
 from torch import Tensor
 
 from nemo_aopsd.engines.nemo_rl import vllm_patches
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import OwnRefitSocket
+
+_KNOWN = ("_parameters", "_buffers", "_modules", "kv_cache")
 
 
 class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
@@ -21,6 +26,18 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
 
     def seed_sampler(self, seed: int) -> None:
         torch.manual_seed(seed)
+
+    def refit_is_enough(self) -> bool:
+        """Whether parameters and buffers are all that the model has on the GPU, but for its cache of keys and values.
+
+        Sleep level 2 brings buffers back and a refit parameters. What a model computes of its weights when it is loaded
+        and keeps elsewhere, only level 1 brings back.
+        """
+        model = self.model_runner.model
+        known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        others = (value for part in model.modules() for name, value in vars(part).items() if name not in _KNOWN)
+        found = (tensor for value in others for tensor in _tensors(value))
+        return all(not tensor.is_cuda or tensor.untyped_storage().data_ptr() in known for tensor in found)
 
     def bank_teacher(self) -> None:
         """Remember the weights that the model has now as the teacher's."""
@@ -50,3 +67,14 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
         for name, weight in self.model_runner.model.named_parameters():
             weight.copy_(bank[name], non_blocking=True)
         torch.cuda.synchronize()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Of an attribute of a module: itself, or in a list, dictionary or plain object."""
+    if isinstance(value, (list, tuple)):
+        inside = value
+    elif isinstance(value, dict):
+        inside = value.values()
+    else:
+        inside = [value] if isinstance(value, Tensor) else vars(value).values() if hasattr(value, "__dict__") else []
+    yield from (each for each in inside if isinstance(each, Tensor))

@@ -11,6 +11,7 @@ made. The second one belongs into vLLM's own workers, which are other processes 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import ray
 import torch
@@ -26,10 +27,24 @@ EXTENSION = "nemo_aopsd.engines.nemo_rl.vllm_extension.WeightBankExtension"
 class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
     """Rows are lists of token ids. `salt` keeps what is cached under one set of weights from the other."""
 
+    sleep_level = 1
+
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
         vllm_patches.limit_prefix_hits()
         super()._create_engine(llm_kwargs | {"worker_extension_cls": EXTENSION})
         self.llm.collective_rpc("keep_prompt_tails")
+
+    def let_weights_go(self) -> None:
+        """The next `sleep` need not keep the weights, because a refit comes before the next use."""
+        is_fp8 = self.cfg["vllm_cfg"]["precision"] == "fp8"  # whose scales are made when a model is loaded
+        self.sleep_level = 2 if not is_fp8 and all(self.llm.collective_rpc("refit_is_enough")) else 1
+
+    def sleep(self) -> None:
+        """NeMo RL's, at vLLM's level 2 if the weights may go: it copies buffers to the host, and no weights."""
+        level, self.sleep_level = self.sleep_level, 1
+        fall_asleep = self.llm.sleep
+        with patch.object(self.llm, "sleep", lambda **_: fall_asleep(level=level)):
+            super().sleep()
 
     def call_extension(self, method: str) -> None:
         """Call `method` of the extension in each worker of this engine."""
