@@ -95,3 +95,10 @@ class TrainRow:
     top_k: TopK | None = None
     reward: float | None = None
     advantages: Tensor | None = None  # [T] float32, from `Objective.prepare`
+
+    @property
+    def gap(self) -> Tensor | None:
+        """[T], the teacher's log-probs minus the student's at collection."""
+        if self.teacher_logprobs is None or self.old_logprobs is None:
+            return None
+        return self.teacher_logprobs - self.old_logprobs

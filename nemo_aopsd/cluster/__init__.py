@@ -1,10 +1,13 @@
 """Whether a cluster fits a config, and what a run there will take.
 
 `WORKERS` has the Ray workers of the NeMo RL engine by name: each class of ours, and the class of NeMo RL in whose
-environment it runs. Names only, so that `aopsd doctor` knows them without the engine.
+environment it runs. Names only, so that `aopsd doctor` knows them without the engine. `SCORED_ROWS` is how many rows
+of logits vLLM forms at a time when it scores.
 """
 
 from __future__ import annotations
+
+SCORED_ROWS = 1024
 
 _OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
 WORKERS = {

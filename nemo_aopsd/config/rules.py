@@ -84,6 +84,12 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
             "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
             "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
         )
+    if run.aopsd.scoring != "trainer":
+        yield (
+            "aopsd.scoring",
+            f"must be trainer with aopsd.engine=local, where one model samples and learns; got {run.aopsd.scoring!r}. "
+            "Leave it out, or set aopsd.engine=nemo_rl.",
+        )
     if run.policy.precision not in ("float32", "bfloat16"):
         yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."
 

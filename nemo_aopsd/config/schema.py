@@ -17,6 +17,7 @@ from nemo_aopsd.types import Sampling
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
 JudgeKind = Literal["list", "log_odds", "evidence"]
+Scoring = Literal["trainer", "sampler", "prefill"]
 Weighting = Literal[
     "uniform",
     "continuation",
@@ -236,7 +237,8 @@ class ProbeConfig(Strict):
     `untriggered_weight`."""
     keep_cache: bool = False
     """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes stay in its cache and
-    a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`."""
+    a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`. Without effect unless the trainer
+    scores (`scoring`)."""
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,12 @@ class AOPSDConfig(Strict):
     weighting: Weighting | Own = "continuation"
     """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
     are controls: [methods.md](methods.md)."""
+    scoring: Scoring = "trainer"
+    """Which kernels give both sides of a gap, on NeMo RL. `trainer`: a forward of the trainer for each side. `sampler`:
+    for the teacher one prefill of vLLM, behind which its continuations read their prefix, and for the student the
+    log-probs that sampling returned; the trainer only updates. `prefill`: as `sampler`, but vLLM also scores the student
+    by a prefill, for models whose decoding and prefill differ (FP8, experts). The default until the other two have been
+    compared with it on GPUs: [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
@@ -335,7 +343,7 @@ class AOPSDConfig(Strict):
     @property
     def keeps_cache(self) -> bool:
         """Whether vLLM stays awake between rollout and probes (NeMo RL)."""
-        return self.probes.keep_cache and self.continues
+        return self.probes.keep_cache and self.continues and self.scoring == "trainer"
 
     @property
     def continues(self) -> bool:

@@ -106,7 +106,10 @@ def collect(
     teacher_prompts = [prompt for row in scored if (prompt := row.draft.teacher_prompt) is not None]
     with clock("student"):
         if objective.needs_old_logprobs:
-            found = engine.student.logprobs(prompts, responses)
+            if aopsd.scoring == "sampler":  # which has said them already
+                found = [row.draft.output.logprobs for row in scored]
+            else:
+                found = engine.student.logprobs(prompts, responses)
             scored = [replace(row, student_logprobs=values) for row, values in zip(scored, found, strict=True)]
     with clock("teacher"):
         if signal.sampled:

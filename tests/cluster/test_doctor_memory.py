@@ -118,7 +118,9 @@ def test_bytes_of_qwen3_30b_a3b_on_16_gpus_by_hand():
 def test_sums_by_place_and_turn():
     rows = memory.items(read_size(QWEN3_4B), layout_of("aopsd_qwen3_4b_megatron.yaml"))
     by_name = {row.name: row.size for row in rows}
-    expected = by_name["vLLM weights"] + 4e9 + by_name["KV, longest row"] + 2.5e9
+    scorer = by_name["vLLM's row scorer"]
+    assert scorer == 1024 * 151936 * 14  # bf16 and three times float32
+    expected = by_name["vLLM weights"] + scorer + 4e9 + by_name["KV, longest row"] + 2.5e9
     assert memory.total(rows, "gpu", "sampling") == expected
     trainer = ("weights", "gradients", "optimizer", "activations", "logits")
     assert memory.total(rows, "gpu", "training") == sum(by_name[name] for name in trainer) + 2.5e9 + 1.5e9

@@ -86,6 +86,7 @@ def test_sizes_that_divide_pass(refused, content, words):
             *("D.tensor_parallel_size is 16", "a divisor of the 8 key-value heads of"),
         ),
         ({**MIXTURE, "num_experts": 60}, "EP=8", "EP is 8", "a divisor of the 60 experts of"),
+        (MIXTURE, "aopsd.scoring=sampler", "aopsd.scoring is sampler", "prefill: experts are chosen differently"),
     ],
 )
 def test_a_size_that_does_not_divide_is_refused(refused, tmp_path, changes, words, key, expected):

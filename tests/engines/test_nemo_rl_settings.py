@@ -69,7 +69,8 @@ def faults(base):
 def test_what_is_read_of_a_good_config(base):
     found = read_settings(base, ENVIRONMENT)
     sizes = {"num_nodes": 1, "gpus_per_node": 8, "data_parallel_size": 4, "train_global_batch_size": 32}
-    assert found == Settings("megatron", **sizes, logprob_batch_size=1, packs_rows=True, divisible_by=2)
+    rows = {"logprob_batch_size": 1, "packs_rows": True, "divisible_by": 2}
+    assert found == Settings("megatron", **sizes, **rows, scoring="trainer")
     assert found.scoring_rows_multiple == 4  # packs have any number of rows
 
 
@@ -118,6 +119,10 @@ def test_what_is_read_of_another_one(base):
             "loss_fn.use_importance_sampling_correction=false V.precision=fp8",
             *("loss_fn.use_importance_sampling_correction", "or V.precision=bfloat16"),
         ),
+        # scoring
+        ("aopsd.scoring=sampler G.top_p=0.95", "G.top_p", "Set G.top_p=1, or aopsd.scoring=trainer"),
+        ("aopsd.scoring=prefill G.top_k=20", "G.top_k", "Set G.top_k=null, or aopsd.scoring=trainer"),
+        ("aopsd.scoring=sampler V.precision=fp8", "aopsd.scoring", "Set aopsd.scoring=prefill, or V.precision=bfloat16"),
         # loss
         ("KL=0.01", "KL", "Set KL=0"),
         ("KL=null", "KL", "Set KL=0"),  # left out it is 0.01
@@ -141,7 +146,8 @@ def test_what_is_read_of_another_one(base):
         ("V.tensor_parallel_size=3", "cluster.gpus_per_node", "Change cluster.gpus_per_node"),
         # batch
         ("BATCH=64", "BATCH", "Set BATCH=32"),
-        ("aopsd.num_generations_per_prompt=2", "BATCH", "Set BATCH=64"),
+        ("BATCH=24", "BATCH", "Set BATCH=32"),
+        ("aopsd.num_generations_per_prompt=2 BATCH=24", "BATCH", "Set BATCH=64"),
         ("cluster.num_nodes=3", "BATCH", "Change aopsd.num_prompts_per_step"),
         ("P.enabled=false policy.train_micro_batch_size=3", "BATCH", "Change aopsd.num_prompts_per_step"),
         # lengths

@@ -46,11 +46,14 @@ class FakeLLM:
         self.extension = object.__new__(WeightBankExtension)
         self.extension.model_runner = SimpleNamespace(model=model)
         self.llm_engine = SimpleNamespace(reset_prefix_cache=lambda: None)
-        self.lose_rows = 0
+        self.lose_rows, self.scores = 0, []
 
     def collective_rpc(self, method, args=()):
         assert self.turns["sampler"] == "awake", f"{method} of a vLLM that is asleep"
-        return [None if method == "keep_prompt_tails" else getattr(self.extension, method)(*args)]
+        if method == "take_scores":
+            taken, self.scores = self.scores, []
+            return [taken]
+        return [getattr(self.extension, method)(*args)]
 
     @torch.no_grad()
     def sleep(self, level):
@@ -67,15 +70,12 @@ class FakeLLM:
         return [self._answer(request["prompt_token_ids"], p) for request, p in zip(requests, params, strict=True)]
 
     def _answer(self, prompt, params):
-        first = (params.extra_args or {}).get(vllm_patches.FIRST_ROW)
-        rows = None
-        if params.prompt_logprobs is not None:
-            rows = FlatLogprobs()
-            rows.append(None)
-            for token, value in list(zip(prompt, token_logprobs(self.model, prompt).tolist(), strict=True))[
-                first + 1 + self.lose_rows :
-            ]:
-                rows.append_fast([token], [value], iter([1]), [None])
+        if found := (params.extra_args or {}).get(vllm_patches.SCORED):
+            wanted = vllm_patches.Wanted(*found)
+            logits = self.model(torch.tensor([prompt])).logits[0, wanted.first :]
+            columns = vllm_patches._score_chunk(logits, torch.tensor(wanted.tokens), wanted.top_k)
+            lost = self.lose_rows
+            self.scores.append(vllm_patches.Scores(wanted.key, lost, *(column[lost:] for column in columns)))
         tokens, sampled, reason = [], FlatLogprobs(), "length"
         while len(tokens) < params.max_tokens:
             logits = self.model(torch.tensor([prompt + tokens])).logits[0, -1].float()
@@ -86,8 +86,7 @@ class FakeLLM:
                 reason = "stop"
                 break
         output = SimpleNamespace(token_ids=tokens, finish_reason=reason, logprobs=sampled)
-        cached = min(first, len(prompt)) // 16 * 16 if first is not None else 0
-        return SimpleNamespace(outputs=[output], prompt_logprobs=rows, num_cached_tokens=cached)
+        return SimpleNamespace(outputs=[output])
 
 
 class FakeGeneration:
@@ -219,8 +218,21 @@ class FakePolicy:
     def train(self, data, loss_fn, eval_mode=False, gbs=None, mbs=None):
         check_call(Policy.train, data, loss_fn, eval_mode=eval_mode, gbs=gbs, mbs=mbs)
         assert (self.turns["trainer"], self.turns["sampler"]) == ("train", "asleep")
-        assert gbs == data.size == self.cfg["train_global_batch_size"]
+        assert data.size % gbs == 0 and (eval_mode or gbs == self.cfg["train_global_batch_size"])
         self.batches.append(data)
+        updates = [self._update(data.slice(i, i + gbs), loss_fn, eval_mode) for i in range(0, data.size, gbs)]
+        losses, norms, metrics, tokens = zip(*updates, strict=True)
+        shares = {key: 1 if "_min" in key or "_max" in key else len(updates) for key in metrics[0]}
+        metrics = {key: [each[key] / share for each in metrics] for key, share in shares.items()}
+        metrics |= {"lr": [1e-3], "wd": [0.0], "global_valid_seqs": [1.0], "global_valid_toks": tokens}
+        return {
+            "loss": torch.stack(losses) / len(updates),
+            "grad_norm": norms[-1][None],
+            "all_mb_metrics": metrics,
+        }
+
+    def _update(self, data, loss_fn, eval_mode):
+        """Loss, gradient's norm, metrics and counted tokens of one global batch, as the worker's loop."""
         logits = self.worker.model(data["input_ids"]).logits[:, :-1].float()
         logprobs = logits.log_softmax(-1).gather(-1, data["input_ids"][:, 1:, None])[..., 0]
         mask = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
@@ -231,12 +243,7 @@ class FakePolicy:
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(self.worker.model.parameters(), 1.0)
             self.worker.optimizer.step()
-        metrics |= {"lr": 1e-3, "wd": 0.0, "global_valid_seqs": 1.0, "global_valid_toks": float(mask.sum())}
-        return {
-            "loss": loss.detach()[None],
-            "grad_norm": norm[None],
-            "all_mb_metrics": {k: [v] for k, v in metrics.items()},
-        }
+        return loss.detach(), norm, metrics, float(mask.sum())
 
     def save_checkpoint(self, weights_path, optimizer_path, tokenizer_path):
         assert self.turns["trainer"] == "train"

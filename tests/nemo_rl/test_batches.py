@@ -1,13 +1,20 @@
 """Ragged lists to NeMo RL batches and back: every column where it belongs, whatever the lengths."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_aopsd.engines.nemo_rl.batches import check_responses, response_spans, scoring_batch, training_batch
+from nemo_aopsd.engines.nemo_rl.batches import (
+    check_responses,
+    response_spans,
+    sampler_scored_batch,
+    scoring_batch,
+    training_batch,
+)
 from nemo_aopsd.types import TrainRow
 
 PAD = 0
@@ -87,6 +94,20 @@ def test_a_training_batch_holds_every_field_at_its_token_and_zero_elsewhere(pair
             for name, field in fields.items():
                 expected = getattr(source, field)[position].item() if counts else 0.0
                 assert batch[name][index, column].item() == expected
+
+
+def test_where_the_sampler_has_scored_a_gap_stands_for_the_teacher():
+    rows = [row([1], [2, 3], seed=1), row([1, 4], [5], seed=2)]
+    batch = sampler_scored_batch(rows, None, **LAYOUT)
+    assert not {"teacher_logprobs", "prev_logprobs"} & set(batch)
+    first = rows[0].teacher_logprobs - rows[0].old_logprobs
+    assert torch.equal(batch["gaps"][0, 1:3], first) and batch["gaps"][1, :2].tolist() == [0, 0]
+    assert torch.equal(batch["generation_logprobs"][0, 1:3], rows[0].sampler_logprobs)
+    of_trainer = [torch.tensor([-1.0, -2.0]), torch.tensor([-3.0])]
+    batch = sampler_scored_batch(rows, of_trainer, **LAYOUT)
+    assert batch["prev_logprobs"][:2, :3].tolist() == [[0, -1, -2], [0, 0, -3]]
+    with pytest.raises(AssertionError, match="generation_logprobs"):
+        sampler_scored_batch([replace(rows[0], sampler_logprobs=None)], None, **LAYOUT)
 
 
 def test_spans_are_copies_without_gradient():

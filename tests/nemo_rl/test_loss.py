@@ -120,6 +120,31 @@ def test_neither_teacher_nor_weights_get_a_gradient_and_the_batch_is_not_changed
     assert set(data) == names and all(torch.equal(data[name], values[name]) for name in names)
 
 
+def test_where_the_sampler_has_scored_both_sides_of_a_bracket_come_from_the_same_kernels():
+    """Advantages of 1 * (0.5 - 0.1), 0.5 * (-1 + 0.2) and, clipped, 3: gaps of the sampler less the trainer's moves."""
+    data, logprobs = one_row([-1.0, -2.2, -3.0], prev=[-1.1, -2.0, -3.0], teacher=[0, 0, 0], weights=[1, 0.5, 1])
+    data["gaps"] = torch.tensor([[0.0, 0.5, -1.0, 9.0]], dtype=torch.float64)
+    del data["teacher_logprobs"]
+    objective = ObjectiveConfig(advantage_clip=3.0)
+    _, metrics, gradient = call(loss_fn(objective), logprobs, data)
+    expected = torch.tensor([[0.4 * math.exp(0.1), -0.4 * math.exp(-0.2), 3.0]], dtype=torch.float64) / -3
+    torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=0)
+    assert metrics["frac_clipped"] == pytest.approx(1 / 3)
+
+
+def test_before_an_update_the_second_bracket_is_zero_and_the_ratio_one():
+    data, logprobs = one_row([-1.0, -2.0], prev=[0, 0], teacher=[0, 0])
+    data["gaps"] = torch.tensor([[0.0, 0.1, -1e-9]], dtype=torch.float64)
+    data["generation_logprobs"] = torch.tensor([[0.0, -1.2, -1.5]], dtype=torch.float64)
+    del data["teacher_logprobs"], data["prev_logprobs"]
+    block = {"use_importance_sampling_correction": True, "truncated_importance_sampling_ratio": 1.1}
+    function = loss_fn(ObjectiveConfig(), **block, truncated_importance_sampling_type="tis")
+    _, metrics, gradient = call(function, logprobs, data)
+    expected = torch.tensor([[-0.1 * 1.1 / 2, 1e-9 * math.exp(-0.5) / 2]], dtype=torch.float64)
+    torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=0)
+    assert (metrics["probs_ratio_min"], metrics["probs_ratio_max"]) == (1, 1)
+
+
 # ---- the other settings of NeMo RL's block
 
 

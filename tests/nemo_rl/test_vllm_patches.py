@@ -1,7 +1,7 @@
 """The patches on vLLM's own KV cache, model runner and front end; vLLM's kernels are not needed for any of it."""
 
-import pickle
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nemo_aopsd.engines.nemo_rl import vllm_patches
-from nemo_aopsd.engines.nemo_rl.vllm_patches import FIRST_ROW
+from nemo_aopsd.engines.nemo_rl.vllm_patches import SCORED, Wanted
 from tests.nemo_rl import toy_vllm as toy
 from tests.nemo_rl.toy_vllm import BLOCK, ROW, VOCAB, GPUModelRunner, KVCacheManager, Request, SamplingParams
 
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 
 PROMPT, RESPONSE = 37, 100  # 136 tokens are computed: the last one was sampled and never read. 8 blocks are full
 STOCK_HITS = KVCacheManager.get_computed_blocks
-STOCK_TAILS = GPUModelRunner._get_prompt_logprobs_dict
+STOCK_ROWS = GPUModelRunner._get_prompt_logprobs_dict
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +34,9 @@ def draw(length, seed):
 ROLLOUT = draw(PROMPT + RESPONSE, seed=1)
 
 
-def scoring(first, **settings):
-    fixed = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0, "flat_logprobs": True, "detokenize": False}
-    return SamplingParams(**fixed | {"skip_reading_prefix_cache": False, "extra_args": {FIRST_ROW: first}} | settings)
+def scoring(first, tokens=(0,), top_k=0):
+    wanted = Wanted(0, first, list(tokens), top_k)
+    return SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, extra_args={SCORED: tuple(wanted)})
 
 
 def make_request(tokens, params=None, salt="student", request_id="probe", hasher=toy.hash_blocks):
@@ -104,7 +104,6 @@ def test_other_requests_are_as_before():
         "no extra arguments": (SamplingParams(**greedy), 112),
         "extra arguments of others": (SamplingParams(**greedy, extra_args={"other": 1}), 112),
         "prompt log-probs as vLLM has them": (SamplingParams(**greedy, prompt_logprobs=0), 0),
-        "a first row, and no leave to read": (scoring(64, skip_reading_prefix_cache=None), 0),
         "a first row behind the hit": (scoring(119), 112),
         "a first row": (scoring(64), 64),
     }
@@ -160,53 +159,79 @@ def test_layers_with_a_state_start_from_the_state_at_the_hit(mode, num_stateless
 
 
 def test_installed_once():
-    hits, tails = KVCacheManager.get_computed_blocks, GPUModelRunner._get_prompt_logprobs_dict
+    hits, rows = KVCacheManager.get_computed_blocks, GPUModelRunner._get_prompt_logprobs_dict
     vllm_patches.limit_prefix_hits()
-    vllm_patches.keep_prompt_tails()
+    vllm_patches.score_rows()
     assert KVCacheManager.get_computed_blocks is hits is not STOCK_HITS
-    assert GPUModelRunner._get_prompt_logprobs_dict is tails is not STOCK_TAILS
+    assert GPUModelRunner._get_prompt_logprobs_dict is rows is not STOCK_ROWS
 
 
-def score_in_chunks(runner, request_id, tokens, sizes, start=0):
-    """Prompt log-probs as the chunks of `sizes` leave the runner, None where a step returned none."""
-    request = runner.requests[request_id]
+class Counted(toy.ToyModel):
+    """How many rows went through the output head at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def compute_logits(self, states):
+        self.rows.append(len(states))
+        return super().compute_logits(states)
+
+
+def score_in_chunks(tokens, first, sizes, start=0, top_k=0):
+    """Scores of the tokens behind row `first`, as chunks of `sizes` go through the runner, and the runner's model."""
+    runner = toy.FakeRunner(Counted(), num_blocks=1)
+    runner.add("probe", tokens[:-1], scoring(first, tokens[first + 1 :], top_k))
+    request = runner.requests["probe"]
     request.num_computed_tokens = start
     for size in sizes:
         end = request.num_computed_tokens + size
         states = runner.model.states(torch.tensor(tokens[:end]), request.num_computed_tokens)
-        runner.place({request_id: size})
-        with torch.compiler.set_stance("force_eager"):
-            yield runner._get_prompt_logprobs_dict(states, {request_id: size}).get(request_id)
+        runner.place({"other": 0, "probe": size})
+        runner.requests["other"] = SimpleNamespace(sampling_params=None)
+        assert runner._get_prompt_logprobs_dict(states, {"other": 0, "probe": size}) == {}
         request.num_computed_tokens = end
-
-
-def expected_rows(tokens, start=0):
-    """Log-probs of `tokens[start + 1 :]`, the row before each token."""
-    logprobs = toy.ToyModel().logprobs(tokens[:-1], weights=0)
-    return logprobs.gather(1, torch.tensor(tokens[1:])[:, None]).flatten()[start:]
+    return vllm_patches.take_scores(runner), runner
 
 
 @pytest.mark.parametrize("sizes", [[29], [1] * 29, [16, 13], [10, 10, 9]])
 @pytest.mark.parametrize("hit", [0, 16])
-def test_tails_are_the_wanted_rows_whatever_the_chunks(sizes, hit):
-    tokens = draw(hit + 29, seed=2)
+@pytest.mark.parametrize("chunk", [4, 1024])
+def test_the_wanted_rows_and_no_others_are_scored_whatever_the_chunks(sizes, hit, chunk, monkeypatch):
+    monkeypatch.setattr(vllm_patches, "CHUNK", chunk)
+    tokens = draw(hit + 30, seed=2)
+    logprobs = toy.ToyModel().logprobs(tokens[:-1], weights=0)
     for first in range(hit, len(tokens) - 1):
-        runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
-        runner.add("probe", tokens, scoring(first))
-        *before, rows = score_in_chunks(runner, "probe", tokens, sizes, start=hit)
-        assert before == [None] * (len(sizes) - 1)
-        length = len(tokens) - 1 - first
-        assert [column.shape for column in rows[:3]] == [(length, 1), (length, 1), (length,)]
-        assert rows.logprob_token_ids.flatten().tolist() == tokens[first + 1 :]
-        torch.testing.assert_close(rows.logprobs.flatten().double(), expected_rows(tokens, first), atol=1e-5, rtol=0)
-        assert runner.num_synced == 1  # the rows are copied before they are cut
-        assert not runner.num_prompt_logprobs
+        scores, runner = score_in_chunks(tokens, first, sizes, hit, top_k=3)
+        assert [key for key, *_ in scores] == [0] * len(scores)
+        assert [start for _, start, *_ in scores] == [0, *torch.tensor([len(s.ids) for s in scores]).cumsum(0)[:-1]]
+        found, ids = torch.cat([s.logprobs for s in scores]), torch.cat([s.ids for s in scores])
+        rows = logprobs[first:]
+        top = rows.topk(3, -1)
+        expected = [rows.gather(1, torch.tensor(tokens[first + 1 :])[:, None]), top.values]
+        expected.append(-(rows.exp() * rows).sum(-1, keepdim=True))
+        torch.testing.assert_close(found.double(), torch.cat(expected, dim=-1), atol=1e-5, rtol=0)
+        assert torch.equal(ids.long(), top.indices)
+        assert sum(runner.model.rows) == len(rows) and max(runner.model.rows) <= chunk
+        assert vllm_patches.take_scores(runner) == []
 
 
-def test_tails_travel_without_the_rest_of_the_prompt():
-    tokens = draw(400, seed=3)
+def test_the_logits_of_a_long_row_never_exist_at_once():
+    tokens = draw(3000, seed=3)
+    scores, runner = score_in_chunks(tokens, 100, [2999])
+    assert runner.model.rows == [1024, 1024, 2899 - 2048]
+    assert sum(len(s.logprobs) for s in scores) == 2899
+    assert all(s.logprobs.untyped_storage().nbytes() <= 4 * 2899 for s in scores)
+
+
+def test_prompt_log_probs_that_others_ask_for_are_vllm_s_own():
+    tokens = draw(29, seed=4)
     runner = toy.FakeRunner(toy.ToyModel(), num_blocks=1)
-    runner.add("probe", tokens, scoring(391))
-    (rows,) = score_in_chunks(runner, "probe", tokens, [400])
-    assert all(column.untyped_storage().nbytes() == 8 * 4 for column in rows[:3])
-    assert len(pickle.dumps(rows.logprobs)) < len(pickle.dumps(torch.zeros(400)))
+    runner.add("other", tokens, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0))
+    runner._sync_device = lambda: None
+    runner.place({"other": 29})
+    with torch.compiler.set_stance("force_eager"):  # a rank is counted by a compiled function
+        found = runner._get_prompt_logprobs_dict(runner.model.states(torch.tensor(tokens), 0), {"other": 29})["other"]
+    expected = toy.ToyModel().logprobs(tokens[:-1], weights=0).gather(1, torch.tensor(tokens[1:])[:, None])
+    torch.testing.assert_close(found.logprobs.double(), expected, atol=1e-5, rtol=0)
+    assert vllm_patches.take_scores(runner) == []

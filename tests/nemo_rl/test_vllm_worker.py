@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nemo_aopsd.engines.nemo_rl.vllm_patches import FIRST_ROW
+from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.engines.nemo_rl.vllm_patches import SCORED, Scores, Wanted
 from nemo_aopsd.types import Branch, Sampling
 from tests.nemo_rl import toy_vllm as toy
 from tests.nemo_rl.toy_vllm import BLOCK, ROW, VOCAB, GPUModelRunner, KVCacheManager, SamplingParams
@@ -27,10 +28,11 @@ class ScriptedLLM:
     """Answers each request by `answer(prompt, params)` and remembers what it was asked."""
 
     def __init__(self, answer=None):
-        self.answer, self.rpcs, self.batches = answer, [], []
+        self.answer, self.rpcs, self.batches, self.scores = answer, [], [], []
 
     def collective_rpc(self, method, args=()):
         self.rpcs.append((method, *args))
+        return [["another pipeline stage"], self.scores]
 
     def generate(self, *args, **settings):
         call = inspect.signature(LLM.generate).bind(self, *args, **settings).arguments
@@ -118,17 +120,25 @@ def test_continue_branches_grows_only_those_that_have_not_ended():
         assert not params.ignore_eos and not params.skip_reading_prefix_cache
 
 
-def scored(prompt, params):
-    """Rows from the wanted one on, as the patched vLLM returns them; the log-prob of token i is -i / 8."""
-    first = params.extra_args[FIRST_ROW]
-    values = [-token / 8 for token in prompt[first + 1 :]]
-    return SimpleNamespace(prompt_logprobs=SimpleNamespace(logprobs=values), num_cached_tokens=first // BLOCK * BLOCK)
+def scoring_llm(lose=0, stop=None):
+    """Scores the wanted tokens in two parts, the first of them twice; the log-prob of token i is -i / 8."""
+
+    def answer(prompt, params):
+        wanted = Wanted(*params.extra_args[SCORED])
+        assert len(prompt) == wanted.first + len(wanted.tokens)
+        logprobs = torch.tensor(wanted.tokens)[:, None] / -8
+        ids = torch.empty(len(wanted.tokens), 0)
+        for start, end in ((lose, 1), (lose, 1), (1, stop)):
+            llm.scores.append(Scores(wanted.key, start, logprobs[start:end], ids[start:end]))
+
+    llm = ScriptedLLM(answer)
+    return llm
 
 
-def test_score_branches_asks_for_the_rows_of_its_own_tokens():
+def test_score_branches_asks_for_its_own_tokens():
     prompts, responses = [[10, 11], [20], [30]], [[12, 13, 14], [21, 22], [31]]
     branches = [[Branch(2, [40, 41, 42]), Branch(0, [43])], [], [Branch(1, [44, 45]), Branch(0, [])]]
-    llm = ScriptedLLM(scored)
+    llm = scoring_llm()
     scores = make_worker(llm).score_branches(prompts, responses, branches, "student")
     assert [[score.tolist() for score in row] for row in scores] == [
         [[-40 / 8, -41 / 8, -42 / 8], [-43 / 8]],
@@ -136,12 +146,13 @@ def test_score_branches_asks_for_the_rows_of_its_own_tokens():
         [[-44 / 8, -45 / 8], []],
     ]
     assert all(score.dtype == torch.float32 for row in scores for score in row)
-    asked = [[10, 11, 12, 13, 40, 41, 42], [10, 11, 43], [30, 31, 44, 45], [30]]
+    asked = [[10, 11, 12, 13, 40, 41], [10, 11], [30, 31, 44]]  # the last token need not be read
     assert [prompt for prompt, _ in llm.requests] == [{"prompt_token_ids": p, "cache_salt": "student"} for p in asked]
-    assert [params.extra_args for _, params in llm.requests] == [{FIRST_ROW: first} for first in (3, 1, 1, 0)]
+    wanted = [Wanted(0, 3, [40, 41, 42]), Wanted(1, 1, [43]), Wanted(2, 1, [44, 45])]
+    assert [params.extra_args for _, params in llm.requests] == [{SCORED: each} for each in wanted]
     for _, params in llm.requests:
-        assert (params.prompt_logprobs, params.flat_logprobs, params.max_tokens) == (0, True, 1)
-        assert params.skip_reading_prefix_cache is False  # None would forbid it, since prompt log-probs are wanted
+        assert (params.prompt_logprobs, params.logprobs, params.max_tokens) == (None, None, 1)
+        assert not params.skip_reading_prefix_cache  # as it would be if prompt log-probs were wanted
 
 
 def test_nothing_is_asked_where_there_is_nothing_to_do():
@@ -154,18 +165,15 @@ def test_nothing_is_asked_where_there_is_nothing_to_do():
     assert not worker.llm.batches
 
 
-@pytest.mark.parametrize(("values", "num_cached"), [([-0.5] * 2, 3), ([-0.5] * 2, None), ([-0.5], 0), ([-0.5] * 3, 0)])
-def test_a_hit_past_the_first_row_and_another_number_of_rows_raise(values, num_cached):
-    row = SimpleNamespace(prompt_logprobs=SimpleNamespace(logprobs=values), num_cached_tokens=num_cached)
-    worker = make_worker(ScriptedLLM(lambda prompt, params: row))
-    with pytest.raises(RuntimeError, match=f"{len(values)} prompt log-probs for 2 tokens, with {num_cached} cached"):
-        worker.score_branches([[1, 2, 3]], [[4]], [[Branch(0, [5, 6])]], "student")
-    row.prompt_logprobs.logprobs, row.num_cached_tokens = [-0.5, -0.25], 2  # the last position that may be cached
-    assert worker.score_branches([[1, 2, 3]], [[4]], [[Branch(0, [5, 6])]], "student")[0][0].tolist() == [-0.5, -0.25]
+@pytest.mark.parametrize(("llm", "lost"), [(scoring_llm(lose=1), 1), (scoring_llm(stop=2), 1), (ScriptedLLM(), 3)])
+def test_a_row_that_vllm_did_not_score_raises(llm, lost):
+    llm.answer = llm.answer or (lambda prompt, params: None)
+    with pytest.raises(RuntimeError, match=f"left out {lost} of 3 rows"):
+        make_worker(llm).score_branches([[1, 2, 3]], [[4]], [[Branch(0, [5, 6, 7])]], "student")
 
 
 def test_the_engine_starts_with_patches_and_extension(monkeypatch):
-    toy.install(monkeypatch, hits=False, tails=False)
+    toy.install(monkeypatch, hits=False, rows=False)
     worker, llm, seen = make_worker(None), ScriptedLLM(), {}
 
     def create(self, llm_kwargs):
@@ -178,10 +186,10 @@ def test_the_engine_starts_with_patches_and_extension(monkeypatch):
     worker._create_engine(kwargs)
     assert seen == {"model": "m", "worker_extension_cls": EXTENSION}
     assert kwargs["worker_extension_cls"] == "nemo_rl.theirs"
-    assert llm.rpcs == [("keep_prompt_tails",)]
+    assert llm.rpcs == [("score_rows",)]
     worker.call_extension("bank_teacher")
     assert llm.rpcs[1:] == [("bank_teacher",)]
-    assert not hasattr(GPUModelRunner._get_prompt_logprobs_dict, "keeps_tails")  # that one is the extension's to do
+    assert not hasattr(GPUModelRunner._get_prompt_logprobs_dict, "scores_rows")  # that one is the extension's to do
 
 
 def draw(length, seed):
@@ -253,17 +261,37 @@ def test_a_step_on_the_scheduler_equals_the_reference(folder, monkeypatch, is_as
             whole = prompt + prefix + branch.tokens
             start = len(whole) - len(branch.tokens)
             torch.testing.assert_close(score.double(), read(whole, start, STUDENT), atol=1e-5, rtol=0)
-            computed += len(whole) - (start - 1) // BLOCK * BLOCK
+            computed += len(whole) - 1 - (start - 1) // BLOCK * BLOCK
     # All that was cached is used; where the pool is too small for that, more is computed, never less.
     assert sum(worker.llm.num_tokens) == computed or (num_blocks < 512 and sum(worker.llm.num_tokens) > computed)
 
 
-@pytest.mark.parametrize("missing", ["hits", "tails"])
+@pytest.mark.parametrize("missing", ["hits", "rows"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_scores_without_a_patch_raise(folder, monkeypatch, missing, is_async):
     toy.install(monkeypatch, **{missing: False})
     with pytest.raises(RuntimeError, match="do not fit this version of vLLM"):
         collect(make_toy_worker(folder, is_async))
+
+
+@pytest.mark.parametrize(("is_async", "budget", "num_blocks"), ENGINES)
+def test_whole_responses_and_their_top_k_in_one_prefill(folder, monkeypatch, is_async, budget, num_blocks):
+    """As the teacher's rows are scored; a chunk of 5 rows holds the ends of some requests and the starts of others."""
+    toy.install(monkeypatch)
+    monkeypatch.setattr(vllm_patches, "CHUNK", 5)
+    worker = make_toy_worker(folder, is_async, budget, num_blocks)
+    responses = [draw(length, seed=100 + length) for length in (1, 40, 17, 0, 33)]
+    tops = worker.score_top_k(PROMPTS, responses, 4, "teacher")
+    whole = [[Branch(0, response)] for response in responses]
+    again = worker.score_branches(PROMPTS, responses, whole, "teacher")
+    for prompt, response, top, (score,) in zip(PROMPTS, responses, tops, again, strict=True):
+        logprobs = toy.ToyModel().logprobs(prompt + response[:-1], STUDENT)[len(prompt) - 1 :][: len(response)]
+        expected, ids = logprobs.topk(4, -1)
+        assert top.ids.tolist() == ids.tolist() and top.ids.dtype == torch.int32
+        torch.testing.assert_close(top.logprobs.double(), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(top.entropy.double(), -(logprobs.exp() * logprobs).sum(-1), atol=1e-5, rtol=0)
+        wanted = logprobs.gather(1, torch.tensor(response, dtype=torch.int64)[:, None])[:, 0]
+        torch.testing.assert_close(score.double(), wanted, atol=1e-5, rtol=0)
 
 
 def test_one_salt_for_both_models_would_read_the_other_ones_cache(folder, monkeypatch):

@@ -46,14 +46,14 @@ init_none_hash(sha256)
 hash_blocks = get_request_block_hasher(BLOCK, sha256)
 
 
-def install(monkeypatch, *, hits: bool = True, tails: bool = True) -> None:
+def install(monkeypatch, *, hits: bool = True, rows: bool = True) -> None:
     """The patches, until the end of the test."""
     for owner, name in ((KVCacheManager, "get_computed_blocks"), (GPUModelRunner, "_get_prompt_logprobs_dict")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # so that it is put back
     if hits:
         vllm_patches.limit_prefix_hits()
-    if tails:
-        vllm_patches.keep_prompt_tails()
+    if rows:
+        vllm_patches.score_rows()
 
 
 class ToyModel:
@@ -139,10 +139,6 @@ class FakeRunner:
         self.query_start_loc = SimpleNamespace(np=np.zeros(1, dtype=np.int32))
         self.slots = torch.full((num_blocks * BLOCK,), -1)
         self.generator = torch.Generator().manual_seed(0)
-        self.num_synced = 0
-
-    def _sync_device(self) -> None:
-        self.num_synced += 1
 
     def add(self, request_id: str, prompt: list[int], params: SamplingParams, num_computed: int = 0, blocks=()) -> None:
         self.requests[request_id] = SimpleNamespace(
@@ -231,10 +227,11 @@ class ToyLLM:
         self.requests: dict[str, Request] = {}
         self._num_requests = 0
 
-    def collective_rpc(self, method: str, args: tuple = ()) -> None:
+    def collective_rpc(self, method: str, args: tuple = ()) -> list:
         self.calls.append((method, *args))
         if method == "seed_sampler":
             self.runner.generator.manual_seed(*args)
+        return [vllm_patches.take_scores(self.runner) if method == "take_scores" else None]
 
     @torch.compiler.set_stance("force_eager")  # a rank is counted by a compiled function
     def generate(self, prompts: list[dict], sampling_params: list[SamplingParams], *, use_tqdm: bool) -> list:

@@ -59,10 +59,11 @@ def _sampling(size: ModelSize, layout: Layout, gpu: float) -> Check:
 
 def _beside(size: ModelSize, layout: Layout, gpu: float) -> Check:
     """What vLLM leaves to the trainer."""
-    left, needed, who = (1 - layout.utilization) * gpu, memory.CONTEXT, "the sleeping trainer"
+    left, who = (1 - layout.utilization) * gpu, "vLLM's row scorer and the sleeping trainer"
+    needed = memory.CONTEXT + memory.row_scorer(size)
     remedy = f"Lower {VLLM}.gpu_memory_utilization"
     if layout.keeps_cache:
-        needed, who = needed + memory.scoring(size, layout), "the trainer, which scores beside it"
+        needed, who = needed + memory.scoring(size, layout), "vLLM's row scorer and the trainer, which scores beside it"
         remedy = f"Set aopsd.probes.keep_cache=false, or lower {VLLM}.gpu_memory_utilization"
     severity, expected = OK if left >= needed else ERROR, f"{gigabytes(needed)} for {who}"
     return Check("memory: beside vLLM", severity, f"{gigabytes(left)} a GPU", expected, remedy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from nemo_aopsd.cluster import SCORED_ROWS
 from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
@@ -184,6 +185,11 @@ def scoring(size: ModelSize, layout: Layout) -> float:
     return BF16 * sum(shard(size, layout)) + working + logits(size, layout) / 2
 
 
+def row_scorer(size: ModelSize) -> float:
+    """Bytes on each GPU of a vLLM engine while it scores: logits in bfloat16 and, three times, in float32."""
+    return SCORED_ROWS * size.vocabulary * (BF16 + 3 * FP32)
+
+
 def sampler_weights(size: ModelSize, layout: Layout) -> float:
     """Bytes on each GPU of a vLLM engine; its experts are split like the rest, by heads or by expert."""
     return BF16 * size.total / layout.sampler_tp
@@ -204,6 +210,7 @@ def _sampler(size: ModelSize, layout: Layout) -> list[Item]:
     return [
         Item("vLLM weights", "gpu", (SAMPLE,), sampler_weights(size, layout), "2 B x all / vLLM's TP"),
         Item("vLLM work space", "gpu", (SAMPLE,), SAMPLER_EXTRA, "estimate"),
+        Item("vLLM's row scorer", "gpu", (SAMPLE,), row_scorer(size), f"{SCORED_ROWS} x V x 14 B"),
         Item("KV, longest row", "gpu", (SAMPLE,), row, "4 B x layers x key heads x width x tokens / TP"),
     ]
 

@@ -59,16 +59,16 @@ def response_spans(logprobs: Tensor, prompts: list[Tokens], responses: list[Toke
 
 
 def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
-    """What `Policy.train` and `AOPSDLossFn` take: `scoring_batch` of the rows, with `token_mask` as they have it.
+    """What `Policy.train` and `AOPSDLossFn` take where the trainer has scored.
 
-    `prev_logprobs`, `generation_logprobs`, `teacher_logprobs`, `probe_weights`: [B', S] float32, 0 wherever
-    `token_mask` is. NeMo RL always reads `generation_logprobs`, the log-probs as the sampler saw them: a row that
-    does not know them (`sampler_logprobs` None) has `old_logprobs` there, so that its importance weight is 1.
+    That is `scoring_batch` of the rows with `token_mask` as they have it, and `prev_logprobs`, `generation_logprobs`,
+    `teacher_logprobs`, `probe_weights`: [B', S] float32, 0 wherever `token_mask` is. NeMo RL always reads
+    `generation_logprobs`, the log-probs as the sampler saw them: a row that does not know them (`sampler_logprobs`
+    None) has `old_logprobs` there, so that its importance weight is 1.
 
     Raises ValueError, naming row and field, if a field has another length than the response or is not finite at a
     token that counts.
     """
-    batch, prompts = _with_masks(rows, pad_id, divisible_by, rows_multiple)
     columns = {
         "prev_logprobs": [row.old_logprobs for row in rows],
         "generation_logprobs": [
@@ -77,6 +77,37 @@ def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows
         "teacher_logprobs": [row.teacher_logprobs for row in rows],
         "probe_weights": [row.weights for row in rows],
     }
+    return _with_columns(rows, columns, pad_id, divisible_by, rows_multiple)
+
+
+def sampler_scored_batch(
+    rows: list[TrainRow],
+    trainer_logprobs: list[Tensor] | None,
+    *,
+    pad_id: int,
+    divisible_by: int,
+    rows_multiple: int,
+) -> BatchedDataDict:
+    """What `Policy.train` and `AOPSDLossFn` take where the sampler has scored: `training_batch` with other columns.
+
+    `gaps`, the teacher's log-prob minus the student's, stands for `teacher_logprobs`: two log-probs of the sampler's
+    kernels, of which neither may meet one of the trainer's. `prev_logprobs` are the `trainer_logprobs` of the student
+    before the first update; None if there is one update only, in whose forward they are.
+    """
+    columns = {
+        "gaps": [row.gap for row in rows],
+        "generation_logprobs": [row.sampler_logprobs for row in rows],
+        "probe_weights": [row.weights for row in rows],
+    }
+    if trainer_logprobs is not None:
+        columns["prev_logprobs"] = list(trainer_logprobs)
+    return _with_columns(rows, columns, pad_id, divisible_by, rows_multiple)
+
+
+def _with_columns(
+    rows: list[TrainRow], columns: dict[str, list[Tensor | None]], pad_id: int, divisible_by: int, rows_multiple: int
+) -> BatchedDataDict:
+    batch, prompts = _with_masks(rows, pad_id, divisible_by, rows_multiple)
     for name, values in columns.items():
         counted = [_counted(f"row {index}: {name}", *pair) for index, pair in enumerate(zip(values, rows, strict=True))]
         batch[name] = _response_columns(counted, prompts, batch["input_ids"].shape)

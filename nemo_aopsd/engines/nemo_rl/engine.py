@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 from nemo_rl.algorithms.utils import get_tokenizer
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Objective
-from nemo_aopsd.engines.nemo_rl.batches import top_k_batch, training_batch
+from nemo_aopsd.engines.nemo_rl.batches import sampler_scored_batch, top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
@@ -58,24 +59,39 @@ class NemoRLEngine:
         return start_trackers(self.config, self.last_step + 1)
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
-        """One optimizer step on all `rows`. If no token counts, no step is taken and `train/skipped` is 1.
+        """An optimizer step for each `policy.train_global_batch_size` of `rows`.
 
-        The batch is filled with masked rows to `policy.train_global_batch_size`, by which the schedule counts.
+        If no token counts, no step is taken and `train/skipped` is 1. The last batch is filled with masked rows, since
+        the schedule counts rows.
         """
         rows = [row for row in rows if row.mask.any()]
         if not rows:
             return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
-        layout = {"divisible_by": self.settings.divisible_by, "rows_multiple": self.settings.train_global_batch_size}
+        size = self.settings.train_global_batch_size
+        num_updates = -(-len(rows) // size)
+        rows = [row for first in range(num_updates) for row in rows[first::num_updates]]  # each update sees all sorts
         if objective.signal.top_k:
-            make_batch, loss = top_k_batch, TopKLossFn(objective.config)
+            loss = TopKLossFn(objective.config)
         else:
             assert objective.config.name == "pg", "config/rules.py lets no other objective without a top k pass"
-            make_batch = training_batch
             loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
-        batch = make_batch(rows, pad_id=self.hf_tokenizer.pad_token_id, **layout)
-        results = self.cluster.train(batch, loss, batch.size)
+        results = self.cluster.train(self._batch(rows, objective, num_updates), loss, size)
         numbers = {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
         return numbers | self.cluster.take_seconds()
+
+    def _batch(self, rows: list[TrainRow], objective: Objective, num_updates: int) -> BatchedDataDict:
+        layout = {
+            "pad_id": self.hf_tokenizer.pad_token_id,
+            "divisible_by": self.settings.divisible_by,
+            "rows_multiple": self.settings.train_global_batch_size,
+        }
+        if objective.signal.top_k:
+            return top_k_batch(rows, **layout)
+        if self.settings.scoring == "trainer":
+            return training_batch(rows, **layout)
+        prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
+        old = self.student.trainer_logprobs(prompts, responses) if num_updates > 1 else None
+        return sampler_scored_batch(rows, old, **layout)
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """To the trackers of the `logger` block."""

@@ -22,13 +22,14 @@ from nemo_aopsd.method.objectives.pg import weighted_advantage
 # Added to the parent's metrics. NeMo RL sums every metric over micro-batches and ranks, and treats names that hold
 # `_min` or `_max` apart: each of these is a sum divided by the valid tokens of the whole batch.
 OWN_METRICS = ("frac_clipped", "frac_ratio_clipped", "mean_abs_advantage")
-_COLUMNS = ("teacher_logprobs", "probe_weights", "generation_logprobs", "prev_logprobs")
+_COLUMNS = ("teacher_logprobs", "gaps", "probe_weights", "generation_logprobs", "prev_logprobs")
 
 
 class AOPSDLossFn(ClippedPGLossFn):
     """`ClippedPGLossFn` whose advantage is clip(sg[w (log q - log p_theta)], -C, C), anew in every forward.
 
-    The advantage must follow the student: one made at collection time is stale from the second mini-batch on.
+    Where the sampler has scored, log q - log p_theta is the sampler's gap at collection, less what the trainer says the
+    student has moved since. The advantage must follow the student: one made at collection time is stale from the second mini-batch on.
     Ratio clips come from `objective` and replace those of `loss_config`; everything else of the block (importance
     sampling correction, on-policy ratio, sequence-level loss, ...) works through the parent. The object holds plain
     values only, since Ray pickles it for each call. Compare `nemo_aopsd.method.objectives.pg.PolicyGradient`.
@@ -48,15 +49,20 @@ class AOPSDLossFn(ClippedPGLossFn):
     ) -> tuple[Tensor, dict[str, float]]:
         """Loss and metrics, sums over this micro-batch divided by the counts of the whole batch.
 
-        `data` needs `teacher_logprobs` and `probe_weights`, and what the parent always reads: `token_mask`,
-        `sample_mask`, `generation_logprobs` (where the sampler's are not known, those of the trainer at collection:
-        `batches.training_batch` sees to it), and `prev_logprobs` unless the ratio is forced to 1. It is not changed.
-        Tokens that the masks leave out may hold anything.
+        `data` needs `probe_weights`, `teacher_logprobs` or `gaps` (batches.py makes both forms), and what the parent
+        always reads: `token_mask`, `sample_mask`, `generation_logprobs` and, unless the ratio is forced to 1,
+        `prev_logprobs`. With `gaps`, absent `prev_logprobs` are those of this forward. It is not changed. Tokens that
+        the masks leave out may hold anything.
         """
         mask = data["token_mask"] * data["sample_mask"].unsqueeze(-1)
         data = {**data, **_neutral_where_not_counted(data, mask > 0)}
         current = torch.where(mask[:, 1:] > 0, next_token_logprobs, 0.0)
-        advantage = weighted_advantage(current, data["teacher_logprobs"][:, 1:], data["probe_weights"][:, 1:])
+        if "gaps" in data:  # [log q - log p] of the sampler's kernels, less [log p_now - log p_old] of the trainer's
+            data.setdefault("prev_logprobs", torch.nn.functional.pad(current.detach(), (1, 0)))
+            moved, gaps = current - data["prev_logprobs"][:, 1:], data["gaps"][:, 1:]
+            advantage = weighted_advantage(moved, gaps, data["probe_weights"][:, 1:])
+        else:
+            advantage = weighted_advantage(current, data["teacher_logprobs"][:, 1:], data["probe_weights"][:, 1:])
         clipped = advantage.clamp(-self.advantage_clip, self.advantage_clip)
         data["advantages"] = torch.nn.functional.pad(clipped, (1, 0))  # the parent skips the first column of all
 

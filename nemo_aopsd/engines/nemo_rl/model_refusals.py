@@ -77,6 +77,9 @@ def _indivisible(
 
 def _experts(tree: Tree, model: ModelConfig) -> Iterator[Fault]:
     trainer, sampler = f"{MEGATRON}.expert_model_parallel_size", f"{VLLM}.expert_parallel_size"
+    if model.experts and tree["aopsd.scoring"] == "sampler":
+        why = f"experts are chosen differently in decoding and in a prefill, and {model.where} has {model.experts}"
+        yield must_be(tree, "aopsd.scoring", "prefill", why, "aopsd.scoring=trainer")
     for key in (trainer, sampler) if tree.uses_megatron else (sampler,):
         size = tree.size(key)
         if size > 1 and model.experts == 0:

@@ -1,7 +1,8 @@
-"""`LanguageModel` on a cluster: vLLM samples, continues and scores branches, the trainer scores whole responses.
+"""`LanguageModel` on a cluster: vLLM samples, continues and scores branches.
 
-Log-probs that enter a gap all come from the trainer's kernels. vLLM's own serve a probe's NLL, where a hundredth of
-a nat moves a weight by less than 0.03.
+Whole responses are scored by the trainer, or by vLLM in one prefill (`aopsd.scoring`): both sides of a gap come from
+the same kernels. vLLM's own log-probs also serve a probe's NLL, where a hundredth of a nat moves a weight by less than
+0.03.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ class ClusterModel:
         return self._sample("sample", common, seed=seeds, prompts=self._share(prompts))
 
     def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
-        """Log-probs `[T]` float32 of each response token, by the trainer."""
+        """Log-probs `[T]` float32 of each response token, by the trainer or by vLLM, whose cache then has the rows."""
+        if self.settings.scoring == "trainer":
+            return self.trainer_logprobs(prompts, responses)
+        whole = [[Branch(0, response)] for response in responses]
+        return [row for (row,) in self.branch_logprobs(prompts, responses, whole)]
+
+    def trainer_logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
+        """`logprobs` by the trainer."""
         if not prompts:
             return []
         policy, batch = self.cluster.policy, self._scored(prompts, responses)
@@ -47,7 +55,11 @@ class ClusterModel:
         return response_spans(scores, prompts, responses)
 
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
-        """The `k` most likely tokens at the place of each response token, by the trainer; of the teacher only."""
+        """The `k` most likely tokens at the place of each response token; by the trainer, of the teacher only."""
+        if self.settings.scoring != "trainer":
+            common = {"k": k, "salt": self.role.value}
+            rows = {"prompts": self._share(prompts), "responses": self._share(responses)}
+            return self._sample("score_top_k", common, **rows) if prompts else []
         assert self.role is Role.TEACHER, "the training workers give the top k of their reference weights only"
         if not prompts:
             return []
@@ -93,15 +105,11 @@ class ClusterModel:
         responses: list[Tokens],
         branches: list[list[Branch]],
     ) -> list[list[Any]]:
-        results: list[list[Any]] = [[] for _ in branches]
-        busy = [index for index, row in enumerate(branches) if row]
-        if not busy:
-            return results
+        """Rows without a branch go too, so that each row comes to the engine that has its prefix."""
+        if not any(branches):
+            return [[] for _ in branches]
         columns = {"prompts": prompts, "responses": responses, "branches": branches}
-        shards = {name: self._share([rows[index] for index in busy]) for name, rows in columns.items()}
-        for index, result in zip(busy, self._sample(method, common, **shards), strict=True):
-            results[index] = result
-        return results
+        return self._sample(method, common, **{name: self._share(rows) for name, rows in columns.items()})
 
     def _sample(self, method: str, common: dict[str, Any], **shards: list[Any]) -> list[Any]:
         self.cluster.let_sample(self.role)

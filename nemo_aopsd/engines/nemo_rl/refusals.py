@@ -121,6 +121,22 @@ def _sampler(tree: Tree) -> Iterator[Fault]:
         yield must_be(tree, key, tensor, why)
 
 
+def _scoring(tree: Tree) -> Iterator[Fault]:
+    """vLLM's log-probs of what it sampled must be those that a prefill would give."""
+    if (scoring := tree["aopsd.scoring"]) == "trainer":
+        return
+    why = f"with aopsd.scoring={scoring}; with a cut, vLLM's log-probs are those of what the cut left"
+    for key, value, off in (
+        ("policy.generation.top_p", 1, (None, 1)),
+        ("policy.generation.top_k", None, (None, 0, -1)),
+    ):
+        if tree[key] not in off:
+            yield must_be(tree, key, value, why, "aopsd.scoring=trainer")
+    if scoring == "sampler" and tree[f"{VLLM}.precision"] == "fp8":
+        why = "in FP8, decoding and prefill round differently"
+        yield must_be(tree, "aopsd.scoring", "prefill", why, f"{VLLM}.precision=bfloat16")
+
+
 def _loss(tree: Tree) -> Iterator[Fault]:
     why = "the initial weights score the teacher's prompt only, so no penalty can be formed"
     yield from _only(tree, "loss_fn.reference_policy_kl_penalty", 0, why)  # absent, it is 0.01
@@ -177,7 +193,9 @@ def _sequence_parallel(tree: Tree) -> Iterator[Fault]:
 def _batch(tree: Tree) -> Iterator[Fault]:
     key, batch = "policy.train_global_batch_size", tree.size("policy.train_global_batch_size")
     rollouts = tree["aopsd.num_prompts_per_step"] * tree["aopsd.num_generations_per_prompt"]
-    yield from _only(tree, key, rollouts, "aopsd.num_prompts_per_step x num_generations_per_prompt, one update a step")
+    if rollouts % batch:
+        expected = f"{rollouts} for one update a step (aopsd.num_prompts_per_step x num_generations_per_prompt), or a "
+        yield Fault(key, batch, f"{expected}divisor of it for several", f"Set {key}={rollouts}")
     model_size, micro = prod(tree.model_parallel_sizes.values()), tree.size("policy.train_micro_batch_size")
     if tree.num_gpus % model_size:
         return  # `gpu_faults` lists it
@@ -234,6 +252,6 @@ def _model(tree: Tree) -> Iterator[Fault]:
 
 
 _RULES: tuple[Rule, ...] = (
-    *(_backend, _teacher, _grpo, _sampler, _loss, _top_k, _fp8, _trackers),
+    *(_backend, _teacher, _grpo, _sampler, _scoring, _loss, _top_k, _fp8, _trackers),
     *(gpu_faults, _sequence_parallel, _batch, _lengths, _padding, _packing, _model),
 )

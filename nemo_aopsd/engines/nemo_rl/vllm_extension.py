@@ -21,8 +21,11 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
     Copies are made in place: captured CUDA graphs hold the addresses of the weights.
     """
 
-    def keep_prompt_tails(self) -> None:
-        vllm_patches.keep_prompt_tails()
+    def score_rows(self) -> None:
+        vllm_patches.score_rows()
+
+    def take_scores(self) -> list[vllm_patches.Scores]:
+        return vllm_patches.take_scores(self.model_runner)
 
     def seed_sampler(self, seed: int) -> None:
         torch.manual_seed(seed)

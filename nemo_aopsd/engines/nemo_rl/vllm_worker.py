@@ -19,7 +19,7 @@ from nemo_rl.models.generation.vllm.vllm_worker import VllmGenerationWorkerImpl
 from torch import Tensor
 
 from nemo_aopsd.engines.nemo_rl import vllm_patches
-from nemo_aopsd.types import Branch, Generation, Sampling, Tokens
+from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
 EXTENSION = "nemo_aopsd.engines.nemo_rl.vllm_extension.WeightBankExtension"
 
@@ -32,7 +32,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
         vllm_patches.limit_prefix_hits()
         super()._create_engine(llm_kwargs | {"worker_extension_cls": EXTENSION})
-        self.llm.collective_rpc("keep_prompt_tails")
+        self.llm.collective_rpc("score_rows")
 
     def let_weights_go(self) -> None:
         """The next `sleep` need not keep the weights, because a refit comes before the next use."""
@@ -110,47 +110,60 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
     def score_branches(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], salt: str
     ) -> list[list[Tensor]]:
-        """`LanguageModel.branch_logprobs`: raw log-softmax of the branch's own tokens, in one prefill behind the cache.
-
-        Raises RuntimeError if vLLM read the cache too far or returned another number of rows.
-        """
+        """`LanguageModel.branch_logprobs`: raw log-softmax of the branch's own tokens, in one prefill behind the cache."""
         rows = list(zip(prompts, responses, branches, strict=True))
-        wholes = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
-        lengths = [len(branch.tokens) for row in branches for branch in row]
-        firsts = [len(whole) - length - 1 for whole, length in zip(wholes, lengths, strict=True)]
+        contexts = [prompt + response[: b.position] for prompt, response, row in rows for b in row]
+        scored = iter(self._score(contexts, [branch.tokens for row in branches for branch in row], 0, salt))
+        return [[next(scored)[0][:, 0] for _ in row] for row in branches]
+
+    def score_top_k(self, prompts: list[Tokens], responses: list[Tokens], k: int, salt: str) -> list[TopK]:
+        """`LanguageModel.top_logprobs`, in one prefill."""
+        scored = self._score(prompts, responses, k, salt)
+        return [TopK(ids, logprobs[:, 1:-1], logprobs[:, -1]) for logprobs, ids in scored]
+
+    def _score(
+        self, contexts: list[Tokens], tokens: list[Tokens], top_k: int, salt: str
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Log-probs and ids of `vllm_patches.Scores`, for all of `tokens` after each context.
+
+        The last token of a row need not be read. Raises RuntimeError if vLLM left rows out: it read the cache too far.
+        """
+        width = 1 + (top_k and top_k + 1)
+        found = [(torch.empty(len(row), width), torch.empty(len(row), top_k, dtype=torch.int32)) for row in tokens]
+        missing = [torch.ones(len(row), dtype=torch.bool) for row in tokens]
+        asked = [
+            vllm_patches.Wanted(key, len(context) - 1, row, top_k)
+            for key, (context, row) in enumerate(zip(contexts, tokens, strict=True))
+            if row
+        ]
         params = [
             self.SamplingParams(
                 temperature=0.0,
                 max_tokens=1,
-                prompt_logprobs=0,
-                flat_logprobs=True,
-                skip_reading_prefix_cache=False,
                 detokenize=False,
-                extra_args={vllm_patches.FIRST_ROW: first},
+                extra_args={vllm_patches.SCORED: tuple(wanted)},
+                skip_clone=True,  # a deep copy would walk through all tokens
             )
-            for first in firsts
+            for wanted in asked
         ]
-        outputs = zip(self._run(wholes, params, salt), firsts, lengths, strict=True)
-        scored = iter([_tail(*each) for each in outputs])
-        return [[next(scored) for _ in row] for row in branches]
+        self._run([contexts[wanted.key] + wanted.tokens[:-1] for wanted in asked], params, salt)
+        for key, start, *columns in self.llm.collective_rpc("take_scores")[-1]:  # of the last pipeline stage
+            end = start + len(columns[0])
+            missing[key][start:end] = False
+            for target, values in zip(found[key], columns, strict=True):
+                target[start:end] = values
+        if lost := [(len(row), int(row.sum())) for row in missing if row.any()]:
+            raise RuntimeError(
+                f"vLLM left out {lost[0][1]} of {lost[0][0]} rows of a request, and rows of {len(lost)} requests in "
+                "all: the patches of vllm_patches.py do not fit this version of vLLM"
+            )
+        return found
 
     def _run(self, prompts: list[Tokens], params: list[Any], salt: str) -> list[Any]:
         if not prompts:
             return []
         requests = [{"prompt_token_ids": prompt, "cache_salt": salt} for prompt in prompts]
         return self.llm.generate(requests, params, use_tqdm=False)
-
-
-def _tail(output: Any, first: int, length: int) -> Tensor:
-    """The last `length` prompt log-probs of a request that wanted rows from `first` on."""
-    values = output.prompt_logprobs.logprobs
-    num_cached = output.num_cached_tokens
-    if num_cached is None or num_cached > first or len(values) != length:
-        raise RuntimeError(
-            f"vLLM returned {len(values)} prompt log-probs for {length} tokens, with {num_cached} cached tokens "
-            f"where at most {first} may be: the patches of vllm_patches.py do not fit this version of vLLM"
-        )
-    return torch.tensor(values, dtype=torch.float32)
 
 
 @ray.remote
