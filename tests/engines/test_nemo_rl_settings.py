@@ -122,7 +122,11 @@ def test_what_is_read_of_another_one(base):
         # scoring
         ("aopsd.scoring=sampler G.top_p=0.95", "G.top_p", "Set G.top_p=1, or aopsd.scoring=trainer"),
         ("aopsd.scoring=prefill G.top_k=20", "G.top_k", "Set G.top_k=null, or aopsd.scoring=trainer"),
-        ("aopsd.scoring=sampler V.precision=fp8", "aopsd.scoring", "Set aopsd.scoring=prefill, or V.precision=bfloat16"),
+        (
+            "aopsd.scoring=sampler V.precision=fp8",
+            "aopsd.scoring",
+            "Set aopsd.scoring=prefill, or V.precision=bfloat16",
+        ),
         # loss
         ("KL=0.01", "KL", "Set KL=0"),
         ("KL=null", "KL", "Set KL=0"),  # left out it is 0.01

@@ -35,6 +35,7 @@ TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.wei
 SUPPORT = "aopsd.objective.support=64 aopsd.weighting=uniform"
 FKL = f"aopsd.objective.name=fkl {SUPPORT}"
 DASH = f"aopsd.objective.name=dash aopsd.objective.token_clip=0.05 {SUPPORT}"
+SAMPLER = "aopsd.scoring=sampler"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
 CP2 = f"{MEGATRON}.context_parallel_size=2 policy.make_sequence_length_divisible_by=4"
@@ -69,17 +70,29 @@ def lanes(out: Path) -> list[Lane]:
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
     cost += ["--minutes", "14", "--top-k", "16", "--top-k", "32", "aopsd.probes.keep_cache=true"]
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
+    scoring = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "tests/gpu/test_scoring.py",
+        "tests/gpu/test_nemo_rl_engine.py",
+    ]
     grpo = stock("grpo", "nemo_rl_environment", out)
     data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
     evaluate = [*CLI, *f"evaluate {SMOLLM2} --engine vllm --gpu-memory 0.3 --out {out}/evaluated".split(), *data]
     return [
         Lane("bf16", 1),
         Lane("kept", 1, "aopsd.probes.keep_cache=true"),
+        Lane("sampler", 1, SAMPLER, scoring),
+        Lane("smollm2_sampler", 1, f"{WORDS} {SAMPLER}", scoring, needs=("SMOLLM2",)),
         Lane("fp8", 1, f"{FP8} {EAGER}"),
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
         Lane("dp2", 2, f"cluster.gpus_per_node=2 {EAGER}"),
         Lane("topk", 1, f"{TOP_K} {EAGER}", top_k),
+        Lane("topk_sampler", 1, f"{TOP_K} {SAMPLER} {EAGER}", top_k),
         Lane("fkl", 1, f"{FKL} {EAGER}", top_k),
         Lane("dash", 1, f"{DASH} {EAGER}", top_k),
         Lane("grpo", 1, command=[*grpo, FIXED_CACHE]),

@@ -205,7 +205,7 @@ def test_alignment_of_ragged_rows_behind_a_long_teacher_prompt(engine, local, co
     prompts = [draw(20) for _ in LENGTHS]
     long_prompts = [draw(1500) + prompt for prompt in prompts]
     for role, rows in (("student", prompts), ("teacher", long_prompts)):
-        found = getattr(engine, role).logprobs(rows, responses)
+        found = getattr(engine, role).trainer_logprobs(rows, responses)
         assert [len(row) for row in found] == list(LENGTHS)
         for index, (a, b) in enumerate(zip(found, getattr(local, role).logprobs(rows, responses), strict=True)):
             measured = differences([a], [b])
@@ -217,25 +217,25 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, t
     """Without an update. With sequence packing the bins decide, and all three are the same."""
     from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
-    from nemo_aopsd.engines.nemo_rl.batches import training_batch
     from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 
     objective = build_objective(config.aopsd.objective)
     rows = [rollout.train_row(config.aopsd, objective) for rollout in rollouts]
     unmoved = [replace(r, teacher_logprobs=r.old_logprobs, weights=torch.ones_like(r.weights)) for r in rows]
-    settings = engine.settings
+    now = [row.old_logprobs for row in rows]
+    if config.aopsd.scoring != "trainer":
+        now = engine.student.trainer_logprobs([row.prompt for row in rows], [row.response for row in rows])
     loss_fn = AOPSDLossFn(ClippedPGLossConfig(**config.raw["loss_fn"]), config.aopsd.objective)
 
     def losses_of(rows, sizes):
-        layout = {"divisible_by": settings.divisible_by, "rows_multiple": settings.train_global_batch_size}
-        batch = training_batch(rows, pad_id=engine.hf_tokenizer.pad_token_id, **layout)
+        batch = engine._batch(rows, objective, num_updates=1)
         train = partial(engine.cluster.policy.train, batch, loss_fn, eval_mode=True, gbs=batch.size)
         return [float(train(mbs=size)["loss"].sum()) for size in sizes]
 
     engine.cluster.let_train()
     losses = losses_of(rows, (1, 2, 4))
     (shift,) = losses_of(unmoved, (1,))  # the mean of log-probs in training minus in scoring
-    expected = local_loss(config, rows)
+    expected = local_loss(config, rows, now)
     note(micro_batches_1_2_4=losses, by_hand=expected, training_minus_scoring=shift)
     assert max(losses) - min(losses) < 0.02 * max(abs(expected), 0.05)
     error = trainer_yardstick["student"]
@@ -244,15 +244,16 @@ def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, t
     assert abs(losses[0] - expected) < max(0.05 * max(abs(expected), 0.05), rounding)
 
 
-def local_loss(config, rows):
+def local_loss(config, rows, now):
     """Of an unmoved student: the ratio is 1, so the loss is minus the mean clipped, weighted gap, each token weighed by
     what the trainer's kernels think of it over what the sampler's did, at most `truncated_importance_sampling_ratio`.
     """
     bound = config.aopsd.objective.advantage_clip
     most = config.raw["loss_fn"]["truncated_importance_sampling_ratio"]
-    rows = [row for row in rows if row.mask.any()]
-    gap = torch.cat([row.weights * (row.teacher_logprobs - row.old_logprobs) for row in rows])
-    importance = torch.cat([(row.old_logprobs - row.sampler_logprobs).exp() for row in rows]).clamp(max=most)
+    rows, now = zip(*((row, own) for row, own in zip(rows, now, strict=True) if row.mask.any()), strict=True)
+    gap = torch.cat([row.weights * row.gap for row in rows])
+    importance = torch.cat([(own - row.sampler_logprobs).exp() for row, own in zip(rows, now, strict=True)])
+    importance = importance.clamp(max=most)
     return -(importance * gap.clamp(-bound, bound)).mean().item()
 
 

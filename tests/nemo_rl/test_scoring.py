@@ -1,5 +1,7 @@
 """`aopsd.scoring=sampler`: what is asked of whom, and one and three updates a batch against a float64 reference."""
 
+# ruff: noqa: F811 (fixtures of another file)
+
 from __future__ import annotations
 
 import copy
@@ -16,20 +18,21 @@ from tests.nemo_rl import fake_cluster
 from tests.nemo_rl.test_engine import config, local_engine, one_process, problems, turns  # noqa: F401
 
 
-def build(config, scoring, **policy):  # noqa: F811
+def build(config, scoring, **policy):
     policy = {**config.policy, **policy}
     raw = {**config.raw, "policy": policy}
     raw["aopsd"] = {**raw["aopsd"], "scoring": scoring}
     if policy["train_global_batch_size"] == 6:
         raw["aopsd"]["num_prompts_per_step"] = 6
+        raw["grpo"] = {**raw["grpo"], "num_prompts_per_step": 6}
     return nemo_rl.build(replace(config, aopsd=replace(config.aopsd, scoring=scoring), policy=policy, raw=raw))
 
 
 @pytest.mark.parametrize("scoring", ["sampler", "prefill"])
 def test_a_collection_asks_the_trainer_nothing_and_equals_the_local_engine_s(
-    config,  # noqa: F811
-    problems,  # noqa: F811
-    turns,  # noqa: F811
+    config,
+    problems,
+    turns,
     monkeypatch,
     scoring,
 ):
@@ -60,7 +63,7 @@ def test_a_collection_asks_the_trainer_nothing_and_equals_the_local_engine_s(
 
 
 def drawn_rows(number):
-    """Rows of a sampler whose kernels err by up to 0.4 nats, the same for student and teacher, with gaps and weights."""
+    """Rows with gaps and weights, some of their tokens masked."""
     generator = torch.Generator().manual_seed(3)
     rows = []
     for length in range(5, 5 + number):
@@ -86,7 +89,7 @@ def logprobs_of(model, row):
 
 
 @pytest.mark.parametrize(("size", "order"), [(6, [[0, 1, 2, 3, 4, 5]]), (2, [[0, 3], [1, 4], [2, 5]])])
-def test_updates_follow_the_bracketed_advantage(config, turns, size, order):  # noqa: F811
+def test_updates_follow_the_bracketed_advantage(config, turns, size, order):
     """A = clip(w ([log q - log p]_sampler - [log p_now - log p_old]_trainer), +-C), PPO's clip, TIS, token mean."""
     engine = build(config, "sampler", train_global_batch_size=size)
     objective = build_objective(config.aopsd.objective)
@@ -127,7 +130,7 @@ def test_updates_follow_the_bracketed_advantage(config, turns, size, order):  # 
         torch.testing.assert_close(trained[name].double(), expected, atol=2e-5, rtol=1e-4)
 
 
-def test_a_last_update_is_filled_and_none_is_empty(config, turns):  # noqa: F811
+def test_a_last_update_is_filled_and_none_is_empty(config, turns):
     engine = build(config, "sampler", train_global_batch_size=2)
     rows = [replace(row, mask=torch.ones_like(row.mask)) for row in drawn_rows(5)]
     engine.train(rows, build_objective(config.aopsd.objective))

@@ -29,7 +29,8 @@ class AOPSDLossFn(ClippedPGLossFn):
     """`ClippedPGLossFn` whose advantage is clip(sg[w (log q - log p_theta)], -C, C), anew in every forward.
 
     Where the sampler has scored, log q - log p_theta is the sampler's gap at collection, less what the trainer says the
-    student has moved since. The advantage must follow the student: one made at collection time is stale from the second mini-batch on.
+    student has moved since. The advantage must follow the student: one made at collection time is stale from the
+    second mini-batch on.
     Ratio clips come from `objective` and replace those of `loss_config`; everything else of the block (importance
     sampling correction, on-policy ratio, sequence-level loss, ...) works through the parent. The object holds plain
     values only, since Ray pickles it for each call. Compare `nemo_aopsd.method.objectives.pg.PolicyGradient`.

@@ -11,7 +11,7 @@ import gc
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.clock import Clock
+
+_PAGE = 4096  # bytes
 
 
 class OwnRefitSocket:
@@ -116,3 +118,33 @@ def _digest(name: str, weight: Tensor) -> str:
     digest = hashlib.sha256(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     digest.update(weight.detach().flatten().cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def move_states(states: Iterable[dict[str, Any]], device: str, kept: dict[tuple[int, str], Tensor]) -> None:
+    """Move the tensors of an optimizer to `cuda` or `cpu`; `kept` is the host memory where each of them waits."""
+    for place, state in enumerate(states):
+        for name, value in state.items():
+            if not torch.is_tensor(value) or value.is_cuda == (device == "cuda"):
+                continue
+            if device == "cuda":
+                state[name] = value.to("cuda", non_blocking=True)
+                continue
+            host = kept.get((place, name))
+            if host is None or (host.shape, host.dtype) != (value.shape, value.dtype):
+                host = kept[place, name] = _page_locked_like(value)
+            host.copy_(value, non_blocking=True)
+            state[name] = host
+    torch.cuda.synchronize()
+
+
+def _page_locked_like(value: Tensor) -> Tensor:
+    """An uninitialised host tensor on pages of its own, which are locked if the driver can.
+
+    Torch's own pinned memory is of powers of two, up to twice the size: too much for an optimizer.
+    """
+    size = value.nbytes + -value.nbytes % _PAGE
+    raw = torch.empty(size + _PAGE, dtype=torch.uint8)
+    start = -raw.data_ptr() % _PAGE
+    if size:
+        torch.cuda.cudart().cudaHostRegister(raw.data_ptr() + start, size, 0)  # unlocked pages are only slower
+    return raw[start : start + value.nbytes].view(value.dtype).view(value.shape)

@@ -110,7 +110,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
     def score_branches(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], salt: str
     ) -> list[list[Tensor]]:
-        """`LanguageModel.branch_logprobs`: raw log-softmax of the branch's own tokens, in one prefill behind the cache."""
+        """`LanguageModel.branch_logprobs`: raw log-softmax of its own tokens, in one prefill behind the cache."""
         rows = list(zip(prompts, responses, branches, strict=True))
         contexts = [prompt + response[: b.position] for prompt, response, row in rows for b in row]
         scored = iter(self._score(contexts, [branch.tokens for row in branches for branch in row], 0, salt))
