@@ -238,7 +238,7 @@ def test_a_failure_under_teacher_weights_leaves_the_student_in_place(engine):
 
 def test_a_lost_row_stops_the_step(engine, config, problems):
     engine.cluster.generation.llm.lose_rows = 1
-    with pytest.raises(RuntimeError, match="vLLM returned"):
+    with pytest.raises(RuntimeError, match="vLLM left out 1 of"):
         collected(problems[:4], engine, config)
 
 
