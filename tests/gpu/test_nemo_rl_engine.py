@@ -49,6 +49,7 @@ def local_engine(folder, precision="float32"):
         tokenizer=Path(folder),
         optimizer=OptimizerSettings(lr=0.0),
         teacher=TeacherConfig(),
+        judge=None,
         max_total_sequence_length=8192,
         precision="bfloat16",
         max_grad_norm=1e9,

@@ -69,7 +69,7 @@ def engine(config, turns):
 
 def local_engine(config):
     folder = Path(config.policy["model_name"])
-    settings = Settings(folder, folder, OptimizerSettings(lr=0.0), TeacherConfig(), 384)
+    settings = Settings(folder, folder, OptimizerSettings(lr=0.0), TeacherConfig(), None, 384)
     model = loading.load_model(settings)
     return LocalEngine(model, loading.wrap_tokenizer(loading.load_tokenizer(settings), model), settings)
 
