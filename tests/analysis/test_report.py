@@ -233,6 +233,17 @@ def test_drawn_weight_curve_peaks_at_each_beta(undrawn):
         assert weight == pytest.approx(nll / beta * np.exp(1 - nll / beta))
 
 
+def test_betas_that_change_are_drawn_as_the_newest_step_with_some_had_them(tmp_path, undrawn, monkeypatch):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=3)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines[0]["probe/beta_positive"], lines[1]["probe/beta_negative"] = 0.3, 0.7
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn = []
+    monkeypatch.setattr(figures, "nll_histograms", lambda positive, negative, betas: drawn.append(betas) or "<svg/>")
+    write_report(run)
+    assert drawn == [(0.3, 0.7)]
+
+
 def test_pass_at_k_figure_has_the_evaluated_rates_and_bounds(undrawn):
     counts = {"num_samples": 2, "num_problems": 1, "correct_per_problem": {"a": 1}}
     rates = {"leak_rate": 0.0, "truncation_rate": 0.0, "mean_tokens": 5.0}
