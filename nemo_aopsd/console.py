@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -51,6 +51,12 @@ def show_page(page: str, console: Console) -> None:
         console.print(Markdown(_FIGURE.sub("", page)))
     else:
         console.print(page, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Each line on stderr, as a warning."""
+    for line in lines:
+        Console(stderr=True).print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def step_line(metrics: dict[str, float]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import fcntl
 import hashlib
 import itertools
 import json
@@ -16,6 +18,7 @@ from typing import Any
 
 from nemo_aopsd.errors import UserError
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -32,6 +35,32 @@ def atomic_write(path: Path, content: str | bytes) -> None:
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
+
+
+def open_locked(path: Path, *, wait: bool = False) -> int:
+    """A file that this process has for itself, made if there is none; the system lifts the lock however it ends.
+
+    Raises BlockingIOError with the path, unless it is to `wait`, if another process has it.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(file)):
+                return file
+        except BlockingIOError as error:
+            os.close(file)
+            error.filename = str(path)
+            raise
+        os.close(file)  # who had it has just deleted it
+
+
+def close_locked(file: int, path: Path) -> None:
+    """Close it, and delete it if it is empty: a command that is refused leaves no trace."""
+    if not os.fstat(file).st_size:
+        path.unlink(missing_ok=True)
+    os.close(file)
 
 
 @contextmanager
@@ -54,12 +83,24 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let the error of a failed write name `path`: a full disk names no file, other errors the temporary one."""
+    """Let the error of a failed write name `path`: a full disk names no file, other errors the temporary one.
+
+    Libraries in Rust say `(os error 28)` and raise what is no OSError.
+    """
     try:
         yield
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise
+    except Exception as error:
+        if not (found := _OS_ERROR.search(str(error))):
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for want of space."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def keep_inputs(written: Iterable[Path | None], read: Iterable[tuple[str, Path | None]], option: str = "--out") -> None:
@@ -90,15 +131,25 @@ def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
+def jsonl(records: Iterable[dict[str, Any]]) -> str:
+    """One JSON object a line."""
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Replace `path` by one JSON object a line."""
-    atomic_write(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    atomic_write(path, jsonl(records))
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
     """Append one line and push it to disk."""
-    with naming(path), path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    append_bytes(path, jsonl([record]).encode("utf-8"))
+
+
+def append_bytes(path: Path, content: bytes) -> None:
+    """Append to `path` and push it to disk."""
+    with naming(path), path.open("ab") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 

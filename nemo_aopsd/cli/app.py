@@ -6,7 +6,6 @@ keeps its traceback. Modules that load torch or matplotlib are imported inside t
 
 from __future__ import annotations
 
-import errno
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -15,6 +14,7 @@ import typer
 
 from nemo_aopsd.cli import audit, compare, dag, data, diagnose, doctor, evaluate, grade, judge, plan, report, train
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import is_full
 
 app = typer.Typer(
     help="AOPSD: adaptive on-policy self-distillation. A run is a YAML file; its results are a folder.",
@@ -49,8 +49,8 @@ def run() -> None:
     except UserError as error:
         _fail(str(error))
     except OSError as error:
-        where = error.filename or "a file of the run"
-        remedy = "Free some space, then go on with --resume." if error.errno == errno.ENOSPC else "Check the path."
+        where = error.filename or "output"  # the terminal's, or a file that it is sent to
+        remedy = "Free some space, then start the same command." if is_full(error) else "Check the path."
         _fail(f"{where}: {error.strerror or error}. {remedy}")
 
 

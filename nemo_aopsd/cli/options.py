@@ -14,6 +14,7 @@ from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_method, find_recipe
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import is_full
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, or `demo`, which is shipped.")]
 ConfigIfAny = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="YAML file, or `demo`.")]
@@ -67,9 +68,13 @@ def say(lines: Iterable[object]) -> None:
 
 @contextmanager
 def interruptible(remedy: str) -> Iterator[None]:
-    """On Ctrl-C, say how to go on and exit with 130."""
+    """On Ctrl-C, say how to go on and exit with 130; on a full disk, say it too."""
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted. {remedy}", err=True)
         raise typer.Exit(130) from None
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise UserError(f"{error.filename or 'output'}: {error.strerror}. Free some space. {remedy}") from error

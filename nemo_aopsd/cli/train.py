@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -72,7 +73,7 @@ def train(
     settings = load_chosen(config, [*overrides, *place], method)
     run = _run(settings)
     if resume:
-        run_folder.check_resumable(resume, settings)
+        run_folder.require_run(resume)
     else:
         run_folder.keep_apart(run, "a run of `aopsd train`")
         run_folder.check_free(run, _checkpoints(settings))
@@ -80,17 +81,20 @@ def train(
         if not check:
             raise UserError("--mounts goes with --check: a run reads its own paths. Leave it out, or add --check.")
         settings = load_chosen(config, [*overrides, *place, *paths_here(settings, mounts)], method)
-    problems, held_out = _check(settings, elsewhere=mounts is not None)
-    _warn(without_effect(settings, overrides))
-    if check:
-        tokenizer = tokenizer_at_hand(settings)
-        _warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
-        typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
-        return
-    with run_folder.lock(run):
+    with run_folder.lock(run) if resume or not check else nullcontext():
+        if resume:
+            run_folder.check_resumable(resume, settings)
+        problems, held_out = _check(settings, elsewhere=mounts is not None)
+        _warn(without_effect(settings, overrides))
+        if check:
+            tokenizer = tokenizer_at_hand(settings)
+            _warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
+            typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
+            return
         chosen = ["--method", method] if method else []
         command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
-        _train(settings, problems, held_out, resume=resume is not None, typed=command, again=command)
+        typed = f"{command} --resume {shlex.quote(str(resume))}" if resume else command
+        _train(settings, problems, held_out, resume=resume is not None, typed=typed, again=command)
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(run))}")
 
 
@@ -148,15 +152,13 @@ def _train(
     config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, typed: str, again: str
 ) -> None:
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
-    from nemo_aopsd.files import atomic_write
     from nemo_aopsd.run.trainer import train as train_problems
 
     engine = engines.pick(config).build(config)
     _warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
     run_folder.keep_extensions(run, config.aopsd)
-    comment = typed.replace("\n", "\\n")
-    atomic_write(run / layout.CONFIG, f"# {comment}\n{to_yaml(config)}")
+    run_folder.write_config(run, to_yaml(config), typed)
     with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):
         train_problems(config, problems, held_out, engine, run, resume=resume)
 

@@ -21,7 +21,8 @@ from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.evaluation import EPOCH
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, check_same_problems, summarize
-from nemo_aopsd.files import atomic_write, read_json
+from nemo_aopsd.files import read_json
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import student_prompts
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.stats import paired_bootstrap_interval
@@ -39,6 +40,7 @@ def evaluate(
     prompts: str,
     thinking: bool | None,
     seed: int,
+    manifest: Manifest,
     out: Path,
     epoch: int,
     weights: str = "",
@@ -47,25 +49,26 @@ def evaluate(
 
     Writes `out/epoch_000.jsonl` (one line a sample), `.json` (the summary, last) and `.settings.json` (what the
     samples were made with); `weights` names the model's weights there, a checkpoint say. What an earlier, interrupted
-    call wrote is kept. Raises UserError if the folder holds samples that were made with other settings, prompts,
-    problems or weights.
+    call wrote is kept; `manifest` has checked it. Raises UserError if the folder holds samples that were made with
+    other settings, prompts, problems or weights.
     """
     started = time.monotonic()
     stem = out / EPOCH.format(epoch)
     summary_path = stem.with_suffix(".json")
     sampler = BlockSampler(model, sampling_of(config), seed, BLOCK_SIZE)
     made_with = {"seed": seed, "block_size": BLOCK_SIZE, "weights": weights}
-    rendered = prepare(stem, problems, config, tokenizer, prompts, thinking, made_with)
+    rendered = prepare(manifest, stem, problems, config, tokenizer, prompts, thinking, made_with)
     if summary_path.exists():
         return read_json(summary_path, "num_samples", "correct_per_problem", remedy="Delete it to have it made anew.")
     samples_path, patterns = stem.with_suffix(".jsonl"), leak_patterns(prompts)
-    lines = collect(samples_path, problems, rendered, config.num_samples, sampler, tokenizer, patterns)
+    lines = collect(manifest, samples_path, problems, rendered, config.num_samples, sampler, tokenizer, patterns)
     summary = {"epoch": epoch, **summarize(lines, config.num_samples), "seconds": time.monotonic() - started}
-    atomic_write(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+    manifest.replace(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
     return summary
 
 
 def prepare(
+    manifest: Manifest,
     stem: Path,
     problems: Sequence[Problem],
     config: EvaluationConfig,
@@ -81,7 +84,7 @@ def prepare(
     """
     rendered = student_prompts(problems, tokenizer, prompts, thinking)
     settings = {**settings_of(config), **made_with, "prompts_and_answers": digest_of(problems, rendered)}
-    check_settings(stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
+    check_settings(manifest, stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
     return rendered
 
 

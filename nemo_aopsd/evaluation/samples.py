@@ -8,7 +8,6 @@ of an uninterrupted one wherever the engine repeats a row exactly.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from typing import Any, Protocol
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, derive_seed, naming, read_json, read_jsonl, write_jsonl
+from nemo_aopsd.files import derive_seed, read_json, read_jsonl
 from nemo_aopsd.grading import grade
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.leaks import mentions_context
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Generation, Sampling, Tokens
@@ -87,6 +87,7 @@ class RowSampler:
 
 
 def collect(
+    manifest: Manifest,
     path: Path,
     problems: Sequence[Problem],
     prompts: Sequence[Tokens],
@@ -98,8 +99,8 @@ def collect(
 ) -> list[Line]:
     """A line a row of `path`, those that it lacks sampled and graded now: `num_samples` a problem, in order of rows.
 
-    `prompts` has one entry a problem, `patterns` are those of the leak meter. Raises UserError on a line of `path`
-    that is broken or belongs to no row.
+    `manifest` has checked what is there. `prompts` has one entry a problem, `patterns` are those of the leak meter.
+    Raises UserError on a line of `path` that is broken or belongs to no row.
     """
     from rich.console import Console
 
@@ -108,24 +109,24 @@ def collect(
     rows = [(problem, sample) for problem in range(len(problems)) for sample in range(num_samples)]
     found = _read(path, {(problems[index].id, sample): row for row, (index, sample) in enumerate(rows)})
     missing = [row for row in range(len(rows)) if row not in found]
-    with path.open("ab") as file, progress(title, len(rows), len(found), Console(), keep=True) as advance:
+    with progress(title, len(rows), len(found), Console(), keep=True) as advance:
         for batch in sampler([prompts[index] for index, _ in rows], missing) if missing else ():
             new = {sampled.row: sampled for sampled in batch if sampled.row not in found}
             for row, sampled in new.items():
                 index, sample = rows[row]
                 text = whole_text(prompts[index], sampled.generation.tokens, tokenizer)
                 found[row] = _line(problems[index], sample, sampled, text, patterns)
-            _append(file, [found[row] for row in new])
+            manifest.append(path, [found[row] for row in new])
             advance(len(new))
     if len(found) != len(rows):
         raise RuntimeError(f"{path}: {len(found)} verdicts for {len(rows)} responses; the sampler left rows out")
     lines = [found[row] for row in range(len(rows))]
     if list(found) != sorted(found):
-        write_jsonl(path, lines)
+        manifest.replace_jsonl(path, lines)
     return lines
 
 
-def check_settings(path: Path, samples_path: Path, settings: dict[str, Any]) -> None:
+def check_settings(manifest: Manifest, path: Path, samples_path: Path, settings: dict[str, Any]) -> None:
     """Store what samples are made with, or refuse to go on under other settings than the stored ones.
 
     Raises UserError naming each setting that differs, or if there are samples without stored settings.
@@ -133,7 +134,7 @@ def check_settings(path: Path, samples_path: Path, settings: dict[str, Any]) -> 
     if not path.exists():
         if samples_path.exists():
             raise UserError(f"{samples_path}: has no {path.name}, which says how its samples were made. Move it away.")
-        atomic_write(path, json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
+        manifest.replace(path, json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
         return
     stored = read_json(path, remedy=f"Restore it, or delete {path.with_suffix('').stem}.* there to start over.")
     changed = [key for key in {**stored, **settings} if stored.get(key) != settings.get(key)]
@@ -164,11 +165,9 @@ def _line(problem: Problem, sample: int, sampled: Sampled, text: str, patterns: 
 
 
 def _read(path: Path, row_of: dict[tuple[object, object], int]) -> dict[int, Line]:
-    """The complete lines of the file by row; a last line that a kill cut short is cut off."""
+    """The lines of the file by row."""
     if not path.exists():
         return {}
-    complete = path.read_bytes().rfind(b"\n") + 1
-    os.truncate(path, complete)
     found: dict[int, Line] = {}
     for where, line in read_jsonl(path):
         row = row_of.get((str(line.get("problem_id")), line.get("sample", -1)))
@@ -177,10 +176,3 @@ def _read(path: Path, row_of: dict[tuple[object, object], int]) -> dict[int, Lin
             raise UserError(f"{where}: {kind} of this evaluation. Delete the line, or the file to start over.")
         found[row] = line
     return found
-
-
-def _append(file: Any, lines: Sequence[Line]) -> None:
-    with naming(Path(file.name)):
-        file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8"))
-        file.flush()
-        os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.config.schema import EvaluationConfig
+from nemo_aopsd.console import warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.evaluation import RESULTS
@@ -22,7 +23,8 @@ from nemo_aopsd.evaluation.epochs import prepare, settings_of
 from nemo_aopsd.evaluation.report import markdown
 from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
-from nemo_aopsd.files import append_jsonl, atomic_write, derive_seed
+from nemo_aopsd.files import atomic_write, derive_seed
+from nemo_aopsd.manifest import NAME, Manifest
 from nemo_aopsd.method.leaks import leak_patterns
 
 
@@ -48,23 +50,26 @@ class Session:
 
         started, out = time.monotonic(), out.absolute()
         out.mkdir(parents=True, exist_ok=True)
+        manifest, files = Manifest(out), {name: out / f"{name}.jsonl" for name in benchmarks}
+        warn(manifest.check([*out.glob("*.jsonl"), *out.glob("*.settings.json")]))
         patterns = leak_patterns(self.prompts)
-        asked = (self.config, self.tokenizer, self.prompts, self.thinking)
+        settings = (self.config, self.tokenizer, self.prompts, self.thinking)
         seeds = {name: derive_seed(self.seed, "benchmark", name) for name in benchmarks}
         prepared = {
-            name: prepare(out / name, problems, *asked, {**self.made_with, "seed": seeds[name]})
+            name: prepare(manifest, out / name, problems, *settings, {**self.made_with, "seed": seeds[name]})
             for name, problems in benchmarks.items()
         }
         summaries: dict[str, Summary] = {}
-        files = {name: out / f"{name}.jsonl" for name in benchmarks}
         before = {name: file.read_bytes().count(b"\n") if file.exists() else 0 for name, file in files.items()}
         num_samples = self.config.num_samples
         for name, problems in benchmarks.items():
             sampler = self.new_sampler(seeds[name])
-            lines = collect(files[name], problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
+            asked = (problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
+            lines = collect(manifest, files[name], *asked)
             summaries[name] = summarize(lines, num_samples)
             new, seconds = len(lines) - before[name], time.monotonic() - started
-            append_jsonl(out / "calls.jsonl", {"benchmark": name, "new_samples": new, "seconds_so_far": seconds})
+            call = {"benchmark": name, "new_samples": new, "seconds_so_far": seconds}
+            manifest.append(out / "calls.jsonl", [call])
         own = {"seed": self.seed, "prompts": self.prompts, "thinking": self.thinking}
         results = {
             "model": self.name,
@@ -81,4 +86,4 @@ class Session:
 def files_of(out: Path, benchmarks: Iterable[str]) -> list[Path]:
     """Every file that a session writes."""
     own = [f"{name}{suffix}" for name in benchmarks for suffix in (".jsonl", ".settings.json")]
-    return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl")]
+    return [out / name for name in (*own, "results.json", "results.svg", "results.md", "calls.jsonl", NAME)]

@@ -1,4 +1,7 @@
-"""Checkpoints: one folder per step, complete or absent. The engine writes its part; ours is `state.json`."""
+"""Checkpoints: one folder per step, complete or absent. The engine writes its part; ours is `state.json`.
+
+`manifest.json` has the SHA-256 of every other file.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import hashlib
 import json
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.console import warn
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write
 
 _NAME = re.compile(r"step_(\d+)")
-_HASHED = 1 << 30  # bytes; of a larger file (the optimizer of a large model) only the size is kept
+MANIFEST = "manifest.json"
+_THREADS = 8  # that read and hash files at a time
+_ONCE_HASHED = 1 << 30  # bytes; of a larger file a checkpoint without manifest knows only the size
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What a run knows besides its weights. `state.json` holds these keys, and `files`: checksums of the engine's."""
+    """What a run knows besides its weights; the keys of `state.json`."""
 
     step: int  # steps done
     next_batch: int  # of the running epoch
@@ -34,10 +41,11 @@ class CheckpointState:
 
 
 def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> None:
-    """Write `folder/step_000012` with a checksum of each file of the engine, and drop all but the newest `keep`."""
+    """Write `folder/step_000012` with a checksum of each file, and drop all but the newest `keep`."""
     with atomic_directory(folder / f"step_{state.step:06d}") as partial:
         engine.save(partial)
-        atomic_write(partial / "state.json", json.dumps(asdict(state) | {"files": _checksums(partial)}, indent=1))
+        atomic_write(partial / "state.json", json.dumps(asdict(state), indent=1))
+        atomic_write(partial / MANIFEST, json.dumps(_checksums(partial), indent=1))
     for old in complete(folder)[:-keep]:
         (old / "state.json").unlink()  # first, so that whoever reads it meanwhile sees that it is gone
         shutil.rmtree(old)
@@ -73,36 +81,50 @@ def load(path: Path, engine: Engine) -> CheckpointState:
 
 
 def _read_state(checkpoint: Path) -> CheckpointState:
+    record = _read(checkpoint, "state.json")
+    if (checkpoint / MANIFEST).exists() or "files" not in record:
+        _compare(checkpoint, _read(checkpoint, MANIFEST), _checksums(checkpoint))
+    else:
+        warn([f"{checkpoint}: has no {MANIFEST}, as of an earlier version: state.json itself is taken as it is."])
+        expected = record["files"] | {"state.json": None}
+        _compare(checkpoint, expected, _checksums(checkpoint, _ONCE_HASHED) | {"state.json": None})
     try:
-        record = json.loads((checkpoint / "state.json").read_bytes())
-        state = CheckpointState(
+        return CheckpointState(
             **{each.name: record[each.name] for each in fields(CheckpointState) if each.name in record}
         )
-        expected = record["files"]
-    except (ValueError, KeyError, TypeError) as error:
+    except TypeError as error:
         raise UserError(_damaged(checkpoint, "state.json")) from error
-    found = _checksums(checkpoint)
-    for name in sorted(expected):
-        if found.get(name) != expected[name]:
+
+
+def _read(checkpoint: Path, name: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads((checkpoint / name).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(_damaged(checkpoint, name)) from error
+
+
+def _compare(checkpoint: Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raise UserError naming the first file that is not as it was written."""
+    for name in sorted(expected.keys() | {"state.json"}):
+        if found.get(name) != expected.get(name):
             raise UserError(_damaged(checkpoint, name))
-    return state
 
 
 def _damaged(checkpoint: Path, name: str) -> str:
     return f"{checkpoint / name}: damaged or missing. Delete {checkpoint} to go on from the checkpoint before it."
 
 
-def _checksums(checkpoint: Path) -> dict[str, str]:
-    checksums = {}
-    for path in sorted(checkpoint.rglob("*")):
-        if path.is_file() and path.name != "state.json":
-            checksums[str(path.relative_to(checkpoint))] = _checksum(path)
-    return checksums
+def _checksums(checkpoint: Path, longest: int | None = None) -> dict[str, str]:
+    """SHA-256 by name of all files but the manifest; of one above `longest` bytes its size."""
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != MANIFEST]
+    with ThreadPoolExecutor(_THREADS) as pool:  # hashing lets other threads run
+        found = list(pool.map(lambda path: _checksum(path, longest), files))
+    return dict(zip((path.relative_to(checkpoint).as_posix() for path in files), found, strict=True))
 
 
-def _checksum(path: Path) -> str:
+def _checksum(path: Path, longest: int | None) -> str:
     size = path.stat().st_size
-    if size > _HASHED:
+    if longest is not None and size > longest:
         return f"{size} bytes"
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

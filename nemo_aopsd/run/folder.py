@@ -5,20 +5,22 @@ It also removes a run and nothing else in its folder, and keeps results of diffe
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from nemo_aopsd.config.extension import sources
 from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import AOPSDConfig, Config
+from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, read_journal
+from nemo_aopsd.files import atomic_write, naming, open_locked, read_journal
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.run import layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
@@ -29,7 +31,10 @@ _MAY_CHANGE = (
     *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
     "policy.enforce_eager",
 )
-_FILES = (layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT, layout.CONFIG)
+_FILES = (
+    *(layout.MANIFEST, layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT),
+    layout.CONFIG,  # last: an interrupted removal can be taken up again
+)
 _FOLDERS = {
     layout.ROLLOUTS: re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
     layout.EVALUATIONS: re.compile(r"\.?epoch_\d+(\.settings)?\.jsonl?(\.partial)?"),
@@ -42,7 +47,14 @@ _FOLDERS = {
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
 }
-_OF_EVALUATE = (layout.RESULTS, "results.md", "results.svg", "calls.jsonl", ".lock")  # beside samples and settings
+_OF_EVALUATE = (
+    layout.RESULTS,
+    "results.md",
+    "results.svg",
+    "calls.jsonl",
+    ".lock",
+    layout.MANIFEST,
+)  # beside samples and settings
 _BESIDE_CONFIG = (layout.METRICS, layout.CHECKPOINTS, layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
 _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whether it does
     "a run of `aopsd train`": lambda folder: (
@@ -91,20 +103,36 @@ def check_free(run: Path, checkpoints: Path) -> None:
 @contextmanager
 def lock(run: Path, elsewhere: str = "another logger.log_dir") -> Iterator[None]:
     """Keep a second process out of the folder; the system lifts the lock however this one ends."""
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / ".lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise UserError(
-                f"{run}: process {file.read().strip() or 'unknown'} is writing a run there. "
-                f"Wait for it, or choose {elsewhere}."
-            ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+    try:
+        with held(run / ".lock"):
+            yield
+    except BlockingIOError as error:
+        holder = Path(error.filename).read_text().strip() or "unknown"
+        raise UserError(
+            f"{run}: process {holder} is writing a run there. Wait for it, or choose {elsewhere}."
+        ) from None
+
+
+@contextmanager
+def held(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a lock file for the time of the block; it notes this process.
+
+    Nothing stays of it, nor of folders that were made for it and are empty: a command that is refused leaves no trace.
+    Raises BlockingIOError with the path, unless it is to `wait`, if another process holds it.
+    """
+    made = [folder for folder in path.absolute().parents if not folder.exists()]
+    file = open_locked(path, wait=wait)
+    try:
+        os.ftruncate(file, 0)
+        with naming(path):
+            os.write(file, f"{os.getpid()}\n".encode())
         yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(file)
+        for folder in made:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
 
 
 def existing_parent(path: Path) -> Path:
@@ -121,7 +149,9 @@ def check_writable(run: Path) -> None:
 
 
 def check_resumable(run: Path, config: Config) -> None:
-    """Raise UserError unless `run` holds a run of this very config, but for a few keys that may change."""
+    """Raise UserError unless `run` holds an undamaged run of this very config, but for a few keys that may change."""
+    require_run(run)
+    warn(Manifest(run).check(layout.trusted_files(run)))
     before, now = flatten(load_run_config(run).raw), flatten(config.raw)
     for leaves in (before, now):  # the same place, from wherever it is named
         folder = leaves.pop("logger.log_dir")
@@ -161,15 +191,39 @@ def _check_budget(run: Path, config: Config) -> None:
 
 def load_run_config(run: Path) -> Config:
     """The config of an existing run, its paths where the folder is now. Raises UserError if there is none."""
-    path = run / layout.CONFIG
-    if not path.is_file():
-        raise UserError(f"{run}: no run in it (no config.yaml). Check the path of the run folder.")
+    path = require_run(run)
     config = load_config(path)
     inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
     moved = {"logger.log_dir": run}
     if not inside.startswith(os.pardir):
         moved["checkpointing.checkpoint_dir"] = run / inside
     return load_config(path, [path_override(key, place) for key, place in moved.items()])
+
+
+def require_run(run: Path) -> Path:
+    """The config file of a run. Raises UserError if there is none."""
+    path = run / layout.CONFIG
+    if not path.is_file():
+        raise UserError(f"{run}: no run in it (no config.yaml). Check the path of the run folder.")
+    return path
+
+
+def write_config(run: Path, settings: str, command: str) -> None:
+    """The settings below the command that made the run and, if it goes on, below those that resumed it."""
+    path, manifest = run / layout.CONFIG, Manifest(run)
+    commands = [*commands_of(run), command.replace("\n", "\\n")]
+    opening = "".join(f"{'# resumed: ' if index else '# '}{line}\n" for index, line in enumerate(commands))
+    (manifest.replace if path.exists() else manifest.begin)(path, opening + settings)
+
+
+def commands_of(run: Path) -> list[str]:
+    """The command that made the run, then those that resumed it; none where the config file does not open with it."""
+    path = run / layout.CONFIG
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    comments = [line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("# "), lines)]
+    if not comments or not comments[0].startswith("aopsd "):
+        return []
+    return [comments[0], *(line.removeprefix("resumed: ") for line in comments[1:])]
 
 
 def path_override(key: str, path: Path) -> str:
@@ -201,7 +255,7 @@ def remove_run(run: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
             folder.rmdir()
-    for name in _FILES:  # config.yaml last: an interrupted removal can be taken up again
+    for name in _FILES:
         (run / name).unlink(missing_ok=True)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from nemo_aopsd.evaluation import EPOCH
 from nemo_aopsd.evaluation import RESULTS as RESULTS
+from nemo_aopsd.manifest import NAME
 
-CONFIG = "config.yaml"  # the resolved settings; its first line may be the command, as a comment
+MANIFEST = NAME  # a line for each change of the files that a resume trusts
+CONFIG = "config.yaml"  # the resolved settings, below the command that made the run and those that resumed it
 METRICS = "metrics.jsonl"  # a line a step
 COMPETENCE = "competence.jsonl"  # a line before training, and one after each epoch
 INITIAL_PROGRESS = "initial_progress.jsonl"  # a line a problem, from the attempts before epoch 1
@@ -32,6 +34,12 @@ def rollout_file(run: Path, step: int) -> Path:
 def rollout_files(run: Path) -> dict[int, Path]:
     """The files that are there, by step, in order."""
     return _numbered(run / ROLLOUTS, "step_", ".jsonl")
+
+
+def trusted_files(run: Path) -> list[Path]:
+    """What a resume takes over, of a run that has no manifest."""
+    journals = [run / name for name in (CONFIG, METRICS, COMPETENCE, INITIAL_PROGRESS)]
+    return [*journals, *rollout_files(run).values(), *sorted((run / EVALUATIONS).glob("epoch_*.json*"))]
 
 
 def evaluation_file(run: Path, epoch: int) -> Path:

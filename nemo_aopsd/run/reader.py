@@ -25,7 +25,7 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_lines
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import load_run_config
+from nemo_aopsd.run.folder import commands_of, load_run_config
 from nemo_aopsd.run.record_types import Competence, Evaluation, Rollout, StepMetrics
 
 T = TypeVar("T")
@@ -39,10 +39,9 @@ class Run:
     config: Config
 
     @cached_property
-    def command(self) -> str | None:
-        """The command that made the run, where the config file opens with it as a comment."""
-        first = (self.path / layout.CONFIG).read_text(encoding="utf-8").partition("\n")[0]
-        return first.removeprefix("# ") if first.startswith("# aopsd ") else None
+    def commands(self) -> list[str]:
+        """The command that made the run, then those that resumed it; none where the config file does not say."""
+        return commands_of(self.path)
 
     @cached_property
     def metrics(self) -> list[StepMetrics]:

@@ -120,7 +120,9 @@ def _replaced(path: Path) -> UserError:
 
 def _checkpoint(path: Path, config: Config, run: Path) -> Target:
     try:
-        identity = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()[:12]
+        manifest = path / checkpoint.MANIFEST  # the state of an earlier version has the checksums in it
+        named = manifest if manifest.exists() else path / "state.json"
+        identity = hashlib.sha256(named.read_bytes()).hexdigest()[:12]
     except FileNotFoundError as error:
         raise _replaced(path) from error
     return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / layout.EVALUATIONS)

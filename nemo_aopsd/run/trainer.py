@@ -15,13 +15,14 @@ from rich.console import Console
 
 from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import evaluation_line, step_line, track
+from nemo_aopsd.console import evaluation_line, step_line, track, warn
 from nemo_aopsd.data.dag import largest_closed_subset, progress
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import evaluate
-from nemo_aopsd.files import append_jsonl, derive_seed, read_journal, write_jsonl
+from nemo_aopsd.files import derive_seed, read_journal
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import donors_for, student_prompts
 from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
@@ -66,7 +67,7 @@ class Trainer:
         console: Console,
     ):
         self.config, self.aopsd, self.engine = config, config.aopsd, engine
-        self.folder, self.console = folder, console
+        self.folder, self.console, self.manifest = folder, console, Manifest(folder)
         self.problems, self.held_out = {problem.id: problem for problem in problems}, held_out
         self.objective = build_objective(self.aopsd.objective)
         self.donors = donors_for(problems, self.aopsd.shown_context, self.aopsd.seed)
@@ -82,6 +83,8 @@ class Trainer:
         self.has_warned = False  # of a negative divergence
 
     def run(self, resume: bool) -> None:
+        if resume:
+            warn(self.manifest.check(layout.trusted_files(self.folder)))
         state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
         if state:
             self._check_problems(state)
@@ -89,6 +92,8 @@ class Trainer:
             self.response_tokens, self.train_seconds = state.response_tokens, state.train_seconds
             self.curriculum.load_state_dict(state.curriculum)
             self.surprise = Surprise(**{sign: tuple(values) for sign, values in state.surprise.items()})
+        if resume and not self._finished():
+            self._say_where_it_goes_on()
         self._forget_steps_after(self.step)
         self.engine.forget_metrics_after(self.step)
         if not self._finished():
@@ -144,8 +149,8 @@ class Trainer:
         leaks = [mentions_context(record["response_text"], self.leak_patterns) for record in records]
         totals = {"rollout/total_tokens": self.response_tokens, "time/total": self.train_seconds}
         metrics = at | step_metrics(result, self.aopsd, leaks) | self._betas() | totals
-        write_jsonl(layout.rollout_file(self.folder, self.step), records)
-        append_jsonl(self.folder / layout.METRICS, metrics)
+        self.manifest.replace_jsonl(layout.rollout_file(self.folder, self.step), records)
+        self.manifest.append(self.folder / layout.METRICS, [metrics])
         self.engine.log_metrics(metrics, self.step)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
         if (divergence := metrics.get("train/divergence", 0.0)) < 0 and not self.has_warned:
@@ -173,15 +178,16 @@ class Trainer:
         """Progress of K attempts a problem (c^(0) of eq:dynamic-competence), journalled a batch at a time."""
         journal = self.folder / layout.INITIAL_PROGRESS
         found = {line["problem_id"]: line["progress"] for line in read_journal(journal, "problem_id", "progress")}
-        write_jsonl(journal, ({"problem_id": key, "progress": value} for key, value in found.items()))
         size = self.aopsd.num_prompts_per_step
         ids = sorted(self.problems)
         blocks = [ids[start : start + size] for start in range(0, len(ids), size)]
-        for index, block in enumerate(track(blocks, "initial attempts, batches", self.console)):
-            if not found.keys() >= set(block):
-                for problem_id, values in self._attempt(block, derive_seed(self.aopsd.seed, "initial", index)).items():
-                    append_jsonl(journal, {"problem_id": problem_id, "progress": values})
-                    found[problem_id] = values
+        missing = [index for index, block in enumerate(blocks) if not found.keys() >= set(block)]
+        done = len(blocks) - len(missing)
+        for index in track(missing, "initial attempts, batches", self.console, len(blocks), done):
+            new = self._attempt(blocks[index], derive_seed(self.aopsd.seed, "initial", index))
+            new = {key: values for key, values in new.items() if key not in found}
+            self.manifest.append(journal, ({"problem_id": key, "progress": new[key]} for key in new))
+            found |= new
         return found
 
     def _attempt(self, ids: list[str], seed: int) -> dict[str, list[float]]:
@@ -215,6 +221,7 @@ class Trainer:
             prompts=self.aopsd.prompts,
             thinking=self.aopsd.thinking.student,
             seed=derive_seed(self.aopsd.seed, "eval"),
+            manifest=self.manifest,
             out=self.folder / layout.EVALUATIONS,
             epoch=epoch,
             weights=f"step_{self.step:06d}",
@@ -225,7 +232,7 @@ class Trainer:
 
     def _record_competence(self) -> None:
         self.curriculum.record()
-        write_jsonl(self.folder / layout.COMPETENCE, self.curriculum.history)
+        self.manifest.replace_jsonl(self.folder / layout.COMPETENCE, self.curriculum.history)
 
     def _save(self) -> None:
         settings = self.config.checkpointing
@@ -245,6 +252,16 @@ class Trainer:
             surprise={sign: list(medians) for sign, medians in asdict(self.surprise).items()},
         )
 
+    def _say_where_it_goes_on(self) -> None:
+        """Before the first checkpoint a run starts again, but keeps its initial attempts."""
+        said = f"goes on at step {self.step + 1}" if self.step else "no checkpoint yet: starts again at step 1"
+        if not self.step and self.aopsd.curriculum.name != "shuffle":
+            kept = {line["problem_id"] for line in read_journal(self.folder / layout.INITIAL_PROGRESS, "problem_id")}
+            said += f", keeps the initial attempts at {len(kept)} of {len(self.problems)} problems"
+        lost = sum(line["step"] > self.step for line in read_journal(self.folder / layout.METRICS, "step"))
+        said += f"; makes {lost} steps without a checkpoint again" if lost else ""
+        self.console.print(said, highlight=False, soft_wrap=True)
+
     def _check_problems(self, state: CheckpointState) -> None:
         for before, problems, path in (
             (state.problems, self.problems.values(), self.config.data["train"]["data_path"]),
@@ -258,18 +275,18 @@ class Trainer:
 
     def _forget_steps_after(self, step: int) -> None:
         """Drop what was recorded after the newest checkpoint: those steps come again."""
-        write_jsonl(self.folder / layout.COMPETENCE, self.curriculum.history)
+        self.manifest.replace_jsonl(self.folder / layout.COMPETENCE, self.curriculum.history)
         metrics = self.folder / layout.METRICS
-        write_jsonl(metrics, [line for line in read_journal(metrics, "step") if line["step"] <= step])
+        self.manifest.replace_jsonl(metrics, [line for line in read_journal(metrics, "step") if line["step"] <= step])
         for later, path in layout.rollout_files(self.folder).items():
             if later > step:
-                path.unlink()
+                self.manifest.remove(path)
 
     def _forget_evaluations_after(self, epoch: int) -> None:
         """Drop that of a run that ended within an epoch, and now goes on."""
         for path in (self.folder / layout.EVALUATIONS).glob("epoch_[0-9]*.*"):
             if int(path.name.removeprefix("epoch_").split(".")[0]) > epoch:
-                path.unlink()
+                self.manifest.remove(path)
 
     def _finished(self) -> bool:
         return self.curriculum.epoch >= self.aopsd.max_num_epochs or self._out_of_budget()

@@ -277,6 +277,9 @@ def test_an_interrupted_model_goes_on(run):
         seen.append(body["messages"][0]["content"])
         return answer("useful")(body, headers) if len(seen) <= 5 else Reply(status=500, headers=NOW)
 
+    with ChatServer(lambda *_: Reply(status=401)) as server, pytest.raises(UserError, match="401"):
+        ask_model(run, server)
+    assert not (run / "audit/labels/m.jsonl").exists()
     with ChatServer(fails_after_five) as server, pytest.raises(UserError, match="5 of 12 events were answered and"):
         ask_model(run, server)
     assert len(read_labels(run / "audit/labels/m.jsonl")[1]) == 5

@@ -178,11 +178,13 @@ def test_a_folder_that_others_use_is_refused(aopsd, place):
     with lock(place / "out"):
         code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")
     assert code == 2 and "choose another --out" in err
+    assert not Path("out").exists()
+    Path("out").mkdir()
     Path("out/aime25.settings.json").touch()
     for options in ("", "--dry-run", "--only base"):
         code, _, err = aopsd(f"compare suite.yaml --seeds 1 --out out {options}")
         assert code == 2 and "out: holds an evaluation of `aopsd evaluate`. Choose another folder." in err
-    assert sorted(path.name for path in Path("out").iterdir()) == [".lock", "aime25.settings.json"]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["aime25.settings.json"]
 
 
 def test_what_changed_is_refused_and_said_and_new_members_are_told(aopsd):

@@ -1,6 +1,7 @@
 """Teacher answers on file and their utility: a scripted engine whose answers depend on what it reads."""
 
 import json
+import os
 import random
 import re
 from dataclasses import replace
@@ -16,6 +17,7 @@ from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teach
 from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.types import Generation
 from tests.diagnosed import write_config, write_lines
 from tests.fakes import END, CharTokenizer, make_config
@@ -121,8 +123,9 @@ def test_an_interrupted_teacher_ends_in_the_same_bytes(tmp_path, monkeypatch, ki
     with pytest.raises(KeyboardInterrupt):
         evaluate_teacher(cut, kind, config, ScriptedEngine(Scripted(attempt), Scripted(answer, fail_at=3)))
     assert len((cut.folder / f"{kind}.jsonl").read_text().splitlines()) == 12
-    with (cut.folder / f"{kind}.jsonl").open("a") as file:
-        file.write('{"problem_id": "p4", "sam')
+    samples = cut.folder / f"{kind}.jsonl"
+    Manifest(cut.folder).append(samples, [{"problem_id": "p4", "sample": 0}])
+    os.truncate(samples, samples.stat().st_size - 9)  # as a kill leaves it
     assert not (cut.folder / f"{kind}.json").exists()
     late = Scripted(answer)
     evaluate_teacher(cut, kind, config, ScriptedEngine(Scripted(attempt), late))

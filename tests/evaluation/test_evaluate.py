@@ -18,12 +18,13 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import epochs as module
 from nemo_aopsd.evaluation.epochs import evaluate, paired_interval
+from nemo_aopsd.manifest import NAME, Manifest
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.types import Generation
 
 PROBLEMS = [Problem(id=f"p{i}", problem=f"What is {i} + 0?", answer=str(i), where="x:1") for i in range(5)]
 CONFIG = EvaluationConfig(num_samples=3, temperature=0.5, top_p=0.9, top_k=7, max_new_tokens=11)
-FILES = ["epoch_002.json", "epoch_002.jsonl", "epoch_002.settings.json"]
+FILES = ["epoch_002.json", "epoch_002.jsonl", "epoch_002.settings.json", NAME]
 
 
 class Words:
@@ -70,6 +71,7 @@ def run(out, model: Any = None, config=CONFIG, problems=PROBLEMS, seed=3, thinki
         prompts="default",
         thinking=thinking,
         seed=seed,
+        manifest=Manifest(out),
         out=out,
         epoch=2,
         **options,
@@ -77,7 +79,7 @@ def run(out, model: Any = None, config=CONFIG, problems=PROBLEMS, seed=3, thinki
 
 
 def contents(out):
-    found = {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+    found = {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name != NAME}
     summary = json.loads(found["epoch_002.json"])
     assert summary.pop("seconds") >= 0
     return found | {"epoch_002.json": summary}
@@ -134,11 +136,16 @@ def test_cut_at_any_byte_gives_the_same_bytes(tmp_path_factory, uninterrupted, c
     shutil.copytree(uninterrupted, out, dirs_exist_ok=True)
     (out / "epoch_002.json").unlink()
     samples = out / "epoch_002.jsonl"
-    whole = samples.read_bytes()
+    whole, manifest = samples.read_bytes(), Manifest(out)
     os.truncate(samples, min(cut, len(whole)))
+    lines = [json.loads(line) for line in manifest.path.read_text().splitlines()]
+    begun = [line for line in lines if line["at"] <= cut and line["file"] != "epoch_002.json"]
+    manifest.path.write_text("".join(json.dumps(line) + "\n" for line in begun))
+    assert manifest.check([]) == []
+    ends = [line["at"] + line["size"] for line in begun if line["file"] == samples.name]
+    complete = whole[: max([0, *(end for end in ends if end <= cut)])].count(b"\n")  # of whole blocks
     rest = Guesser()
     run(out, rest)
-    complete = whole[:cut].count(b"\n")
     assert len(rest.calls) == (0 if complete == 15 else 4 - complete // 4)
     assert contents(out) == contents(uninterrupted)
 

@@ -12,6 +12,7 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.evaluation.epochs import sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler
 from nemo_aopsd.evaluation.session import Session
+from nemo_aopsd.manifest import NAME
 from tests.evaluation.test_evaluate import Guesser, Words
 
 NUM_KILLS = 4
@@ -43,8 +44,8 @@ def evaluate(out, kind):
 
 
 def contents(out):
-    """Every file of the results; `calls.jsonl` notes how long each call took, and so differs."""
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.name not in ("calls.jsonl", ".lock")}
+    """Every file of the results; `calls.jsonl` notes how long each call took, the manifest how it was written."""
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name not in ("calls.jsonl", NAME)}
 
 
 def size(out):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler, Sampled, collect
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.types import Generation, Sampling
 from tests.evaluation.test_evaluate import Guesser, Words
 
@@ -36,7 +37,7 @@ class Shuffling(Guesser):
 
 def gather(path, sampler, problems=PROBLEMS, prompts=PROMPTS, num_samples=3):
     words: Any = Words()
-    return collect(path, problems, prompts, num_samples, sampler, words, [])
+    return collect(Manifest(path.parent), path, problems, prompts, num_samples, sampler, words, [])
 
 
 def blocks(model=None, size=5):
@@ -63,7 +64,7 @@ def test_rows_are_kept_one_by_one(tmp_path, stop_after):
     gather(whole, RowSampler(Shuffling(1), SAMPLING, 7))
     with pytest.raises(KeyboardInterrupt):
         gather(cut, RowSampler(Shuffling(2, stop_after), SAMPLING, 7))
-    assert len(cut.read_text().splitlines()) == stop_after
+    assert (len(cut.read_text().splitlines()) if cut.exists() else 0) == stop_after
     gather(cut, RowSampler(Shuffling(3), SAMPLING, 7))
     assert cut.read_bytes() == whole.read_bytes()
 

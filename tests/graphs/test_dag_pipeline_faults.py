@@ -85,6 +85,7 @@ def test_wrong_key_ends_at_once(tmp_path):
     ):
         run(tmp_path, server, count=3, concurrency=1)
     assert len(server.bodies) <= 2  # one more may be on its way
+    assert [path.name for path in tmp_path.iterdir()] == ["problems.jsonl"]
 
 
 def test_request_that_is_too_long_rejects_its_problem(tmp_path):

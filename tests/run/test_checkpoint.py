@@ -1,5 +1,7 @@
 import json
+import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -28,9 +30,6 @@ def test_what_is_saved_comes_back_and_a_state_without_one_of_its_keys_is_damaged
     record = json.loads((path / "state.json").read_text())
     for key in record:
         (path / "state.json").write_text(json.dumps({name: record[name] for name in record if name != key}))
-        if key == "surprise":  # older checkpoints lack it
-            assert checkpoint.load(path, engine).surprise == {}
-            continue
         with pytest.raises(UserError, match=r"step_1000000/state.json: damaged"):
             checkpoint.load(path, engine)
 
@@ -59,12 +58,51 @@ def test_no_checkpoint_is_none(tmp_path):
     assert checkpoint.load_latest(tmp_path, make_engine()) is None
 
 
-def test_of_a_very_large_file_the_size_is_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_HASHED", 10)
-    engine = make_engine()
-    checkpoint.save(tmp_path, engine, state(1, engine), keep=1)
-    target = tmp_path / "step_000001" / "student.pt"
-    assert checkpoint.load_latest(tmp_path, make_engine()).step == 1
-    target.write_bytes(target.read_bytes()[:-1])
+def test_a_state_that_was_edited_by_hand_is_refused(folder):
+    target = folder / "step_1000000/state.json"
+    target.write_text(target.read_text().replace('"next_batch": 2', '"next_batch": 3'))
+    with pytest.raises(UserError, match=r"step_1000000/state.json: damaged or missing"):
+        checkpoint.load_latest(folder, make_engine())
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_told_by_file(folder):
+    path, draw = folder / "step_1000000", random.Random(0)
+    files = sorted(path.iterdir())
+    assert [file.name for file in files] == ["manifest.json", "state.json", "student.pt"]
+    for _ in range(60):
+        file = draw.choice(files)
+        whole = file.read_bytes()
+        content = bytearray(whole)
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"step_1000000/\S+: damaged or missing. Delete") as told:
+            checkpoint.load(path, make_engine())
+        assert file.name in str(told.value) or file.name == "manifest.json"  # a wrong checksum accuses its file
+        file.write_bytes(whole)
+    assert checkpoint.load(path, make_engine()).step == 1_000_000
+
+
+def of_earlier_version(path):
+    """Checksums in the state, none of the state itself, and of a very large file the size."""
+    record = json.loads((path / "state.json").read_text())
+    del record["surprise"]
+    files = {"student.pt": f"{(path / 'student.pt').stat().st_size} bytes"}
+    (path / "state.json").write_text(json.dumps(record | {"files": files}))
+    (path / "manifest.json").unlink()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(folder, monkeypatch, capsys):
+    monkeypatch.setattr(checkpoint, "_ONCE_HASHED", 10)
+    path, engine = folder / "step_1000000", make_engine()
+    of_earlier_version(path)
+    assert checkpoint.load(path, engine) == replace(state(1_000_000, engine), surprise={})
+    assert "step_1000000: has no manifest.json" in "".join(capsys.readouterr().err.split("\n"))
+    (path / "student.pt").write_bytes((path / "student.pt").read_bytes()[:-1])
     with pytest.raises(UserError, match=r"student.pt: damaged or missing"):
-        checkpoint.load_latest(tmp_path, make_engine())
+        checkpoint.load(path, engine)
+
+
+def test_a_checkpoint_that_lost_its_manifest_is_damaged(folder):
+    (folder / "step_1000000/manifest.json").unlink()
+    with pytest.raises(UserError, match=r"manifest.json: damaged or missing"):
+        checkpoint.load_latest(folder, make_engine())

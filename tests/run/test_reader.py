@@ -58,7 +58,7 @@ def test_a_run_is_read_as_it_was_written(folder):
     assert [row.values for row in run.metrics] == lines
     assert [(row.epoch, row.step) for row in run.metrics] == [(0, 1), (0, 2)]
     assert run.metrics[1].number("time/step") == lines[1]["time/step"] and run.metrics[1].get("no/such") is None
-    assert run.command == "aopsd train examples/demo.yaml aopsd.seed=0"
+    assert run.commands == ["aopsd train examples/demo.yaml aopsd.seed=0"]
     assert [entry.epoch for entry in run.competence] == [0, 1]
     assert [evaluation.epoch for evaluation in run.evaluations] == [0, 1]
     summary = json.loads((folder / "eval/epoch_001.json").read_text())

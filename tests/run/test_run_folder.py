@@ -1,5 +1,6 @@
 """The run folder: kept runs are never overwritten, and removal takes nothing but a run's own files."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -71,6 +72,45 @@ def test_one_process_at_a_time_writes_a_run(tmp_path):
         second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert f"process {os.getpid()} is writing a run there" in second.stderr
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_is_refused_leaves_neither_a_lock_nor_the_folders_of_it(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for run in (tmp_path / "mine", tmp_path / "new/run"):
+        with pytest.raises(UserError, match="refused"), run_folder.lock(run):
+            assert (run / ".lock").read_text() == f"{os.getpid()}\n"
+            raise UserError("refused")
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
+def test_a_lock_whose_file_was_deleted_on_the_way_is_taken_anew(tmp_path, monkeypatch):
+    """As when its holder ends between the opening of the file and the lock on it."""
+    flock, todo = fcntl.flock, [tmp_path / ".lock"]
+
+    def deleting(file, mode):
+        flock(file, mode)
+        while todo:
+            todo.pop().unlink()
+
+    monkeypatch.setattr(fcntl, "flock", deleting)
+    taken = pytest.raises(UserError, match=f"process {os.getpid()} is writing")
+    with run_folder.lock(tmp_path), taken, run_folder.lock(tmp_path):
+        pass
+
+
+def test_the_first_command_stays_and_those_that_resumed_are_listed_below_it(run):
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").unlink()
+    for command in ("aopsd train demo 'a=1\n2'", "aopsd train demo --resume run", "aopsd train x --resume run"):
+        run_folder.write_config(run, settings, command)
+    commands = ["aopsd train demo 'a=1\\n2'", "aopsd train demo --resume run", "aopsd train x --resume run"]
+    assert run_folder.commands_of(run) == commands
+    opening = f"# {commands[0]}\n# resumed: {commands[1]}\n# resumed: {commands[2]}\n"
+    assert (run / "config.yaml").read_text() == opening + settings
+    assert load_config(run / "config.yaml").raw == load_config(run.parent / "config.yaml").raw
+    (run / "config.yaml").write_text("# by hand\n" + settings)
+    assert run_folder.commands_of(run) == []
 
 
 def test_a_run_that_was_moved_is_read_where_it_is(run, tmp_path):
@@ -117,6 +157,7 @@ def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
 def test_a_budget_that_the_first_step_used_up_or_that_an_old_run_did_not_count_is_no_smaller_one(run):
     (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0, "rollout/total_tokens": 100, "time/total": 9.0}\n')
     run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
+    (run / "manifest.jsonl").unlink()
     (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0}\n{"step": 2, "epoch": 0}\n')
     run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
 

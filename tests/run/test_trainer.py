@@ -1,4 +1,6 @@
 import json
+import random
+import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +13,7 @@ import tests.run
 from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.weighting import band_pass
+from nemo_aopsd.run.folder import write_config
 from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
 from tests.run import read
@@ -126,6 +129,67 @@ def test_auto_betas_are_logged_and_a_resumed_run_goes_on_with_what_it_had_seen(t
     assert len(set(medians)) > 2
 
 
+def test_a_kill_in_the_middle_of_the_initial_attempts_leaves_no_line_twice(tmp_path):
+    """Also where an earlier version left a part of a batch."""
+    journal = tmp_path / "initial_progress.jsonl"
+    run(tmp_path / "whole")
+    whole = read(tmp_path / "whole/initial_progress.jsonl")
+    journal.write_text("".join(json.dumps(line) + "\n" for line in whole[:7]))
+    run(tmp_path, resume=True)
+    assert read(journal) == whole and len(whole) == 10
+
+
+@pytest.mark.parametrize(("calls", "said"), [(0, "0 of 10"), (4, "8 of 10"), (9, "10 of 10")])
+def test_a_resume_before_the_first_checkpoint_says_what_it_keeps(tmp_path, capsys, calls, said):
+    """Four pieces of work are two batches of attempts and their verdicts; nine are all, and the first evaluation."""
+    config = make_config(tmp_path, AOPSD)
+    with suppress(Killed):
+        train(config, PROBLEMS, HELD_OUT, dying(make_engine(), calls), tmp_path, resume=False)
+    capsys.readouterr()
+    train(config, PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
+    told = capsys.readouterr().out
+    assert f"starts again at step 1, keeps the initial attempts at {said} problems" in told
+    assert f"initial attempts, batches: {3 - -(-int(said[:2]) // 4)} to go" in told
+    train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
+    assert "goes on at step 7\n" in capsys.readouterr().out
+
+
+def replace_budget(config):
+    return replace(config, aopsd=replace(config.aopsd, max_num_epochs=3))
+
+
+def flip(folder, draw):
+    """Turn one bit of one file of a run over; returns the file."""
+    path = draw.choice([path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size])
+    content = bytearray(path.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_flipped_bit_in_any_file_is_told_by_file_or_changes_nothing(tmp_path, uninterrupted):
+    """Of a run that has a checkpoint within an epoch, and one more step behind it."""
+    with suppress(Killed):
+        run(tmp_path / "run", dying(make_engine(), 33), save_period=2)
+    write_config(tmp_path / "run", "aopsd: {seed: 0}\n", "aopsd train x")
+    assert sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir()) == ["step_000003", "step_000004"]
+    assert (tmp_path / "run/rollouts/step_000005.jsonl").exists()
+    draw, harmless = random.Random(0), []
+    for index in range(40):
+        copy = tmp_path / str(index)
+        shutil.copytree(tmp_path / "run", copy)
+        path = flip(copy, draw)
+        try:
+            run(copy, resume=True, save_period=2)
+        except UserError as error:
+            assert path.name in str(error) or "manifest.json" in path.name, f"{path}: {error}"
+        else:
+            assert outcome(copy) == uninterrupted, path
+            harmless.append(path)
+        shutil.rmtree(copy)
+    assert {path.parent.name for path in harmless} <= {"step_000003"}  # the checkpoint before the newest one
+
+
 def test_what_a_tracker_forgets_and_is_told_again_adds_up_to_an_uninterrupted_run(tmp_path):
     def numbers(logged):
         return [(step, {k: v for k, v in each.items() if not k.startswith("time/")}) for step, each in logged]
@@ -155,7 +219,7 @@ def test_a_state_has_the_keys_of_every_checkpoint_made_so_far(uninterrupted):
     """A key that is renamed or added without a default would make a traceback of the resumption of an older run."""
     assert set(uninterrupted[-1]) | {"train_seconds"} == {
         *("step", "next_batch", "response_tokens", "train_seconds", "teacher_checksum", "problems", "held_out"),
-        *("curriculum", "files", "surprise"),
+        *("curriculum", "surprise"),
     }
     assert set(uninterrupted[-1]["curriculum"]) == {"epoch", "competence", "observed", "history"}
 

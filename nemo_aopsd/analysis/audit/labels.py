@@ -5,7 +5,6 @@ One append-only file per labeller; a label is on disk before the next event is s
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from nemo_aopsd.analysis.audit.events import Event
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import append_jsonl, read_journal
+from nemo_aopsd.files import append_jsonl, close_locked, open_locked, read_journal
 from nemo_aopsd.run import layout
 
 LABELS = {
@@ -77,22 +76,20 @@ class LabelBook:
     """
 
     def __init__(self, path: Path, origin: Record):
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.origin = path, origin
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = open_locked(path)
+        except BlockingIOError:
+            raise UserError(
+                f"{path}: another process is labelling under this name. End it, or choose another --name."
+            ) from None
+        try:
             os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
             found, self.labels, _ = read_labels(path)
             if found and found != origin:
                 raise UserError(
                     f"{path}: labels by {json.dumps(found)}, not {json.dumps(origin)}. Choose another --name."
                 )
-        except BlockingIOError:
-            os.close(self._file)
-            raise UserError(
-                f"{path}: another process is labelling under this name. End it, or choose another --name."
-            ) from None
         except UserError:
             os.close(self._file)
             raise
@@ -101,7 +98,7 @@ class LabelBook:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
+        close_locked(self._file, self.path)
 
     def add(self, event: str, label: str, **details: Any) -> None:
         """Journal a label; on disk when this returns. Raises ValueError on one that does not exist."""

@@ -21,6 +21,7 @@ from typing import Any
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import estimate_text
 from nemo_aopsd.config.schema import Config, is_adaptive
+from nemo_aopsd.console import warn
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
@@ -28,7 +29,8 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
-from nemo_aopsd.files import atomic_write, derive_seed, read_json
+from nemo_aopsd.files import derive_seed, read_json
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import donors_for, has_context, student_prompts, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
@@ -73,7 +75,9 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     aopsd, stem = config.aopsd, plan.folder / kind
     prompts = _fixed_prompts(plan.problems, kind, config, engine)
     made_with = _settings(plan, kind, config, prompts)
-    check_settings(stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), made_with)
+    manifest = Manifest(plan.folder)
+    warn(manifest.check(path for path in plan.folder.glob("*") if path.suffix in (".json", ".jsonl")))
+    check_settings(manifest, stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), made_with)
     summary_path = stem.with_suffix(".json")
     if summary_path.exists():
         return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
@@ -83,10 +87,11 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
         sampler = _AdaptiveSampler(plan, kind, config, engine, seed)
     patterns = leak_patterns(aopsd.prompts)
     samples, title = stem.with_suffix(".jsonl"), f"teacher, {kind}"
-    lines = collect(samples, plan.problems, prompts, plan.num_samples, sampler, engine.tokenizer, patterns, title)
+    asked = (plan.problems, prompts, plan.num_samples, sampler, engine.tokenizer, patterns, title)
+    lines = collect(manifest, samples, *asked)
     about = {"context": kind, "data": plan.data, "num_left_out": plan.num_left_out}
     summary = about | summarize(lines, plan.num_samples)
-    atomic_write(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+    manifest.replace(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
     return summary
 
 

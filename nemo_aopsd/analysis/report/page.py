@@ -80,7 +80,7 @@ def commands(run: ReportedRun, others: Sequence[Path] = ()) -> list[tuple[str, s
     """What made the run, and what makes this page."""
     config, folder = (shlex.quote(str(path)) for path in (run.path / layout.CONFIG, run.path))
     again = f"aopsd train {config} logger.log_dir=NEW checkpointing.checkpoint_dir=NEW/checkpoints"
-    made = [("Made by", run.command)] if run.command else []
+    made = list(zip(("Made by", *["Resumed by"] * len(run.commands)), run.commands, strict=False))
     return [
         *made,
         ("From its resolved settings, into a new folder NEW", again),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, preparing, remember, write_configs
+from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, remember, write_configs
 from nemo_aopsd.analysis.suite.processes import Failure, Pool
 from nemo_aopsd.analysis.suite.results import measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
@@ -23,6 +23,7 @@ from nemo_aopsd.console import show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, keep_inputs
+from nemo_aopsd.run.folder import held
 from nemo_aopsd.run.preflight import check_inputs
 
 _RESULTS = ("shared.yaml", "suite.json", "results.md", "results.csv", "results.svg")
@@ -84,7 +85,7 @@ class Comparison:
     def train(self) -> list[Failure]:
         """Write the members' configs, and run what is not finished."""
         configs, problems = self._check()
-        with preparing(self.out):
+        with held(self.out / ".prepare", wait=True):  # elements of a job array begin together
             self._say(check_unchanged(self.out, configs, problems))
             write_configs(self.suite, self.out)
             remember(self.out, configs, problems)

@@ -10,11 +10,9 @@ results.md, results.csv, results.svg
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_json
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import path_override
@@ -117,15 +116,6 @@ def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]
     atomic_write(path, OmegaConf.to_yaml(OmegaConf.create(tree)))
 
 
-@contextmanager
-def preparing(out: Path) -> Iterator[None]:
-    """One process at a time writes what is not of a single run: elements of a job array begin together."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".prepare").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> list[str]:
     """Raise UserError if runs in `out` were made with other settings, problems or weights; lines on what else is new.
 
@@ -186,9 +176,10 @@ def share_evaluation(source: Run, target: Run, config: Config) -> bool:
     if target.is_begun or not summary.is_file() or not alike:
         return False
     own.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(target.folder / layout.CONFIG, to_yaml(config))
+    manifest = Manifest(target.folder)
+    manifest.begin(target.folder / layout.CONFIG, to_yaml(config))
     for suffix in (".settings.json", ".jsonl", ".json"):  # the summary says that all is there
-        atomic_write(own.with_suffix(suffix), summary.with_suffix(suffix).read_bytes())
+        manifest.replace(own.with_suffix(suffix), summary.with_suffix(suffix).read_bytes())
     return True
 
 

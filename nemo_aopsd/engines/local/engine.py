@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -21,7 +20,7 @@ from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.engines.local.trackers import Trackers
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, naming
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import TrainRow
 
@@ -105,8 +104,9 @@ class LocalEngine:
 
     def export(self, directory: Path) -> None:
         """The student as a Hugging Face directory, tokenizer included."""
-        self.student.network.causal_lm.save_pretrained(directory)
-        self.tokenizer.hf.save_pretrained(directory)
+        with naming(directory):
+            self.student.network.causal_lm.save_pretrained(directory)
+            self.tokenizer.hf.save_pretrained(directory)
 
     def _accumulate(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
         """Add the gradient of all `rows`, by micro-batches; returns the summed loss and metrics."""
@@ -148,9 +148,5 @@ def _floats(metrics: dict[str, Tensor]) -> dict[str, float]:
 
 
 def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    try:
+    with naming(path):
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error}. Free some space. The checkpoint before it is kept."
-        ) from error

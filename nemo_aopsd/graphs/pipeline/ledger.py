@@ -8,7 +8,6 @@ can lose only answers that were still on their way.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nemo_aopsd.chat.client import ChatClient
 from nemo_aopsd.chat.protocol import Completion, Request
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import naming
+from nemo_aopsd.files import close_locked, naming, open_locked
 
 _BEGINNING = b'{"key": "'
 _BYTES_A_TOKEN = 2  # fewer than in any usual text, so that the estimate of a prompt is too high and not too low
@@ -59,17 +58,15 @@ class Journal:
     def __init__(self, path: Path):
         """Read what is there and cut off a last line that a kill left torn. Raises UserError if locked, or if a line is
         damaged: the file is then left as it is, because what was paid for must not be lost without notice."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.entries = {entry.key: entry for entry in self._read()}
+            self._file = open_locked(path)
         except BlockingIOError:
-            os.close(self._file)
             raise UserError(
                 f"{path}: another process is writing it. Wait for it to end, or choose another --out."
             ) from None
+        try:
+            self.entries = {entry.key: entry for entry in self._read()}
         except UserError:
             os.close(self._file)
             raise
@@ -78,7 +75,7 @@ class Journal:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
+        close_locked(self._file, self.path)
 
     def append(self, entry: Entry) -> None:
         """Write one line and return when it is on disk."""

@@ -67,7 +67,8 @@ async def _build(
             await run.all([problem for _, problem in rows])
         finally:
             summary = tally.summary(ledger)
-            write(out, rows, run.outcomes, summary)
+            if run.outcomes or journal.entries:  # a server that refuses the key leaves nothing to write
+                write(out, rows, run.outcomes, summary)
     if run.unfinished:
         problem_id, why = next(iter(run.unfinished.items()))
         raise UserError(
