@@ -146,5 +146,6 @@ def _page_locked_like(value: Tensor) -> Tensor:
     raw = torch.empty(size + _PAGE, dtype=torch.uint8)
     start = -raw.data_ptr() % _PAGE
     if size:
-        torch.cuda.cudart().cudaHostRegister(raw.data_ptr() + start, size, 0)  # unlocked pages are only slower
+        runtime: Any = torch.cuda.cudart()
+        runtime.cudaHostRegister(raw.data_ptr() + start, size, 0)  # unlocked pages are only slower
     return raw[start : start + value.nbytes].view(value.dtype).view(value.shape)
