@@ -255,7 +255,7 @@ def test_a_budget_of_response_tokens_ends_at_the_step_that_reaches_it_and_is_kep
 
 def test_a_budget_of_seconds_counts_the_steps_alone_and_goes_on_counting(tmp_path, monkeypatch):
     clock = iter(range(10**6))
-    monkeypatch.setattr("nemo_aopsd.method.step.time.perf_counter", lambda: next(clock))  # each stage takes one second
+    monkeypatch.setattr("nemo_aopsd.clock.time.perf_counter", lambda: next(clock))  # each stage takes one second
     first = replace(AOPSD, max_num_steps=1)
     run(tmp_path, aopsd=first)
     [line] = metrics_of(tmp_path)
