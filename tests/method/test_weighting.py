@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.leak_weights import weights_of
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.method.weighting import (
     Betas,
@@ -16,6 +17,7 @@ from nemo_aopsd.method.weighting import (
     gap_weights,
     step_weights,
 )
+from nemo_aopsd.run.record_types import Probe
 from nemo_aopsd.types import TrainRow
 
 # Computed with a pocket calculator from eq:continuation-weight.
@@ -130,3 +132,13 @@ def test_gap_controls_by_hand():
     half = replace(config, untriggered_weight=0.5)
     assert gap_weights(gap, "gap_only", half).tolist() == pytest.approx([0.5, 0.735759, 0.977122, 0.878099, 0.5])
     assert gap_weights(gap, "uniform", half).tolist() == [1.0] * 5
+
+
+def test_weights_of_recorded_probes_are_those_of_their_steps():
+    first = [Probe(0, -3.0, 1, [2], 2.5, 0.0), Probe(1, 2.0, 1, [2], 4.0, 0.0), Probe(2, -2.0, 1, [], None, 0.0)]
+    steps = [first, [Probe(0, -3.0, 1, [2], 7.5, 0.0)]]
+    config = ProbeConfig(beta_positive=1.0, beta_negative=2.5)
+    own = [1.0, 4 * math.exp(-3), 1.0, 3 * math.exp(-2)]
+    assert weights_of(steps, "continuation", config) == pytest.approx(own)
+    assert weights_of(steps, "betas=auto", config) == pytest.approx([1.0, 1.0, 1.0, 1.5 * math.exp(-0.5)])
+    assert weights_of(steps, "constant", config) == pytest.approx([sum(own[:3]) / 3] * 3 + own[3:])
