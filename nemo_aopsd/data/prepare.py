@@ -21,7 +21,7 @@ from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_jsonl, write_jsonl
 from nemo_aopsd.grading import exact, grade
-from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.normalize import Answer, normalize
 from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 from nemo_aopsd.grading.structure import read_shape
 
@@ -31,7 +31,6 @@ _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|text|textbf|mathrm|mathbf|operatorname|q?quad|[lc]?dots|[bB]igg?[lr]?)(?![a-zA-Z])"
     r"|\\[,;:! ]"
 )
-_MARKED = re.compile(r"\s*\$?\s*\\(?:text|textbf|mbox|mathrm|textrm)\b")  # as words, for the grader
 _WORDS_IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+(?:\s+[A-Za-z]+)*")
 _INCOMPLETE, _UNPARSABLE = "without problem or answer", "answer does not parse"
 _DUPLICATE = "same problem as an earlier row"
@@ -124,20 +123,22 @@ def answer_parses(answer: str) -> bool:
     >>> answer_parses("\\text{no solution}"), answer_parses("no solution exists here"), answer_parses("???")
     (True, False, False)
     """
-    text = normalize(answer).text
+    given = normalize(answer)
+    text = given.text
     phrases = [phrase.split() for phrase in _WORDS_IN_A_ROW.findall(text)]
     # Single letters are no words but variables or points.
     if not text or any(sum(len(word) > 1 for word in phrase) > _MOST_WORDS for phrase in phrases):
         return False
-    return _comparable(text, marked=bool(_MARKED.match(answer)))
+    return _comparable(given)
 
 
-def _comparable(text: str, *, marked: bool) -> bool:
+def _comparable(given: Answer) -> bool:
+    text = given.text
     decided = (
         exact.rational(text) is not None,
         exact.integer(text) is not None,  # more digits than a number may have
-        exact.same_words(text, text, marked=marked) is not None,
-        exact.same_clock(text, text) is not None,
+        exact.is_words(given),
+        exact.same_clock(given, given) is not None,
     )
     try:
         if any(decided) or POOL.ask("reads", text, ""):
@@ -145,7 +146,7 @@ def _comparable(text: str, *, marked: bool) -> bool:
     except (GradingCrash, GradingTimeout):  # sympy raises all kinds; whatever it is, math-verify does not read it
         pass
     items = read_shape(text).items
-    return len(items) > 1 and all(_comparable(item, marked=False) for item in items)
+    return len(items) > 1 and all(_comparable(Answer(item)) for item in items)
 
 
 def _questions(path: Path) -> Iterator[str]:

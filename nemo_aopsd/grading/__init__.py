@@ -1,8 +1,8 @@
 """Is the final answer right? Only the last box after the thoughts counts, or the last ones in a row.
 
-Integers, fractions, decimals and identical texts are decided here, in microseconds. All else goes to a process of its
-own (`process`), where shapes, units and `\\pm` are read and math-verify compares values (`algebra`). That process is
-killed four seconds after it was asked, so `grade` may be called from any thread; in an event loop `grade_async` blocks
+Numbers, words, clock times and identical texts are decided here, in microseconds. All else goes to a process of its own
+(`process`), where shapes and sets are compared, and values by sympy (`algebra`). Its work is bounded by counting
+(`budget`), and a last timer kills it, so `grade` may be called from any thread; in an event loop `grade_async` blocks
 nobody.
 What is equal to what, and where this differs from math-verify: docs/grading.md.
 """
@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import Literal
 
 from nemo_aopsd.grading import exact
-from nemo_aopsd.grading.extract import extract_answer, is_formula, joined_answer, tagged_answer
+from nemo_aopsd.grading.budget import LONGEST
+from nemo_aopsd.grading.extract import announced_answer, extract_answer, is_formula, joined_answer, tagged_answer
 from nemo_aopsd.grading.normalize import normalize
 from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 
@@ -23,14 +24,12 @@ __all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grad
 
 Reason = Literal["correct", "wrong", "no_answer", "ungradable"]
 
-_LONGEST = 4000  # characters of an answer that is still worth algebra
-
 
 @dataclass(frozen=True, slots=True)
 class Grade:
     """`ungradable` is not correct either, but is counted apart; `cause` then says why.
 
-    Causes: `time-out`, `too long`, or the exception.
+    Causes: `too much work`, `too long`, `time-out`, or the exception.
     """
 
     correct: bool
@@ -46,8 +45,8 @@ def is_correct(text: str, answer: str) -> bool:
 def grade(text: str, answer: str) -> Grade:
     """Compare the last box of a response with the verified answer.
 
-    Blocks for at most about five seconds, and for up to two minutes more if a grading process must first be started: it
-    loads sympy, which takes long on a busy machine. Raises ValueError if `answer` is blank.
+    Blocks for a few seconds at most on an idle machine, for a minute on any, and for up to two more if a grading process
+    must first be started: it loads sympy, which takes long on a busy machine. Raises ValueError if `answer` is blank.
 
     >>> grade(r"so \\boxed{0{,}204}, no: \\boxed{\\text{204}.}", "204").reason
     'correct'
@@ -68,7 +67,7 @@ def grade_answer(predicted: str | None, answer: str) -> Grade:
         return _graded(None)
     if predicted.strip() == answer.strip():
         return _graded(True)
-    if len(predicted) <= _LONGEST:
+    if len(predicted) <= LONGEST:
         return _compare_short(predicted, answer)
     given, wanted = exact.integer(predicted.strip()), exact.integer(answer.strip())
     return _graded(given == wanted) if given and wanted else Grade(False, "ungradable", "too long")
@@ -79,7 +78,7 @@ def grade_anywhere(text: str, answer: str) -> Grade:
 
     For test suites of other graders only: it pays an answer that a truncated response mentions on its way.
     """
-    predicted = joined_answer(text)
+    predicted = announced_answer(text) or joined_answer(text)
     if predicted is None:
         predicted = tagged_answer(text)
     if predicted is None and is_formula(text):
@@ -89,13 +88,9 @@ def grade_anywhere(text: str, answer: str) -> Grade:
 
 @lru_cache(maxsize=8192)
 def _compare_short(predicted: str, answer: str) -> Grade:
-    given, wanted = normalize(predicted), normalize(answer)
-    if (given.unit is None or wanted.unit is None or given.unit == wanted.unit) and given.text:
-        if given.text == wanted.text and given.percent == wanted.percent:
-            return _graded(True)
-        equal = exact.same_rational(given, wanted)
-        if equal is not None:
-            return _graded(equal)
+    decided = exact.same(normalize(predicted), normalize(answer))
+    if decided is not None:
+        return _graded(decided)
     return _ask("same", predicted, answer)
 
 

@@ -1,7 +1,7 @@
-"""Comparison of answers that need algebra: shapes, then math-verify on values. Runs in the grading process only.
+"""Comparison of answers that need algebra: shapes, then values with sympy. Runs in the grading process only.
 
-math-verify's own time-outs are off, because the process is killed from outside. What it calls equal is checked again:
-it rounds to absolute decimals, so it takes 0.001736 for 1/576 and 1/2004! for 1/2006!.
+math-verify's reader makes sympy objects of LaTeX. Numbers, expressions and equations are compared here, because
+math-verify rounds to absolute decimals, so that 0.001736 is 1/576. What is left goes to its `verify`.
 """
 
 from __future__ import annotations
@@ -11,70 +11,75 @@ from functools import lru_cache
 from typing import Any
 
 from nemo_aopsd.grading import exact
+from nemo_aopsd.grading.budget import LONGEST, check_numbers, check_text, uncounted
 from nemo_aopsd.grading.normalize import normalize
-from nemo_aopsd.grading.structure import read_shape, same_shape
+from nemo_aopsd.grading.structure import Shape, read_shape, same_name, same_shape
 
-_NO_TIMEOUT: Any = None  # math-verify takes it, but declares a number
 _DIGITS = 40
-_MOST_DIGITS = 400
-_CLOSE = 30  # decimal digits to which closed forms must agree
-_APPROXIMATION = re.compile(r"\\approx(?![a-z])|\u2248")
+_MOST_DIGITS = 400  # two exact numbers that agree so far are equal
+_TIGHT_COMMA = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
+_APPROXIMATION = re.compile(r"\\approx(?![a-z])")
 _LEFT_SIDE = re.compile(r"[A-Za-z0-9_+\-*/\\ ()|:'{}]+")
-_MARKED = re.compile(r"\s*\$?\s*\\(?:text|textbf|mbox|mathrm|textrm)\b")
+_MIXED = re.compile(r"(?<![\d.^_}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _NO_BLANKS = r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Thai, Lao, Japanese, Chinese, Korean
 _NUMBER_EDGE = re.compile(rf"(?<={_NO_BLANKS})(?=[-0-9])|(?<=[0-9])(?={_NO_BLANKS})")
 _POINTS = ((7, 11), (-5, 3), (13, 17), (-3, 19), (2, 23))  # numerators and denominators of test values
 
 
 def same_answer(predicted: str, gold: str) -> bool:
-    """True if two answers mean the same. Raises whatever sympy raises."""
+    """True if two answers mean the same. Raises Overspent, or whatever sympy raises."""
+    check_text(predicted, longest=LONGEST)
     given, wanted = normalize(predicted), normalize(gold)
-    if given.unit is not None and wanted.unit is not None and given.unit != wanted.unit:
-        return False
-    if given.text == wanted.text and given.percent == wanted.percent:
-        return True
-    marked = bool(_MARKED.match(gold))
-    decided = exact.same_clock(given.text, wanted.text)
-    if decided is None:
-        decided = exact.same_words(given.text, wanted.text, marked=marked)
-    if decided is None:
-        decided = exact.same_rational(given, wanted)
+    decided = exact.same(given, wanted)
     if decided is not None:
         return decided
-    left, right = read_shape(given.text), read_shape(wanted.text)
-    if left.kind == right.kind == "value" and left.names != right.names and all(left.names + right.names):
+    if given.percent and not wanted.percent:
+        return same_value(f"({given.text})/100", wanted.text)
+    if wanted.percent and not given.percent and same_value(given.text, f"({wanted.text})/100"):
+        return True
+    return any(_same_reading(one, other) for one in _readings(given.text) for other in _readings(wanted.text))
+
+
+def _readings(text: str) -> list[str]:
+    """A comma before three digits groups them, or separates two items: both readings of a text are tried."""
+    grouped = _TIGHT_COMMA.sub(lambda match: match[0].replace(",", ""), text)
+    return [text] if grouped == text else [grouped, text]
+
+
+def _same_reading(predicted: str, gold: str) -> bool:
+    from nemo_aopsd.grading.regions import same_region
+
+    decided = same_region(predicted, gold)
+    if decided is None:
+        left, right = read_shape(predicted), read_shape(gold)
+        if _is_equation(left, right) or _is_equation(right, left):
+            return _by_algebra(predicted, gold)
+        if left.kind == right.kind == "value" and not same_name(left.names[0], right.names[0]):
+            return False
+        decided = same_shape(left, right, same_value)
+    return same_value(predicted, gold) if decided is None else decided
+
+
+def _is_equation(one: Shape, other: Shape) -> bool:
+    """`y = x/2` against `x = 2y` or `2y - x = 0`: no value with a name."""
+    if one.kind != "value" or other.kind != "value" or not one.names[0]:
         return False
-    if _one_sided(left.names, wanted.text) or _one_sided(right.names, given.text):
-        return _by_algebra(given.text, wanted.text)
-    if given.percent != wanted.percent:
-        return _same_percent(given.text, wanted.text, given.percent)
-    decided = same_shape(left, right, same_value)
-    return same_value(given.text, wanted.text) if decided is None else decided
-
-
-def _one_sided(names: tuple[str, ...], other: str) -> bool:
-    """`y = x/2` against `x = 2y` or `2y - x = 0`: an equation, and not a value with a name."""
-    return any(names) and bool(re.search(r"[A-Za-z].*=", other)) and read_shape(other).names == ("",)
-
-
-def _same_percent(predicted: str, gold: str, predicted_has_it: bool) -> bool:
-    hundredth = (f"({predicted})/100", gold) if predicted_has_it else (predicted, f"({gold})/100")
-    return same_value(*hundredth) or (not predicted_has_it and same_value(predicted, gold))
+    return bool(re.search(r"[A-Za-z].*=", other.items[0])) or (
+        not same_name(one.names[0], other.names[0]) and one.names[0] in other.items[0] and len(one.names[0]) == 1
+    )
 
 
 @lru_cache(maxsize=4096)
 def same_value(predicted: str, gold: str) -> bool:
     """Compare two values, or two structures whose shapes differ."""
-    predicted, gold = _right_side(_exact_part(predicted), gold), _exact_part(gold)
-    if predicted == gold:
-        return True
-    decided = exact.same_in_base(predicted, gold)
-    if decided is None:
-        decided = exact.same_rational(normalize(predicted), normalize(gold))
+    gold = _exact_part(gold)
+    gold = gold.rpartition("=")[2].strip() if gold.count("=") > 1 else gold
+    predicted = _right_side(_exact_part(predicted), gold)
+    decided = exact.same(normalize(predicted), normalize(gold))
     if decided is not None:
         return decided
     shapes = read_shape(predicted), read_shape(gold)
-    if {shape.kind for shape in shapes} != {"value"} and (predicted, gold) != (shapes[0].items[0], shapes[1].items[0]):
+    if {shape.kind for shape in shapes} != {"value"} or (predicted, gold) != (shapes[0].items[0], shapes[1].items[0]):
         decided = same_shape(*shapes, same_value)
         if decided is not None:
             return decided
@@ -96,97 +101,147 @@ def _right_side(text: str, gold: str) -> str:
 
 
 def _by_algebra(predicted: str, gold: str) -> bool:
-    given, wanted = parse(predicted), parse(gold)
-    if not wanted:
+    wanted, given = parse(gold), parse(predicted)
+    if wanted is None:
         raise ValueError(f"math-verify cannot read the gold answer {gold!r}")
-    if not given:
-        return False
-    return _same_parsed(given, wanted, predicted, gold)
+    return given is not None and _same_parsed(given, wanted, predicted, gold)
 
 
-def _same_parsed(given: tuple[Any, ...], wanted: tuple[Any, ...], predicted: str, gold: str) -> bool:
+def _same_parsed(given: Any, wanted: Any, predicted: str, gold: str) -> bool:
+    import sympy
     from math_verify import verify
 
-    decided = _same_closed_form(given[0], wanted[0], predicted, gold)
+    decided = None
+    if isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr):
+        decided = _same_expression(given, wanted, exact.trusted_digits(predicted) or exact.trusted_digits(gold))
+    elif isinstance(given, sympy.Eq) and isinstance(wanted, sympy.Eq):
+        decided = _same_equation(_difference(given), _difference(wanted))
     if decided is not None:
         return decided
-    return bool(verify(list(wanted), list(given), float_rounding=12, timeout_seconds=None, raise_on_error=True))
+    return bool(verify([wanted], [given], float_rounding=12, timeout_seconds=None, raise_on_error=True))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096)
-def parse(answer: str) -> tuple[Any, ...]:
-    """What math-verify reads: a sympy object and the text; empty if nothing."""
-    from math_verify import LatexExtractionConfig
-    from math_verify import parse as read
+def parse(answer: str) -> Any:
+    """A sympy object, None if the text is no formula."""
+    from latex2sympy2_extended import latex2sympy
 
+    check_text(answer)
+    answer = _MIXED.sub(lambda number: f"({number[1]}+{number[2]})" if exact.rational(number[0]) else number[0], answer)
     answer = re.sub(r"(?<![A-Za-z\\])e(?![A-Za-z])", "{e}", answer)
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
-    return tuple(read(f"\\boxed{{{answer}}}", config, parsing_timeout=_NO_TIMEOUT, raise_on_error=True))
+    if not re.search(r"\\int|\\frac\{d[^{}]*\}\{d", answer):  # no differential: `ds` is a product
+        answer = re.sub(r"(\\[A-Za-z]+)|d", lambda match: match[1] or "\\eta ", answer)
+    try:
+        with uncounted():
+            found = latex2sympy(answer, is_real=None, convert_degrees=False, normalization_config=None)  # type: ignore[arg-type]
+    except Exception:  # it raises all kinds; whatever it is, this is no formula
+        return None
+    check_numbers(found)
+    return found
 
 
 def reads(answer: str, _gold: str) -> bool:
-    """Whether math-verify makes an object of it, and not only a text."""
-    return any(not isinstance(item, str) for item in parse(answer))
+    """Whether it can be read as a formula."""
+    return parse(answer) is not None
 
 
-def _same_closed_form(given: Any, wanted: Any, predicted: str, gold: str) -> bool | None:
-    """Equal to 30 digits, as numbers or at points where unknowns have values; None for anything else."""
+def _same_expression(given: Any, wanted: Any, digits: int) -> bool | None:
+    """Equal as numbers, or at points where unknowns have values; None for what cannot be worked out."""
     import sympy
 
-    if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
-        return None
     if any(expression.atoms(sympy.Integral, sympy.Derivative, sympy.Sum) for expression in (given, wanted)):
         return None
-    given, wanted = (
-        expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
-        for expression in (given, wanted)
-    )
+    given, wanted = _exact_numbers(given), _exact_numbers(wanted)
     if {str(symbol) for symbol in given.free_symbols | wanted.free_symbols} == {"i"}:  # the unit, as in `1 + 2i`
         unit = dict.fromkeys(given.free_symbols | wanted.free_symbols, sympy.I)
         given, wanted = given.subs(unit), wanted.subs(unit)
-    digits = exact.trusted_digits(predicted) or exact.trusted_digits(gold) or _CLOSE
     if given.free_symbols != wanted.free_symbols:
         return False
-    symbols = sorted(given.free_symbols, key=str)
-    if not symbols:
+    if digits and not given.free_symbols:
         return _close(given, wanted, digits)
-    for shift in range(len(_POINTS)):
-        values = {
+    found = [_is_zero(given.subs(point) - wanted.subs(point)) for point in _points(given.free_symbols)]
+    return None if None in found and False not in found else all(found)
+
+
+def _exact_numbers(expression: Any) -> Any:
+    import sympy
+
+    return expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
+
+
+def _difference(equation: Any) -> Any:
+    return equation.lhs - equation.rhs
+
+
+def _same_equation(given: Any, wanted: Any) -> bool | None:
+    """Whether one side's difference is a constant multiple of the other's."""
+    given, wanted = _exact_numbers(given), _exact_numbers(wanted)
+    if given.free_symbols != wanted.free_symbols:
+        return False
+    first, *rest = [(given.subs(point), wanted.subs(point)) for point in _points(given.free_symbols)]
+    if _is_zero(first[0]) or _is_zero(first[1]):
+        return None
+    found = [_is_zero(one * first[1] - other * first[0]) for one, other in rest]
+    return None if None in found and False not in found else all(found)
+
+
+def _points(symbols: set[Any]) -> list[dict[Any, Any]]:
+    """Five places for the unknowns, some of them negative."""
+    import sympy
+
+    ordered = sorted(symbols, key=str)
+    return [
+        {
             symbol: sympy.Rational(*_POINTS[(shift + index) % len(_POINTS)]) + index
-            for index, symbol in enumerate(symbols)
+            for index, symbol in enumerate(ordered)
         }
-        if _close(given.subs(values), wanted.subs(values), digits) is not True:
-            return False
-    return True
+        for shift in range(len(_POINTS) if ordered else 1)
+    ]
+
+
+def _is_zero(number: Any) -> bool | None:
+    """Exactly, or to `_MOST_DIGITS` digits; None if it is no finite number."""
+    from sympy.core.evalf import PrecisionExhausted
+
+    if number.is_Rational:
+        return bool(number == 0)
+    try:
+        value = number.evalf(2, maxn=_MOST_DIGITS, strict=True)
+    except PrecisionExhausted:
+        return True
+    return bool(value == 0) if value.is_number and value.is_finite else None
+
+
+def same_number(one: Any, other: Any) -> bool:
+    """Whether two exact numbers are equal."""
+    return bool(one == other) or _is_zero(one - other) is True
 
 
 def _close(one: Any, other: Any, digits: int) -> bool | None:
-    """Whether two numbers agree to so many digits; None if one of them is not a finite number.
-
-    Two rationals must be equal. Others may differ by 10^-digits times the larger of them; from `_CLOSE` digits on, by
-    no more than 10^-digits however large they are.
-    """
-    if one == other or (one.is_Rational and other.is_Rational):
-        return bool(one == other)
+    """Whether a decimal agrees with the number that it stands for; None if one of them is not a finite number."""
     sizes = [abs(expression.evalf(_DIGITS)) for expression in (one, other)]
     if not all(size.is_number and size.is_finite for size in sizes):
         return None
-    difference = abs((one - other).evalf(_DIGITS, maxn=_MOST_DIGITS))
-    scale = max(sizes) if digits < _CLOSE else min(1, max(sizes))
-    return bool(difference <= scale / 10**digits)
+    return bool(abs((one - other).evalf(_DIGITS)) <= max(sizes) / 10**digits)
 
 
 def same_anywhere(text: str, gold: str) -> bool | None:
     """Compare with what math-verify finds in a text without a box; None if it finds nothing."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig
-    from math_verify import parse as read
+    from math_verify import parse as find
 
     configs = [LatexExtractionConfig(), ExprExtractionConfig()]
     text = _NUMBER_EDGE.sub(" ", text)  # math-verify takes a number only between blanks or signs
-    found = read(text, configs, parsing_timeout=_NO_TIMEOUT)
+    found = find(text, configs, parsing_timeout=None)  # type: ignore[arg-type]
     if not found:
         return None
     if same_answer(str(found[-1]), gold):
         return True
     wanted = parse(normalize(gold).text)
-    return bool(wanted) and _same_parsed(tuple(found), wanted, str(found[-1]), gold)
+    objects = [item for item in found if not isinstance(item, str)]
+    return wanted is not None and any(_same_parsed(item, wanted, str(found[-1]), gold) for item in objects)
+
+
+def forget() -> None:
+    """Drop what was compared so far, so that nothing costs less because of an earlier comparison."""
+    same_value.cache_clear()

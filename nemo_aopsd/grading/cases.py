@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from nemo_aopsd.grading import Grade, grade, grade_answer, grade_anywhere
 from nemo_aopsd.grading.extract import joined_answer, tagged_answer
 
 _THREADS = 2  # a hostile answer holds one of them up
+_PERCENT_BEHIND = re.compile(r"\}\$?\s*(?:\\?%|percent\b)[^{}]*$")  # its box, in a whole solution
 _SHOWN = 100  # characters of an answer in a line
 
 
@@ -83,6 +85,8 @@ def counts_line(grades: Iterable[Grade]) -> str:
 
 def _grade_case(case: Case, boxed: bool) -> Grade:
     gold = joined_answer(case.gold) or tagged_answer(case.gold) or case.gold
+    if gold != case.gold and _PERCENT_BEHIND.search(case.gold):
+        gold += "\\%"
     if case.bare:
         return grade_answer(case.output, gold)
     return (grade if boxed else grade_anywhere)(case.output, gold)

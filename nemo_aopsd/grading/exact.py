@@ -1,4 +1,4 @@
-"""Numbers, words and clock times, decided exactly and in microseconds."""
+"""Numbers, words, clock times and numbers in a base: decided exactly and in microseconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from nemo_aopsd.grading.normalize import Answer
 
 _INTEGER = re.compile(r"([+-]?)\s*([1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)")
 _DECIMAL = re.compile(r"([+-]?)\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)\.([0-9]*)")
-_SCIENTIFIC = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})")
+_SCIENTIFIC = re.compile(
+    r"([+-]?[0-9]+(?:\.[0-9]+)?)\s*(?:[eE]|(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{?)\s*([+-]?[0-9]{1,3})\}?"
+)
 _COMMA_DECIMAL = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _QUOTIENT = re.compile(r"([+-]?)\s*(?:\\frac\{\s*(-?[0-9]+)\s*\}\{\s*(-?[0-9]+)\s*\}|([0-9]+)\s*/\s*([0-9]+))")
 _MIXED = re.compile(r"([+-]?)\s*([0-9]+)(?:\s*\\frac\{([0-9]+)\}\{([0-9]+)\}|\s+([0-9]+)/([0-9]+))")
-_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
-_BASED = re.compile(r"([0-9A-Za-z]+)_\{?([0-9]+)\}?")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?(?:\s*([ap])\.?\s*m\.?)?", re.IGNORECASE)
+_WORDS = re.compile(r"[a-z][a-z' -]*")
+_SHORT_WORDS = {"yes", "no", "odd", "even", "all", "none", "both", "true", "red"}  # others may be products of variables
+_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?\s*(?:base\s*)?([0-9]+|[a-z]+)\s*\}?")
+_BASES = {
+    word: base
+    for base, word in enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], start=2)
+}
 _FUNCTIONS = {"sin", "cos", "tan", "log", "exp", "arcsin", "arccos", "arctan", "sqrt", "infty"}
 _ROUNDED_DIGITS = 12  # as many significant digits make a decimal stand for the number that it rounds
 _FLOAT_DIGITS = 15  # of a decimal that math-verify has read
@@ -61,11 +68,23 @@ def _signed(sign: str, above: int, below: int) -> Fraction:
     return Fraction(-above if sign == "-" else above, below)
 
 
+def same(predicted: Answer, gold: Answer) -> bool | None:
+    """Whether two answers are the same, where that needs no algebra; None if it does."""
+    if not predicted.text or (predicted.unit and gold.unit and predicted.unit != gold.unit):
+        return False
+    if predicted.text == gold.text and predicted.percent == gold.percent:
+        return True
+    for decide in (same_clock, same_words, same_in_base, same_rational):
+        decided = decide(predicted, gold)
+        if decided is not None:
+            return decided
+    return None
+
+
 def same_rational(predicted: Answer, gold: Answer) -> bool | None:
     """Whether both are the same number; None if one of them is not a number.
 
-    Percent signs: `50%` is 1/2, and also 50 where the gold answer is 50, since a question for a percentage often has a
-    bare number as its answer. `150%` is 3/2 only.
+    `50%` is 1/2. The sign may be left out where the verified answer has it, but not added.
     """
     given, wanted = rational(predicted.text), rational(gold.text)
     if given is None and wanted is not None and "." in gold.text and _COMMA_DECIMAL.fullmatch(predicted.text):
@@ -75,7 +94,7 @@ def same_rational(predicted: Answer, gold: Answer) -> bool | None:
     if given is None or wanted is None:
         return None
     if predicted.percent and not gold.percent:
-        return given / 100 == wanted or (given == wanted and 0 <= given <= 100)
+        return given / 100 == wanted
     if gold.percent and not predicted.percent:
         return given in (wanted, wanted / 100)
     return given == wanted or rounds_to(predicted.text, wanted)
@@ -102,47 +121,63 @@ def significant_digits(decimal: str) -> int:
     return len((match[2] + match[3]).replace(",", "").lstrip("0")) if match else 0
 
 
-def same_words(predicted: str, gold: str, *, marked: bool) -> bool | None:
-    """Equal but for case and blanks; None unless the gold answer is in words.
+def is_words(answer: Answer) -> bool:
+    """Whether an answer is in words: marked as text, or with a word of four letters. Fewer may be variables."""
+    text = _letters(answer.text)
+    if not _WORDS.fullmatch(text) or text in _FUNCTIONS:
+        return False
+    return answer.is_text or text in _SHORT_WORDS or any(len(word) >= 4 for word in re.split("[ -]", text))
 
-    Four letters make a word; fewer may be a product of variables, unless the answer was `marked` as text.
-    """
-    if not _WORDS.fullmatch(gold) or gold.lower() in _FUNCTIONS or not (marked or len(gold) >= 4):
+
+def same_words(predicted: Answer, gold: Answer) -> bool | None:
+    """Equal but for case, blanks, quotes and brackets; None unless one answer is in words, and the other may be."""
+    if not is_words(gold) and not (is_words(predicted) and _WORDS.fullmatch(_letters(gold.text))):
         return None
-    return _letters(predicted) == _letters(gold)
+    return _letters(predicted.text) == _letters(gold.text)
 
 
 def _letters(text: str) -> str:
-    return " ".join(text.strip("() .").lower().split())
+    return " ".join(text.strip("() .\"'`\u201c\u201d").lower().split())
 
 
-def same_clock(predicted: str, gold: str) -> bool | None:
-    """Equal as times of day, missing seconds read as zero; None unless both are times."""
-    one, other = _CLOCK.fullmatch(predicted.strip()), _CLOCK.fullmatch(gold.strip())
+def same_clock(predicted: Answer, gold: Answer) -> bool | None:
+    """Equal as times of day; None unless both are times.
+
+    Missing seconds are zero. Without am or pm a time is one of 24 hours, or that of the other answer's half.
+    """
+    one, other = _CLOCK.fullmatch(predicted.text), _CLOCK.fullmatch(gold.text)
     if one is None or other is None:
         return None
-    hour, minute, second, half = one.groups()
-    other_hour, other_minute, other_second, other_half = other.groups()
-    if (half or "").lower() != (other_half or "").lower() and half and other_half:
+    if one[2] != other[2] or (one[3] or "00") != (other[3] or "00"):
         return False
-    return (int(hour), minute, second or "00") == (int(other_hour), other_minute, other_second or "00")
+    halves = (one[4] or "").lower(), (other[4] or "").lower()
+    hours = int(one[1]), int(other[1])
+    if "" in halves and max(hours) <= 12:
+        return hours[0] == hours[1]
+    return _hour(hours[0], halves[0]) == _hour(hours[1], halves[1])
 
 
-def same_in_base(predicted: str, gold: str) -> bool | None:
-    """Equal as numbers with a base as index; None if neither has one. A gold answer with a base needs one in return.
+def _hour(hour: int, half: str) -> int:
+    return hour % 12 + 12 * (half == "p") if half and hour <= 12 else hour
 
-    >>> same_in_base("10_2", "2_3"), same_in_base("204", "204_5"), same_in_base("1", "1")
-    (True, False, None)
-    """
-    given, wanted = _BASED.fullmatch(predicted), _BASED.fullmatch(gold)
-    if given and given[1].isdigit() and gold.isdecimal():
-        wanted = _BASED.fullmatch(f"{gold}_10")
-    if wanted is None or not wanted[1].isdigit():
+
+def same_in_base(predicted: Answer, gold: Answer) -> bool | None:
+    """Equal as numbers with a base as index; None if neither has one. A gold answer with a base needs one in return."""
+    given, wanted = _in_base(predicted.text), _in_base(gold.text)
+    if given is not None and wanted is None and gold.text.isdecimal():
+        return given == int(gold.text[:_LONGEST])
+    if wanted is None:
         return None
-    if given is None:
-        return False
+    return given == wanted
+
+
+def _in_base(text: str) -> int | None:
+    """The value of `52_8`, `(52)_8` or `52_{eight}`; None if it has no base, or a digit that its base lacks."""
+    match = _BASED.fullmatch(text)
+    if match is None or not re.search("[0-9]", match[1]):
+        return None
+    base = _BASES.get(match[2]) or (int(match[2]) if match[2].isdecimal() and len(match[2]) < 3 else 0)
     try:
-        first, second = int(given[1], int(given[2])), int(wanted[1], int(wanted[2]))
-    except ValueError:  # a digit that the base does not have
-        return predicted == gold
-    return first == second
+        return int(match[1], base) if 2 <= base <= 36 else None
+    except ValueError:
+        return None

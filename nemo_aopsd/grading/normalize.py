@@ -11,6 +11,7 @@ _GLYPHS = str.maketrans(
     dict.fromkeys("\u2212\u2013", "-")
     | dict.fromkeys("\u00b7\u22c5", "\\cdot ")
     | dict.fromkeys("\u00a0\u2009\u202f", " ")
+    | {"\u2044": "/", "\u201c": '"', "\u201d": '"', "\u2019": "'"}
     | {"\u00d7": "\\times ", "\u00f7": "/", "\u03c0": "\\pi ", "\u221e": "\\infty ", "\u00b1": "\\pm ", "\uff0c": ","}
     | {"\u2264": "\\le ", "\u2265": "\\ge ", "\u2260": "\\ne ", "\u2248": "\\approx ", "\u2208": "\\in "}
     | {"\u222a": "\\cup ", "\u2229": "\\cap ", "\u00b0": "^\\circ", "\u00b2": "^2", "\u00b3": "^3"}
@@ -18,13 +19,18 @@ _GLYPHS = str.maketrans(
 )
 _ROOT_GLYPH = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
 _WRAPPED = re.compile(
-    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|emph)\s*\{([^{}]*)\}"
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|emph|underline|boldsymbol)\s*\{([^{}]*)\}"
 )
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|emph)\s*\{[^{}]*\}\.?")
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\bdegrees?\b)")
+_ANGLE = re.compile(rf"(?:\{{([^{{}}]*)\}}|(\d+(?:\.\d+)?|[a-z]|\\[a-z]+)){_DEGREES.pattern}")
+_HAS_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _PERCENT = re.compile(r"\\%|\b(?:percentage|percent|pct)\b|\s%")
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\\[,!; ]|\s?\{,\s?\}|\\,\\!|,\\!)\s*(?=[0-9]{3}(?![0-9]))")
-_SPACING = re.compile(r"(?<!\\)\\[!,;: ]|~|\\(?:left|right|displaystyle|limits|[bB]ig+[lr]?)(?![A-Za-z])")
+_GROUP = r"(?:\\,\\!|,\\!|\\[,!;: ]|\s?\{,\s?\}|\s|~)"
+_THOUSANDS = re.compile(rf"(?<![\d.,])[1-9]\d{{0,2}}({_GROUP})\s*\d{{3}}(?:\1\s*\d{{3}})*(?!\d|\s*/|\s*\\[dt]?frac)")
+_NARROW = re.compile(r"(?<!\\)\\!|\\(?:left|right|displaystyle|limits|[bB]ig+[lr]?)(?![A-Za-z])")
+_BLANK = re.compile(r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])")
 _STYLE = re.compile(r"\\(?:bf|rm|it|large|Large|huge|small)(?![A-Za-z])|\\(?:text)?color\{\w+\}|\\pmod\s*\{\w+\}$")
 _ANSWER_IS = re.compile(
     r"^(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:correct\s+|final\s+)?answer\s*(?:is|:|=)\s*:?\s*",
@@ -58,8 +64,8 @@ _UNIT_WORDS = {
 }
 _UNITS = {word: name for name, words in _UNIT_WORDS.items() for word in words.split()}
 _NO_UNIT = re.compile(  # words that change the value before them
-    r"\b(?:and|or|to|if|for|when|is|not|no|more|less|plus|minus|times|mod|factorial|squared|cubed|pi|half|halves|thirds?"
-    r"|percent|pct|percentage|dozens?|(?:hundred|thousand|million|billion|trillion)s?)\b",
+    r"\b(?:[ap]\.?\s?m|base|and|or|to|if|for|when|is|not|no|more|less|plus|minus|times|mod|factorial|squared|cubed|pi"
+    r"|half|halves|thirds?|percent|pct|percentage|dozens?|(?:hundred|thousand|million|billion|trillion)s?)\b",
     re.IGNORECASE,
 )
 _POWER = r"(?:\s*\^\s*\{?([23])\}?)?"
@@ -68,17 +74,21 @@ _PLAIN_UNIT = re.compile(
     rf"({'|'.join(sorted((word for word in _UNITS if len(word) > 1), key=len, reverse=True))}){_POWER}\.?$"
 )
 _WRAPPED_UNIT = re.compile(
-    r"(?<=[0-9})$ ])\s*\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{\s*(?:(square|sq\.?|cubic)\s+)?"
+    r"(?<=[0-9A-Za-z})$! ])\s*\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{\s*(?:(square|sq\.?|cubic)\s+)?"
     rf"([A-Za-z][A-Za-z ./-]*?)\.?{_POWER}\s*\}}{_POWER}\.?$"
 )
 
 
 class Answer(NamedTuple):
-    """`text` in one spelling; `unit` is what was cut off its end, None if nothing; `percent` likewise."""
+    """`text` in one spelling; `unit` is what was cut off its end, None if nothing; `percent` likewise.
+
+    `is_text`: it was marked as words and not as a formula.
+    """
 
     text: str
     unit: str | None = None
     percent: bool = False
+    is_text: bool = False
 
 
 def normalize(answer: str) -> Answer:
@@ -88,16 +98,23 @@ def normalize(answer: str) -> Answer:
     ('\\frac{1}{2}', 'in', True)
     """
     text = _outer(_glyphs(answer))
-    text = _ANSWER_IS.sub("", _DEGREES.sub("", text)).strip()
-    text, unit = _cut_unit(text)
+    is_text = bool(_TEXT.fullmatch(text))
+    text, unit = _cut_unit(_ANSWER_IS.sub("", _degrees(text)).strip())
     while text != (text := _WRAPPED.sub(r"\1", text)):
         pass
     text = _outer(text.replace("$", ""))
-    text = _outer(_ANSWER_IS.sub("", _DEGREES.sub("", text)).strip())
+    text = _outer(_ANSWER_IS.sub("", _degrees(text)).strip())
     if unit is None:
         text, unit = _cut_unit(text)
     without = _PERCENT.sub("", text).removesuffix("%").strip()
-    return Answer(_arguments(without), unit, without != text)
+    return Answer(_arguments(without), unit, without != text, is_text)
+
+
+def _degrees(text: str) -> str:
+    """A degree sign is a unit, and dropped; in the argument of a sine and the like it is a factor."""
+    if _HAS_ANGLE.search(text):
+        text = _ANGLE.sub(lambda angle: f"{{\\frac{{({angle[1] or angle[2]})\\pi}}{{180}}}}", text)
+    return _DEGREES.sub("", text)
 
 
 def _glyphs(text: str) -> str:
@@ -105,9 +122,10 @@ def _glyphs(text: str) -> str:
     text = text.translate(_GLYPHS)
     if "\\begin" not in text:  # escaped once too often; in a matrix it is a line break
         text = re.sub(r"\\\\(?=[A-Za-z{])", r"\\", text)
-    text = _THOUSANDS.sub("", text.replace("{,}", ",").replace("{, }", ","))
+    text = _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text)
+    text = text.replace("{,}", ",").replace("{, }", ",")
     text = _STYLE.sub("", text).replace("\\varnothing", "\\emptyset")
-    return _SPACING.sub("", re.sub(r"\\q?quad(?![A-Za-z])", " ", text))
+    return _NARROW.sub("", _BLANK.sub(" ", text))
 
 
 def _outer(text: str) -> str:
@@ -121,6 +139,8 @@ def _outer(text: str) -> str:
         for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("**", "**")):
             if text.startswith(opening) and text.endswith(closing) and len(text) >= 4:
                 text = text[2:-2]
+        if text.endswith("\\") and not text.endswith("\\\\"):
+            text = text[:-1]
         if text.endswith((".", ",", ":")) and not text.endswith("..."):
             text = text[:-1]
         if text == before:
@@ -131,6 +151,8 @@ def _cut_unit(text: str) -> tuple[str, str | None]:
     match = _WRAPPED_UNIT.search(text) or _PLAIN_UNIT.search(text)
     word = match[2].strip() if match else ""
     if match is None or _NO_UNIT.search(word) or (len(word) == 1 and word not in _UNITS):  # `3\mathrm{i}`: no three
+        return text, None
+    if text[: match.start()].rstrip()[-1:].isalpha() and word not in _UNITS:  # `n\text{th}`
         return text, None
     name = _UNITS.get(word, word.lower())
     power = next((group for group in match.groups()[2:] if group), None)
@@ -144,7 +166,7 @@ def _arguments(text: str) -> str:
     text = re.sub(r"\\frac\s*([0-9A-Za-z])\s*([0-9A-Za-z])", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\\frac\s*([0-9A-Za-z])\s*\{", r"\\frac{\1}{", text)
     text = re.sub(r"(\\frac\s*\{[^{}]*\})\s*([0-9A-Za-z])", r"\1{\2}", text)
-    text = re.sub(r"\\sqrt\s*([0-9A-Za-z])", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\sqrt\s*(\[[^][]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}", text)
     text = re.sub(r"\\(frac|sqrt)\s+(?=[\[{])", r"\\\1", text)
     text = re.sub(r"_\{([0-9A-Za-z])\}", r"_\1", text)
     text = re.sub(r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le ", text)

@@ -13,18 +13,34 @@ import resource
 import sys
 from typing import TextIO
 
-_MOST_MEMORY = 4 * 2**30  # bytes; a factorial of 10^8 ends as MemoryError and not the machine
+_MOST_MEMORY = 4 * 2**30  # bytes; beyond it a computation ends as MemoryError, and not the machine
+_WARM_UP = (
+    ("\\frac{1}{2}+x", "x+\\frac{2}{4}"),
+    ("\\sin(2x)\\sqrt{x}", "2\\sin x\\cos x\\sqrt{x}"),
+    ("2x+y=\\log 2", "y=\\ln 2-2x"),
+    ("x<1 \\cup x>2", "[-x,2)"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}+1", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"),
+    ("x+y<1", "1>y+x"),
+)
 
 
 def answer_requests(requests: TextIO, replies: TextIO) -> None:
-    """Reply to each request in turn: `{"verdict": true | false | null}` or `{"error": "..."}`."""
+    """Reply to each request in turn: `{"verdict": true | false | null}` or `{"error": "..."}`.
+
+    Nothing is remembered from one request to the next, so a verdict does not depend on those before.
+    """
     from nemo_aopsd.grading import algebra
+    from nemo_aopsd.grading.budget import Overspent, budget
 
     operations = {"same": algebra.same_answer, "anywhere": algebra.same_anywhere, "reads": algebra.reads}
     for line in requests:
         request = json.loads(line)
+        algebra.forget()
         try:
-            reply = {"verdict": operations[request["operation"]](request["predicted"], request["gold"])}
+            with budget():
+                reply = {"verdict": operations[request["operation"]](request["predicted"], request["gold"])}
+        except Overspent as error:
+            reply = {"error": f"too much work: {error}"}
         except Exception as error:  # sympy raises all kinds; the caller counts every one
             reply = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(reply), file=replies, flush=True)
@@ -41,6 +57,7 @@ def main() -> None:
     sys.set_int_max_str_digits(0)
     from nemo_aopsd.grading import algebra
 
-    algebra.same_value("\\frac{1}{2}+x", "x+\\frac{2}{4}")  # loads the parser, which takes most of a second
+    for predicted, gold in _WARM_UP:  # imports what a comparison would else import at its own cost
+        algebra.same_answer(predicted, gold)
     print(json.dumps({"ready": True}), file=replies, flush=True)
     answer_requests(sys.stdin, replies)

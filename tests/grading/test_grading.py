@@ -106,7 +106,8 @@ def no_process(monkeypatch):
         ("2\\frac{3}{2}", "\\frac{7}{2}", None),  # no mixed number; math-verify decides
         ("0,111", "0.111", True),
         ("50\\%", "0.5", True),
-        ("50\\%", "50", True),
+        ("50\\%", "50", False),
+        ("50", "50\\%", True),
         ("204\\%", "204", False),
         ("44.4\\%", "\\frac{4}{9}", False),
         ("10", "10\\%", True),

@@ -11,7 +11,7 @@ from nemo_aopsd.grading import grade_anywhere
 from nemo_aopsd.grading.algebra import same_answer, same_anywhere
 from nemo_aopsd.grading.exact import rational, same_clock, same_in_base, same_words
 from nemo_aopsd.grading.extract import joined_answer, tagged_answer
-from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.normalize import Answer, normalize
 from nemo_aopsd.grading.structure import read_shape, same_shape
 from nemo_aopsd.grading.worker import answer_requests
 
@@ -54,6 +54,9 @@ FOUR = "2,3,\\frac{3+i\\sqrt{3}}{2},\\frac{3-i\\sqrt{3}}{2}"
         ("17_8", "15"),
         ("\\textbf{East}", "\\text{east}"),
         ("(x+1)^2", "x^2+2x+1"),
+        ("22\\frac13\\pi", "\\frac{67\\pi}{3}"),
+        ("5\\sqrt[3]4", "5 \\sqrt[3]{4}"),
+        ("d/q", "\\frac{d}{q}"),
         ("26! \\times 33554432", "2^{25} \\cdot 26!"),
     ],
 )
@@ -98,7 +101,7 @@ def test_equal(predicted, gold):
         ("1, 2", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
         ("(1, 2)", "\\begin{pmatrix} 1 \\\\ 2 \\\\ 3 \\end{pmatrix}"),
         ("(1, 2, 3, 4)", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}"),
-        ("(1, 2)", "\\begin{vmatrix} 1 \\\\ 2 \\end{vmatrix}"),
+        ("\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}", "\\begin{vmatrix} 1 & 2 \\\\ 3 & 4 \\end{vmatrix}"),
         ("\\begin{pmatrix} 1 & 2 \\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
         ("f(3) = 8", "f(4) = 8"),
         ("1:00", "12:00"),
@@ -138,11 +141,12 @@ def test_a_fraction_has_one_value_however_written(above, below):
 
 
 def test_words_clocks_and_bases_abstain_where_they_do_not_apply():
-    assert same_words("ab", "ba", marked=False) is None
-    assert same_words("sin", "sin", marked=False) is None
-    assert same_words("(C)", "C", marked=True) is True
-    assert same_clock("3", "4") is None and same_clock("8:00 am", "8:00 pm") is False
-    assert same_in_base("29_8", "29_8") is True and same_in_base("29_8", "30_8") is False
+    texts = [Answer(text) for text in ("ab", "ba", "sin", "3", "8:00 am", "8:00 pm", "29_8", "30_8")]
+    ab, ba, sine, three, morning, evening, no_octal, octal = texts
+    assert same_words(ab, ba) is None and same_words(sine, sine) is None and same_words(three, ab) is None
+    assert same_words(Answer("(C)", is_text=True), Answer("c", is_text=True)) is True
+    assert same_clock(three, three) is None and same_clock(morning, evening) is False
+    assert same_in_base(three, three) is None and same_in_base(no_octal, octal) is False
 
 
 @pytest.mark.parametrize(
