@@ -45,7 +45,7 @@ def is_correct(text: str, answer: str) -> bool:
 def grade(text: str, answer: str) -> Grade:
     """Compare the last box of a response with the verified answer.
 
-    Blocks for a few seconds at most on an idle machine, for a minute on any, and for up to two more if a grading process
+    Blocks for seconds on an idle machine, for a minute at most, and for up to two more if a grading process
     must first be started: it loads sympy, which takes long on a busy machine. Raises ValueError if `answer` is blank.
 
     >>> grade(r"so \\boxed{0{,}204}, no: \\boxed{\\text{204}.}", "204").reason
