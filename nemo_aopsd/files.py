@@ -103,14 +103,29 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def keep_inputs(written: Iterable[Path | None], read: Iterable[tuple[str, Path | None]], option: str = "--out") -> None:
+def keep_inputs(
+    written: Iterable[Path | None],
+    read: Iterable[tuple[str, Path | None]],
+    option: str = "--out",
+    *,
+    is_folder: bool = False,
+) -> None:
     """Raise UserError if a file that is to be written, or the one beside it on the way there, is also read.
 
     `read` are pairs of what the user calls a file, and its path. A path is None if it was not given. Links, hard links
     and other spellings of a path count, and so does what lies inside of a folder that is to be replaced as a whole.
+    Nor may a file be where a folder must be, or, unless it `is_folder`, a folder where the file must be: who asks for
+    hours of work is told before it.
     """
     given = [(name, Path(path)) for name, path in read if path is not None]
     targets = [path for path in written if path is not None]
+    for target in targets:
+        if target.is_dir() and not is_folder:
+            raise UserError(f"{option}: {target} is a folder; expected a file to write. Name a file in it.")
+        with naming(target):
+            above = next((folder for folder in target.absolute().parents if folder.exists()), None)
+        if above is not None and not above.is_dir():
+            raise UserError(f"{option}: {above} is a file, so that {target} cannot be made. Choose another {option}.")
     for target, (name, path) in itertools.product(targets, given):
         with naming(target):
             lost = next((place for place in (target, _partial(target)) if _would_take(place, path)), None)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, interruptible
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run import layout
 
 app = typer.Typer(
     name="audit",
@@ -32,6 +35,7 @@ def sample(
     """Draw probe events of RUN into RUN/audit/events.jsonl, which says nothing of their NLL, gap or weight."""
     from nemo_aopsd.analysis.audit import sampling
 
+    _need_run(run)
     typer.echo(sampling.summary(sampling.sample(run, count=count, seed=seed, by_bin=by_bin, edges=_numbers(edges))))
     typer.echo(run / "audit" / "events.jsonl")
 
@@ -47,6 +51,7 @@ def label(
     from nemo_aopsd.analysis.audit.labels import LabelBook, label_events, labels_path
     from nemo_aopsd.analysis.audit.sampling import load_events
 
+    _need_run(run)
     path, events = labels_path(run, name), load_events(run)
     with LabelBook(path, {"kind": "hand"}) as book:
         try:
@@ -70,6 +75,7 @@ def judge(
     from nemo_aopsd.analysis.audit.judge import judge as label_all
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 
+    _need_run(run)
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     with interruptible("What was answered is kept; start the same command to go on."):
@@ -84,8 +90,15 @@ def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
     from nemo_aopsd.analysis.audit.report import write_report
 
+    _need_run(run)
     typer.echo(write_report(run))
     typer.echo(run / "audit" / "report.md")
+
+
+def _need_run(run: Path) -> None:
+    """Advice to draw a sample would lead nowhere in a folder that holds neither a run nor an audit of one."""
+    if not (run / layout.AUDIT).is_dir():
+        run_folder.load_run_config(run)
 
 
 def _numbers(text: str) -> list[float]:

@@ -70,6 +70,7 @@ def compare(
     )
     work.keep_inputs()
     run_folder.keep_apart(out, "a suite of `aopsd compare`")
+    run_folder.check_writable(out, "another --out")
     if dry_run:
         work.show()
         return

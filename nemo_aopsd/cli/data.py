@@ -9,7 +9,7 @@ import typer
 
 from nemo_aopsd.cli.options import say
 
-Split = Annotated[str, typer.Option(metavar="NAME", help="Split of a data set of the hub.")]
+Split = Annotated[str | None, typer.Option(metavar="NAME", help="Split of a data set of the hub; default: train.")]
 Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")]
 
 app = typer.Typer(name="data", help="Make problems files.", no_args_is_help=True)
@@ -32,7 +32,7 @@ def prepare(
     against: Annotated[
         list[Path] | None, typer.Option(metavar="EVAL.jsonl", help="Drop problems that occur there; repeatable.")
     ] = None,
-    split: Split = "train",
+    split: Split = None,
     revision: Revision = None,
 ) -> None:
     """Problems with solutions and gold answers that parse, each once, none of them in an evaluation set."""
@@ -58,7 +58,7 @@ def gsm8k(
     seed: Annotated[int, typer.Option(help="Which rows those are.")] = 0,
     min_checkpoints: Annotated[int, typer.Option(min=1, help="Leave out problems with fewer.")] = 2,
     bare: Annotated[bool, typer.Option("--bare", help="Keep every row and make no graphs: for a test set.")] = False,
-    split: Split = "train",
+    split: Split = None,
     revision: Revision = None,
 ) -> None:
     """GSM8K with reasoning graphs from its calculator annotations, in ten seconds and without a server."""

@@ -84,8 +84,6 @@ def evaluate(
 
     if gpu_memory is not None and engine != "vllm":
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
-    if top_p == 0:
-        raise UserError("--top-p 0: keeps no token. Choose a number above 0; 1 is off.")
     given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
     benchmarks, dev = load_benchmarks(data), load_benchmarks(choose_on or [])
@@ -117,6 +115,7 @@ class _Asked:
         self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
     ) -> tuple[Target, Summary, Path]:
         """What is evaluated, its results, and the folder that holds them."""
+        from nemo_aopsd.config.checks import check_evaluation
         from nemo_aopsd.run.target import ASKED, changes_of, find_target, with_prompts
 
         as_trained = find_target(target, self.config)
@@ -125,6 +124,7 @@ class _Asked:
         if is_ours and (changed := changes_of(as_trained.config.aopsd, found.config.aopsd)):
             typer.echo(f"{target}: asked with {changed}", err=True)
         settings = replace(found.config.aopsd.evaluation, **self.given)
+        check_evaluation(settings)
         out = _place(out, found, benchmarks, settings, self.read)
         if self.engine == "vllm":
             session = _on_vllm(found, settings, self.seed, self.gpu_memory or _GPU_SHARE)
@@ -188,7 +188,7 @@ def export(
     """Write the student of a checkpoint as a Hugging Face model directory, with tokenizer and how it is asked."""
     from nemo_aopsd.run.target import find_target, load, write_asked
 
-    keep_inputs([out], [("TARGET", target), ("--config", config)])
+    keep_inputs([out], [("TARGET", target), ("--config", config)], is_folder=True)
     found = find_target(target, config)
     if found.checkpoint is None:
         raise UserError(f"{target}: is a model directory already. Give a run or a checkpoint.")
@@ -277,6 +277,9 @@ def _place(
     out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{settings.num_samples}"
     keep_inputs(files_of(out, benchmarks), read)
     run_folder.keep_apart(out, "an evaluation of `aopsd evaluate`")
+    if others := {file.name.removesuffix(".settings.json") for file in out.glob("*.settings.json")} - {*benchmarks}:
+        left_out = ", ".join(sorted(others))
+        typer.echo(f"warning: {out} also has samples of {left_out}; results.md will be without them", err=True)
     return out
 
 

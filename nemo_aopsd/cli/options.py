@@ -42,12 +42,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
     """The config file or shipped config, the named method over it, and the overrides over both. Raises UserError."""
-    return load_config(find_recipe(config), overrides or [], find_method(method) if method else None)
+    return load_config(find_recipe(config), overrides or [], find_method(method) if method is not None else None)
 
 
 def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: str | None) -> Config | None:
     """As `load_chosen`, where the file may be left out. Raises UserError also for a method without a file."""
-    if method and not config:
+    if method is not None and not config:
         raise UserError("--method changes a CONFIG, but none is given. Leave it out, or name the file.")
     return load_chosen(config, overrides, method) if config else None
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd.cli.options import RunPath
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
 
 app = typer.Typer()
@@ -23,6 +24,8 @@ def report(
 ) -> None:
     """Write RUN/report.html from the files of a run, finished or not."""
     run_folder.load_run_config(run)
+    if itself := [other for other in others or [] if other.resolve() == run.resolve()]:
+        raise UserError(f"--with {itself[0]}: is RUN itself. Leave it out, or name another folder.")
     from nemo_aopsd.analysis.report import write_report
 
     typer.echo(write_report(run, others or []))

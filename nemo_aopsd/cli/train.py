@@ -91,7 +91,7 @@ def train(
             _warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
             typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
             return
-        chosen = ["--method", method] if method else []
+        chosen = [] if method is None else ["--method", method]
         command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
         typed = f"{command} --resume {shlex.quote(str(resume))}" if resume else command
         _train(settings, problems, held_out, resume=resume is not None, typed=typed, again=command)
@@ -124,7 +124,7 @@ def _keep_inputs(config: Config, run: Path) -> None:
         "data.train.data_path": config.data["train"]["data_path"],
         "aopsd.evaluation.data_path": config.aopsd.evaluation.data_path,
     }
-    keep_inputs([run], [(key, Path(path)) for key, path in read.items() if path])
+    keep_inputs([run], [(key, Path(path)) for key, path in read.items() if path], is_folder=True)
 
 
 def _say_what_it_showed(run: Path) -> None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nemo_aopsd.config.keys import Fault, Tree, flatten, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
-from nemo_aopsd.config.rules import contradictions
-from nemo_aopsd.config.schema import SINGLE_PRECISION, AOPSDConfig
+from nemo_aopsd.config.rules import contradictions, evaluation_faults
+from nemo_aopsd.config.schema import SINGLE_PRECISION, AOPSDConfig, EvaluationConfig
+from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -50,6 +51,13 @@ def check_block(tree: Tree) -> tuple[AOPSDConfig | None, list[Fault]]:
     ours, faults = validate(OurKeys, {"aopsd": tree.get("aopsd", {})})
     kept = [(key, text) for key, text in faults if "${" not in str(select(tree, key))]
     return ours and ours.aopsd, kept
+
+
+def check_evaluation(evaluation: EvaluationConfig) -> None:
+    """Raise UserError for settings of evaluation that a config would be refused for."""
+    _, faults = check_block({"aopsd": {"evaluation": asdict(evaluation)}})
+    if lines := faults or [(key, f"`{key}` {text}") for key, text in evaluation_faults(evaluation)]:
+        raise UserError("\n".join(message for _, message in lines))
 
 
 def find_non_blocks(tree: Tree) -> Iterator[Fault]:
@@ -157,7 +165,9 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
 
 
 def first_sentence(schema: Tree) -> str:
-    return schema.get("description", "").replace("\n", " ").split(". ")[0].rstrip(".") + "."
+    """Of what the reference says of a key; empty where that is only where the default is from."""
+    first = schema.get("description", "").replace("\n", " ").split(". ")[0].rstrip(".")
+    return "" if first in ("", "Paper", "As above") else f"{first}."
 
 
 def _spelled_out(tree: Tree, error: ValidationError) -> Tree | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import Fault
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
-from nemo_aopsd.config.schema import AOPSDConfig
+from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig
 
 # Objectives that engine nemo_rl can make of what NeMo RL's trainer hands a loss: `pg` with the log-probs of sampled
 # tokens, the others with those of the teacher's top k.
@@ -17,6 +17,13 @@ _ON_NEMO_RL = ("pg", "topk_fkl", "fkl", "dash")
 def probe_room(aopsd: AOPSDConfig) -> int:
     """Tokens that a row needs for a probe behind the response; 0 if the weighting makes none."""
     return aopsd.probes.length if aopsd.continues else 0
+
+
+def evaluation_faults(evaluation: EvaluationConfig) -> Iterator[Fault]:
+    """What no range of a single key can say."""
+    if 0 < evaluation.temperature < 0.01:  # overflows
+        found = evaluation.temperature
+        yield "aopsd.evaluation.temperature", f"must be 0 (greedy) or a number from 0.01 to 100; got {found!r}."
 
 
 def contradictions(run: RunKeys) -> Iterator[Fault]:
@@ -35,8 +42,7 @@ def _numbers(run: RunKeys) -> Iterator[Fault]:
             f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
             "Or set aopsd.curriculum.name=shuffle.",
         )
-    if 0 < (temperature := run.aopsd.evaluation.temperature) < 0.01:  # overflows
-        yield "aopsd.evaluation.temperature", f"must be 0 (greedy) or a number from 0.01 to 100; got {temperature!r}."
+    yield from evaluation_faults(run.aopsd.evaluation)
 
 
 def _lengths(run: RunKeys) -> Iterator[Fault]:

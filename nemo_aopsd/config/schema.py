@@ -41,6 +41,7 @@ TOP_K_KEYS = {"topk_fkl": "top_k", "eopd": "top_k", "fkl": "support", "dash": "s
 
 SINGLE_PRECISION = 1e38  # larger numbers overflow float32
 Count = Annotated[int, Ge(1)]
+Several = Annotated[int, Interval(ge=1, le=100_000)]  # lists of so many are made: a slip of the finger fills the memory
 CountOrZero = Annotated[int, Ge(0)]
 Positive = Annotated[float, Interval(gt=0, lt=SINGLE_PRECISION)]
 NonNegative = Annotated[float, Interval(ge=0, lt=SINGLE_PRECISION)]
@@ -247,7 +248,7 @@ class CurriculumConfig(Strict):
 
     name: Literal["shuffle", "competence", "competence_reversed", "global_terciles"] | Own = "competence"
     """Paper; the others are controls: [methods.md](methods.md)."""
-    num_initial_attempts: Count = 8
+    num_initial_attempts: Several = 8
     """K, attempts at each problem before the first epoch. The paper's own motivation study makes 8 on the same
     problems."""
     ema: Share = 0.5
@@ -278,7 +279,7 @@ class EvaluationConfig(Strict):
 
     data_path: Name | None = None
     """A file of problems. Without it there is no evaluation."""
-    num_samples: Count = 8
+    num_samples: Several = 8
     """Answers to each problem. Paper."""
     temperature: Annotated[float, Interval(ge=0, le=100)] = 0.6
     """0 is greedy; numbers between 0 and 0.01 overflow. Paper."""
@@ -304,10 +305,10 @@ class AOPSDConfig(Strict):
     prompts: Name = "default"
     """A folder of nemo_aopsd/prompts, or a path. The paper's prompts are not published with it, so the wording is ours.
     The teacher is not told to keep its context secret: that would change the leakage that the method is about."""
-    num_prompts_per_step: Count = 32
+    num_prompts_per_step: Several = 32
     """Usual for on-policy self-distillation; about 23 steps an epoch on 725 problems, and divisible by 4 for 1:2:1
     batches."""
-    num_generations_per_prompt: Count = 1
+    num_generations_per_prompt: Several = 1
     """The method needs no group of rollouts: the teacher is the baseline. With more, each rollout has its own progress,
     context and probes."""
     max_num_epochs: Count = 3

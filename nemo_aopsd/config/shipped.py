@@ -58,6 +58,10 @@ def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
     if path.exists():  # a folder, which the reader of configs refuses
         return path
     names = sorted(file.stem for file in folder.glob("*.yaml"))
+    if "=" in path.name:
+        raise UserError(
+            f"{path}: is a setting; the config comes before settings. Name a YAML file, or {names[0]}, first."
+        )
     raise UserError(
         f"{path}: no such config file (looked from {Path.cwd()}). By name there is {', '.join(names)}."
         f"{nearest(path.name.removesuffix('.yaml'), names)} Check the path or name."

@@ -150,6 +150,8 @@ def _comparable(given: Answer) -> bool:
 
 
 def _questions(path: Path) -> Iterator[str]:
+    if not any(True for _ in read_jsonl(path)):
+        raise UserError(f"--against {path}: no row in it, so it would drop nothing. Check the file.")
     for where, record in read_jsonl(path):
         text = _first(record, _COLUMNS["problem"])
         if not text:

@@ -41,16 +41,20 @@ class Report:
         yield from self.notes
 
 
-def read_source(source: str, *, split: str = "train", revision: str | None = None) -> Iterator[Row]:
+def read_source(source: str, *, split: str | None = None, revision: str | None = None) -> Iterator[Row]:
     """`(where, record)` of each row. Raises UserError for what cannot be read, saying what can.
 
-    A path that exists is a file; anything of the form `owner/name` is looked up on the hub.
+    A path that exists is a file; anything of the form `owner/name` is looked up on the hub, its split `train` unless
+    `split` names another.
     """
     path = Path(source)
     if path.is_file() or path.suffix in _SUFFIXES:
+        for option, value in (("--split", split), ("--revision", revision)):
+            if value is not None:
+                raise UserError(f"{option} {value}: is of a data set of the hub, and {path} is a file. Leave it out.")
         yield from _read_file(path)
     elif _HUB_ID.fullmatch(source):
-        for path in _download(source, split, revision):
+        for path in _download(source, split or "train", revision):
             yield from _read_file(path)
     else:
         raise UserError(

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -141,11 +142,19 @@ def existing_parent(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
-def check_writable(run: Path) -> None:
-    """Raise UserError unless the folder, or the nearest one above it that exists, can be written."""
+def check_writable(run: Path, elsewhere: str = "another logger.log_dir") -> None:
+    """Raise UserError unless a folder can be made in `run`, or in the nearest folder above it that exists.
+
+    It makes one and removes it: permissions alone do not tell, of a disk that is read-only for one.
+    """
     existing = existing_parent(run)
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"{existing}: not a folder that can be written. Choose another logger.log_dir.")
+    try:
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".aopsd-"):
+            return
+    except OSError as error:
+        raise UserError(
+            f"{existing}: not a folder that can be written ({error.strerror}). Choose {elsewhere}."
+        ) from error
 
 
 def check_resumable(run: Path, config: Config) -> None:

@@ -100,7 +100,8 @@ def summarize(
 ) -> str:
     """What a run of this config would do, for people, and what was not checked; `elsewhere` is a job's machine."""
     aopsd = config.aopsd
-    steps = -(-len(problems) // aopsd.num_prompts_per_step)
+    size = aopsd.num_prompts_per_step
+    steps, few = -(-len(problems) // size), f" (fewer problems than a step's {size})" if len(problems) < size else ""
     evaluation = f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none, so no pass@k"
     label = label_run(aopsd)
     name = f"{label}: " if label else ""
@@ -108,7 +109,7 @@ def summarize(
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "held out": evaluation,
-        "length": f"{steps} steps an epoch, at most {_limits(aopsd)}",
+        "length": f"{steps} steps an epoch{few}, at most {_limits(aopsd)}",
         "method": f"{name}{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],

@@ -40,6 +40,10 @@ class Target:
 
 def find_target(path: Path, config: Path | None = None) -> Target:
     """The target at `path`; a checkpoint outside its run needs the run's `config`. Raises UserError if it is none."""
+    if config is not None and not (path / "state.json").is_file():
+        raise UserError(
+            f"--config {config}: only a checkpoint outside its run needs one; {path} is none. Leave it out."
+        )
     if (path / layout.CONFIG).is_file():
         of_run = run_folder.load_run_config(path)
         newest = checkpoint.newest(Path(of_run.checkpointing["checkpoint_dir"]))

@@ -134,3 +134,12 @@ def test_labels_fit_their_kind_and_rest_on_words_of_the_attempt(label, case):
         assert established == set(graph)
     elif kind not in ("claimed", "later_without_earlier"):
         assert established and established < set(graph)
+
+
+def test_cases_of_the_builtin_model_are_labelled_by_the_statements_that_they_make():
+    cases = load_cases(FOLDER / "judge_cases_builtin.jsonl", REPO / "nemo_aopsd/builtin/data/train.jsonl")
+    assert Counter(case.kind for case in cases) == {"nothing": 8, "some": 8, "all": 8}
+    for case in cases:
+        statements = dict(case.problem.graph.nodes.data("statement"))
+        stated = {node for node, text in statements.items() if re.search(rf"(?<!\w){text}(?!\d)", case.attempt)}
+        assert case.established == stated, case.problem.id

@@ -182,7 +182,16 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
             "evaluate model --data one.jsonl --gpu-memory 0.3",
             "--gpu-memory .* --engine vllm",
         ),
-        ("evaluate model --data one.jsonl --top-p 0", r"--top-p 0: keeps no token"),
+        ("evaluate model --data one.jsonl --top-p 0", r"`aopsd\.evaluation\.top_p` must be .*; got 0\.0"),
+        (
+            "evaluate model --data one.jsonl --temperature 0.001",
+            r"`aopsd\.evaluation\.temperature` must be 0 \(greedy\)",
+        ),
+        ("evaluate model --data one.jsonl --samples 1000000", r"num_samples` must be a whole number from 1 to 100000"),
+        (
+            "evaluate model --data one.jsonl --config run.yaml",
+            r"--config run\.yaml: goes with a checkpoint outside its run",
+        ),
         ("evaluate model --data one.jsonl --temperature inf", r"--temperature inf: expected a finite number"),
         ("evaluate model --data one.jsonl --prompts klingon", r"no such prompt"),
         ("paired-test model model", r"results\.json: no such file"),

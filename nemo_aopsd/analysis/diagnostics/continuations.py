@@ -120,6 +120,8 @@ def load_decoder(config: Config, path: str | None = None) -> Decode:
     """Ids to text with the tokenizer at `path`, or the one of the config. Raises UserError if there is none."""
     from transformers import AutoTokenizer
 
+    if path and not Path(path).exists():
+        raise UserError(f"--tokenizer {path}: no such folder (looked from {Path.cwd()}). Name one with a tokenizer.")
     name = str(path or (config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"])
     file = Path(name)
     gguf = {"gguf_file": file.name} if file.suffix == ".gguf" else {}

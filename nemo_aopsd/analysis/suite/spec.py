@@ -120,7 +120,13 @@ def _checked(tree: Tree, origins: Origins, path: Path) -> _SuiteForm:
         fault = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         where, found = locate(key, origins, path), f"{fault['input']!r}"[:60]
-        raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. See docs/comparing.md.") from error
+        if fault["type"] == "missing":
+            there = ", ".join(map(str, tree)) or "nothing"
+            raise UserError(
+                f"{where}: no `{key}`. A suite has `config:`, the config of all runs, and `members:`; found {there}. "
+                "Add it, or name a suite, such as `embedded`."
+            ) from error
+        raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. Correct it: docs/comparing.md.") from error
     if form.reference is not None and form.reference not in form.members:
         where = locate("reference", origins, path)
         raise UserError(f"{where}: `reference` is {form.reference!r}, which is no member: {', '.join(form.members)}.")

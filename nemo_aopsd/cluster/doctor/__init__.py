@@ -76,7 +76,8 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
         )
         diagnosis.checks.append(attempt("problems", expected, remedy, lambda: _data(config)))
         size = _check_model(config, diagnosis)
-        diagnosis.checks += _texts(config)
+        if all(check.severity == OK for check in diagnosis.checks if check.name in ("problems", "tokenizer")):
+            diagnosis.checks += _texts(config)
         diagnosis.checks += _folders(config, size)
         if size:
             _fit(config, size, diagnosis, around)

@@ -59,7 +59,8 @@ def read_size(config: ModelConfig) -> ModelSize:
     """Raises UserError on a family whose layers are not known here, or a number that is not said."""
     family = config.model_type
     if family not in (*DENSE, *EXPERTS):
-        raise UserError(f"model_type {family!r}: parameters are counted for {', '.join((*DENSE, *EXPERTS))} only.")
+        known = ", ".join((*DENSE, *EXPERTS))
+        raise UserError(f"{config.where}: model_type {family!r}; parameters are counted for {known} only. Choose one.")
     hidden, vocabulary = config.need("hidden"), config.need("vocabulary")
     chosen = config.need("experts_per_token") if family in EXPERTS else 0
     return ModelSize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
 
 
@@ -56,6 +57,8 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     aopsd, path = config.aopsd, Path(config.data["train"]["data_path"])
     problems = len(load_problems(path)) if path.is_file() else assumed.problems
     objective, limit = build_objective(aopsd.objective), config.rollout.max_new_tokens
+    if response and response > limit:
+        raise UserError(f"--response {response:g}: more than policy.generation.max_new_tokens={limit}. Lower it.")
     question, response = assumed.question, response or assumed.response_share * limit
     rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
     probed = objective.signal.sampled and aopsd.continues
