@@ -119,13 +119,6 @@ def keep_inputs(
     """
     given = [(name, Path(path)) for name, path in read if path is not None]
     targets = [path for path in written if path is not None]
-    for target in targets:
-        if target.is_dir() and not is_folder:
-            raise UserError(f"{option}: {target} is a folder; expected a file to write. Name a file in it.")
-        with naming(target):
-            above = next((folder for folder in target.absolute().parents if folder.exists()), None)
-        if above is not None and not above.is_dir():
-            raise UserError(f"{option}: {above} is a file, so that {target} cannot be made. Choose another {option}.")
     for target, (name, path) in itertools.product(targets, given):
         with naming(target):
             lost = next((place for place in (target, _partial(target)) if _would_take(place, path)), None)
@@ -133,6 +126,13 @@ def keep_inputs(
             raise UserError(
                 f"{option}: would write {lost} over {name} {path}. Choose another {option}, or move the file."
             )
+    for target in targets:
+        if target.is_dir() and not is_folder:
+            raise UserError(f"{option}: {target} is a folder; expected a file to write. Name a file in it.")
+        with naming(target):
+            above = next((folder for folder in target.absolute().parents if folder.exists()), None)
+        if above is not None and not above.is_dir():
+            raise UserError(f"{option}: {above} is a file, so that {target} cannot be made. Choose another {option}.")
 
 
 def _would_take(place: Path, path: Path) -> bool:

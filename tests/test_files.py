@@ -65,9 +65,21 @@ def test_what_is_read_is_kept_from_what_is_written(tmp_path):
     for written, read in clashes:
         with pytest.raises(UserError, match=r"^--out: would write .* over FILE .* Choose another --out"):
             keep_inputs([tmp_path / "other", tmp_path / written], [("--map", None), ("FILE", tmp_path / read)])
-    for written, read in [("b", "a"), ("folder/inside", "folder"), ("folder/x", "folder/inside"), ("a/b", "a")]:
+    for written, read in [("b", "a"), ("folder/inside", "folder"), ("folder/x", "folder/inside"), ("c/b", "a")]:
         keep_inputs([tmp_path / written], [("FILE", tmp_path / read), ("--config", None)])
     keep_inputs([], [("FILE", tmp_path / "a")])
+
+
+def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder_are_told_before_the_work(tmp_path):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=r"^--out: .*folder is a folder; expected a file"):
+        keep_inputs([tmp_path / "folder"], [])
+    keep_inputs([tmp_path / "folder"], [], is_folder=True)
+    for below in ("a/x", "a/x/y"):
+        with pytest.raises(UserError, match=r"^--calibrate: \S*/a is a file, so that .* Choose another --calibrate"):
+            keep_inputs([tmp_path / below], [], "--calibrate")
+    keep_inputs([tmp_path / "new/x", None], [])
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):

@@ -126,7 +126,7 @@ def test_an_output_that_is_no_input_is_written_and_a_folder_in_its_place_named(a
         assert aopsd("dag stats problems.jsonl --out stats.jsonl")[0] == 0
     Path("taken").mkdir()
     code, _, err = aopsd("dag stats problems.jsonl --out taken")
-    assert (code, err) == (2, "error: taken: Is a directory. Check the path.\n")
+    assert code == 2 and err == "error: --out: taken is a folder; expected a file to write. Name a file in it.\n"
 
 
 @pytest.mark.parametrize("place", files_of(Path("dags.jsonl")), ids=str)

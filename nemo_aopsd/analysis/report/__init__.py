@@ -21,6 +21,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
     Raises UserError if a folder holds nothing to report, or a file in it is broken.
     """
     data = read_reported(run)
+    comparison = side_by_side([run, *others])  # before the figures: it refuses what is no run
     groups = [panels.draw(data, wanted) for wanted in (panels.OUTCOME, panels.METHOD, panels.STEPS)]
     outcome, method, steps = (shown for shown, _ in groups)
     graph, problem = page.graph_panel(data) or (None, None)
@@ -35,7 +36,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         name=name_of(run),
         tiles=page.headline(data),
         facts=page.facts(data),
-        comparison=side_by_side([run, *others]),
+        comparison=comparison,
         outcome=outcome,
         evaluations=panels.evaluation_table(data),
         method=method,
