@@ -1,7 +1,8 @@
 """Prepares training problems: complete, with parsable answers, without duplicates and without evaluation problems.
 
-Texts are compared after normalisation (case, spacing, punctuation, LaTeX layout), not by meaning: a reworded problem
-passes. The result is what these filters keep, not a published subset.
+Texts are compared after normalisation (case, spacing, punctuation, LaTeX layout), those of evaluation problems also by
+the runs of words that they share with a row (`overlap`), not by meaning: a reworded problem passes. The result is what
+these filters keep, not a published subset.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.data.overlap import Questions
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_jsonl, write_jsonl
@@ -55,8 +57,9 @@ def parse_mapping(pairs: Iterable[str]) -> dict[str, str]:
 
 def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path], out: Path) -> Report:
     """Write the kept rows to `out`, its id list and counts beside it. Raises UserError if nothing is left."""
-    held_out = {f"also in {path}": {normalise(text) for text in _questions(path)} for path in against}
-    report = Report(out, Counter(dict.fromkeys([_INCOMPLETE, _UNPARSABLE, _DUPLICATE, *held_out], 0)))
+    held_out = [_HeldOut(path) for path in against]
+    reasons = [reason for one in held_out for reason in (one.verbatim, one.overlapping)]
+    report = Report(out, Counter(dict.fromkeys([_INCOMPLETE, _UNPARSABLE, _DUPLICATE, *reasons], 0)))
     kept: dict[str, dict[str, str]] = {}
     seen: set[str] = set()
     read = list(rows)
@@ -64,7 +67,7 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     for index, (where, record) in enumerate(read):
         row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns)
         key = normalise(row.get("problem", ""))
-        in_evaluation = next((reason for reason, questions in held_out.items() if key in questions), None)
+        in_evaluation = next(filter(None, (one.reason(key, row.get("problem", "")) for one in held_out)), None)
         if not key or "answer" not in row:
             report.left_out[_INCOMPLETE] += 1
         elif not answer_parses(row["answer"]):
@@ -97,6 +100,21 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     )
     atomic_write(counts, json.dumps(report.counts() | found, indent=2) + "\n")
     return report
+
+
+class _HeldOut:
+    """An evaluation set, and the reasons by which a row is left out because of it."""
+
+    def __init__(self, path: Path) -> None:
+        questions = list(_questions(path))
+        self.verbatim, self.overlapping = f"also in {path}", f"also in {path}, with other words around it"
+        self._keys = {normalise(text) for _, text in questions}
+        self._questions = Questions(questions)
+
+    def reason(self, key: str, problem: str) -> str | None:
+        if key in self._keys:
+            return self.verbatim
+        return self.overlapping if self._questions.same_as(problem) else None
 
 
 def files_of(out: Path) -> list[Path]:
@@ -149,14 +167,15 @@ def _comparable(given: Answer) -> bool:
     return len(items) > 1 and all(_comparable(Answer(item)) for item in items)
 
 
-def _questions(path: Path) -> Iterator[str]:
+def _questions(path: Path) -> Iterator[tuple[str, str]]:
+    """Place and text of each."""
     if not any(True for _ in read_jsonl(path)):
         raise UserError(f"--against {path}: no row in it, so it would drop nothing. Check the file.")
     for where, record in read_jsonl(path):
         text = _first(record, _COLUMNS["problem"])
         if not text:
             raise UserError(f"{where}: no `problem` (or `question`). An evaluation set needs one in each row.")
-        yield text
+        yield where, text
 
 
 def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple[str, ...]]:

@@ -37,7 +37,7 @@ def test_each_filter_counts_what_it_removes(tmp_path):
     out = tmp_path / "out.jsonl"
     report = prepare(read_source(str(source)), {}, [held_out], out)
     assert report.read == 8 and report.kept == 3
-    assert list(report.left_out.values()) == [2, 1, 1, 1] and str(held_out) in list(report.left_out)[3]
+    assert list(report.left_out.values()) == [2, 1, 1, 1, 0] and str(held_out) in list(report.left_out)[3]
     assert [problem.id for problem in load_problems(out)] == ["out-0000", "out-0006", "out-0007"]
     ids = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
     assert ids[0] == {"id": "out-0000", "sha256": hashlib.sha256(b"Find x.").hexdigest()} and len(ids) == 3

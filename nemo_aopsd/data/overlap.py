@@ -1,0 +1,68 @@
+r"""Is a question one of an evaluation set, with instructions around it or other names for its variables?
+
+Questions are cut into words. Runs of eight words that two questions share are marked in both; if they cover 75 % of the
+shorter one, it is the same question. So "Put your final answer in \boxed{}." before or after it hides nothing,
+while the phrases of a contest ("where m and n are relatively prime positive integers") cover too little to count.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable
+
+_RUN = 8  # words
+_COVERED = 0.75
+_SHORTEST = 5  # words of a question that is looked for at all
+_LAYOUT = re.compile(
+    r"\\(?:left|right|displaystyle|text|textbf|mathrm|mathbf|operatorname|q?quad|[lc]?dots|[bB]igg?[lr]?)(?![a-zA-Z])"
+    r"|\\[,;:! ()\[\]]"
+)
+_GREEK = re.compile(r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|omega|(?:var)?phi|psi|(?:var)?epsilon)(?![a-zA-Z])")
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+_NAME = re.compile(r"[^\W\d_]|[A-Z]{2,4}")  # of a variable, or of a figure by its points
+_VARIABLE = "?"
+
+
+def words(text: str) -> tuple[str, ...]:
+    r"""Words and numbers without case, punctuation and layout; all variables are the same word.
+
+    >>> words("Find $\\left(x+10\\right)^2$ if $AB$ is even.") == words("find (\\theta + 10)^{2}, if PQ is even")
+    True
+    """
+    text = _GREEK.sub(" x ", _LAYOUT.sub(" ", unicodedata.normalize("NFKC", text)))
+    text = re.sub(r"\\[dt]frac", "frac", text)
+    return tuple(_VARIABLE if _NAME.fullmatch(word) else word.casefold() for word in _WORD.findall(text))
+
+
+class Questions:
+    """Those of an evaluation set, each with the place that it stands in."""
+
+    def __init__(self, questions: Iterable[tuple[str, str]]) -> None:
+        self._words: list[tuple[str, ...]] = []
+        self._places: list[str] = []
+        self._runs: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+        for place, text in questions:
+            found = words(text)
+            length = min(_RUN, len(found))
+            for start in range(len(found) - length + 1 if length >= _SHORTEST else 0):
+                self._runs[found[start : start + length]].append((len(self._words), start))
+            self._words.append(found)
+            self._places.append(place)
+        self._lengths = sorted({len(run) for run in self._runs})
+
+    def same_as(self, text: str) -> str | None:
+        """The place of the question that the text repeats; None if it repeats none."""
+        given = words(text)
+        covered: defaultdict[int, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+        for length in self._lengths:
+            for start in range(len(given) - length + 1):
+                for question, at in self._runs.get(given[start : start + length], ()):
+                    covered[question][0].update(range(start, start + length))
+                    covered[question][1].update(range(at, at + length))
+        for question, (ours, theirs) in covered.items():
+            shorter = min(len(given), len(self._words[question]))
+            if min(len(ours), len(theirs)) >= _COVERED * shorter:
+                return self._places[question]
+        return None
