@@ -300,7 +300,7 @@ def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("members: {base: }", r"suite\.yaml: `config`: "),
+        ("members: {base: }", r"suite\.yaml: no `config`\. A suite has"),
         ("config: run.yaml\nmembers: {}", r"suite\.yaml:2: `members`: "),
         ("config: nowhere.yaml\nmembers: {a: }", r"suite\.yaml:1: there is no file .*nowhere\.yaml"),
         ("config: run.yaml\nmembers: {a: {method: opds}}", r"suite\.yaml:2: member `a`: no method `opds`"),
