@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import re
 
 import pytest
 
@@ -10,7 +11,9 @@ from nemo_aopsd.files import (
     atomic_directory,
     atomic_write,
     derive_seed,
+    is_full,
     keep_inputs,
+    naming,
     read_journal,
     read_json,
 )
@@ -80,6 +83,17 @@ def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder_are
         with pytest.raises(UserError, match=r"^--calibrate: \S*/a is a file, so that .* Choose another --calibrate"):
             keep_inputs([tmp_path / below], [], "--calibrate")
     keep_inputs([tmp_path / "new/x", None], [])
+
+
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("make", [OSError, lambda number, text: RuntimeError(f"I/O error: {text} (os error {number})")])
+def test_a_failed_write_names_its_file_whoever_raised_it(tmp_path, full, make):
+    """safetensors and tokenizers, written in Rust, raise errors of their own."""
+    with pytest.raises(OSError, match=re.escape(os.strerror(full))) as told, naming(tmp_path / "x"):
+        raise make(full, os.strerror(full))
+    assert told.value.filename == str(tmp_path / "x") and is_full(told.value)
+    with pytest.raises(RuntimeError, match=r"^other$"), naming(tmp_path / "x"):
+        raise RuntimeError("other")
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):

@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -325,6 +326,32 @@ def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(aopsd, tmp_p
     assert not [name for name in listing(tmp_path) if name.endswith(".partial")]
     monkeypatch.setattr(files.os, "fsync", real)
     assert aopsd("train run.yaml --resume run")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("grade responses.jsonl --out grades.jsonl", "grades.jsonl"),
+        ("dag browse problems.jsonl --out page.html", "page.html"),
+        ("dag stats problems.jsonl --out rows.jsonl", "rows.jsonl"),
+        ("evaluate run --data held_out.jsonl --samples 2 --out out", "out/manifest.jsonl"),
+        ("demo --out run aopsd.max_num_steps=1", "run/config.yaml"),
+    ],
+)
+def test_on_a_full_disk_each_command_names_its_file_and_is_to_be_started_again(aopsd, monkeypatch, command, file):
+    from nemo_aopsd import files
+
+    Path("responses.jsonl").write_text('{"id": "1", "answer": "7", "output": "\\\\boxed{7}"}\n')
+    if command.startswith("evaluate"):
+        assert aopsd("train run.yaml")[0] == 0
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    result = aopsd(command)
+    assert_one_message(result, rf"^error: \S*{file}: No space left on device\. Free some space.*start the same command")
+    assert "--resume" not in result[2]
 
 
 def test_a_file_that_cannot_be_opened_is_named_and_a_bug_keeps_its_traceback(aopsd, monkeypatch):
