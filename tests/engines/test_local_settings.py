@@ -15,6 +15,7 @@ import transformers
 
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
+from nemo_aopsd.engines.local import network
 from nemo_aopsd.engines.local.loading import load_tokenizer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import read_settings
@@ -125,6 +126,22 @@ def test_build_gives_a_working_engine_whose_attention_is_never_cudnn_s(folder):
     [generation] = engine.student.generate([prompt], Sampling(max_new_tokens=5), 0)
     assert 1 <= len(generation.tokens) <= 5
     assert engine.tokenizer.end_ids == {END}
+
+
+def test_norms_that_round_once_less_do_not_make_a_model_unfit(tmp_path, monkeypatch):
+    """In bfloat16 a fused norm moves logits by more than a head that changes them may."""
+    model = tiny_model("qwen3", scale=0.5)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(weight, 0.5, 3.0)
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    ids, norms = torch.tensor([[0, 1, 2]]), 9  # four a layer, and the last
+    plain = local.build(config(tmp_path, precision="bfloat16")).student.network.causal_lm(input_ids=ids).logits
+    monkeypatch.setattr(network, "FUSED_ON", ("cpu",))
+    fused = local.build(config(tmp_path, precision="bfloat16")).student.network.causal_lm
+    assert sum("forward" in vars(module) for module in fused.modules()) == norms
+    assert not torch.allclose(fused(input_ids=ids).logits, plain, atol=1e-3, rtol=1e-2)
 
 
 def test_end_ids_join_tokenizer_and_generation_config(folder):

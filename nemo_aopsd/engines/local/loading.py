@@ -80,8 +80,8 @@ def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
             f"local engine needs. {_OTHER}"
         )
     ids = torch.tensor([[0, 1, 2]], device=model.device)
-    expected = model(input_ids=ids).logits
     network = Network(model)
+    expected = model(input_ids=ids).logits  # after `Network`, which may fuse norms: in bfloat16 they round once less
     hidden, _ = network.prefill(ids.tolist())
     if not torch.allclose(network.head(hidden), expected, atol=1e-3, rtol=1e-2):
         raise UserError(
