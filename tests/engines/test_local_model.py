@@ -350,3 +350,15 @@ def test_a_token_is_drawn_by_inverting_the_whole_distribution_in_float64(vocabul
     drawn = sample(logits, Sampling(max_new_tokens=1), uniform)
     assert drawn[2:].tolist() == expected and drawn[0] == 0
     assert logits.softmax(-1).gather(-1, drawn[:, None]).min() > 0
+
+
+def test_no_token_without_mass_is_drawn_where_a_block_ends():
+    """Each uniform is what has come up to the end of a block; the next block begins with an empty token."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(512, 8 * decoding.BLOCK, generator=generator)
+    logits[:, :: decoding.BLOCK] = -torch.inf
+    probs = logits.softmax(-1)
+    sums = probs.unflatten(-1, (8, decoding.BLOCK)).sum(-1, dtype=torch.float64)
+    for ends in (sums.cumsum(-1) / sums.sum(-1, keepdim=True)).unbind(-1):
+        drawn = sample(logits, Sampling(max_new_tokens=1), ends.clamp(max=1 - 2**-53))
+        assert probs.gather(-1, drawn[:, None]).min() > 0

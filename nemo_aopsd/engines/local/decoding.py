@@ -65,7 +65,9 @@ def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     ends = masses.cumsum(-1)
     target = torch.minimum(target, ends[:, -1].nextafter(torch.zeros_like(target)))
     index = torch.searchsorted(ends, target[:, None], right=True)
-    return index[:, 0], (ends - masses).gather(-1, index)[:, 0]
+    # The very sum that `target` has reached; ends - masses may round above it, and the rest would be negative.
+    before = torch.nn.functional.pad(ends, (1, 0)).gather(-1, index)
+    return index[:, 0], before[:, 0]
 
 
 class Decoder:
