@@ -23,9 +23,13 @@ _WRAPPED = re.compile(
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|emph)\s*\{[^{}]*\}\.?")
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
-_DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\bdegrees?\b)")
-_ANGLE = re.compile(rf"(?:\{{([^{{}}]*)\}}|(\d+(?:\.\d+)?|[a-z]|\\[a-z]+)){_DEGREES.pattern}")
-_HAS_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_DEGREES = re.compile(
+    r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\\(?:text|mathrm)\s*\{\s*degrees?\s*\}|\bdegrees?\b)"
+)
+_ANGLE = re.compile(
+    rf"(?:\{{([^{{}}]*)\}}|\(((?:[^()]|\([^()]*\))*)\)|(\d+(?:\.\d+)?|[a-z]|\\[a-z]+)){_DEGREES.pattern}"
+)
+_HAS_ANGLE = re.compile(r"(?:\\sec|(?<![A-Za-z])(?:sin|cos|tan|cot|csc|cis))(?![a-z])")  # bare `sec` is a unit
 _PERCENT = re.compile(r"\\%|\b(?:percentage|percent|pct)\b|\s%")
 _GROUP = r"(?:\\,\\!|,\\!|\\[,!;: ]|\s?\{,\s?\}|\s|~)"
 _THOUSANDS = re.compile(rf"(?<![\d.,])[1-9]\d{{0,2}}({_GROUP})\s*\d{{3}}(?:\1\s*\d{{3}})*(?!\d|\s*/|\s*\\[dt]?frac)")
@@ -113,7 +117,7 @@ def normalize(answer: str) -> Answer:
 def _degrees(text: str) -> str:
     """A degree sign is a unit, and dropped; in the argument of a sine and the like it is a factor."""
     if _HAS_ANGLE.search(text):
-        text = _ANGLE.sub(lambda angle: f"{{\\frac{{({angle[1] or angle[2]})\\pi}}{{180}}}}", text)
+        text = _ANGLE.sub(lambda angle: f"{{\\frac{{({angle[1] or angle[2] or angle[3]})\\pi}}{{180}}}}", text)
     return _DEGREES.sub("", text)
 
 

@@ -58,6 +58,12 @@ FOUR = "2,3,\\frac{3+i\\sqrt{3}}{2},\\frac{3-i\\sqrt{3}}{2}"
         ("5\\sqrt[3]4", "5 \\sqrt[3]{4}"),
         ("d/q", "\\frac{d}{q}"),
         ("26! \\times 33554432", "2^{25} \\cdot 26!"),
+        ("\\sin(20)^\\circ", "\\sin 20^\\circ"),
+        ("\\sin 20\\text{ degrees}", "\\sin 20^\\circ"),
+        ("\\tan(20 + 30)^\\circ", "\\tan 50^\\circ"),
+        ("\\sin(\\frac{45}{2})^\\circ", "\\sin 22.5^\\circ"),
+        ("6\\text{cis }120^\\circ", "6\\operatorname{cis}\\frac{2\\pi}{3}"),
+        ("30\\text{ degrees per sec}", "30"),
     ],
 )
 def test_equal(predicted, gold):
@@ -109,6 +115,13 @@ def test_equal(predicted, gold):
         ("\\text{Dynamo}", "Monday"),
         ("f(y)", "f(x)"),
         ("1" + ",1" * 300, "1,2"),
+        ("\\sin(20)^\\circ", "\\sin 20"),
+        ("\\sin\\left(20\\right)^{\\circ}", "\\sin 20"),
+        ("\\sin 20\\text{ degrees}", "\\sin 20"),
+        ("\\operatorname{sin} 20^\\circ", "\\sin 20"),
+        ("\\tan (20+30)^\\circ", "\\tan 50"),
+        ("(\\sin(20)^\\circ, 3)", "(\\sin 20, 3)"),
+        ("\\text{cis } 20^\\circ", "\\text{cis } 20"),
     ],
 )
 def test_not_equal(predicted, gold):
