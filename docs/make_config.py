@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ config, in its first line:
 ```
 """
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
+_VALUE = {"$ref": "#/$defs/Interpolation"}
 
 
 def markdown() -> str:
@@ -43,6 +46,7 @@ def editor_schema() -> Tree:
     for block in (made, *made["$defs"].values()):
         block.pop("required", None)
         block["properties"] = {key: _lenient(each) for key, each in block["properties"].items()}
+    made["$defs"] |= {"Interpolation": _INTERPOLATION} | _shared(list(made["$defs"].values()))
     names = {"type": ["string", "array"], "description": "Configs that this one changes, relative to it."}
     others = {name: {"type": "object"} for name in NEMO_RL_BLOCKS if name not in made["properties"]}
     return {
@@ -58,7 +62,21 @@ def _lenient(schema: Tree) -> Tree:
     about["description"] = about.get("description", "").replace("\n", " ")
     inner = {key: each for key, each in schema.items() if key not in (*about, "title")}
     is_open = "$ref" in inner or (inner.get("type") == "string" and "enum" not in inner)
-    return {**about, **(inner if is_open else {"anyOf": [*inner.get("anyOf", [inner]), _INTERPOLATION]})}
+    return {**about, **(inner if is_open else {"anyOf": [*inner.get("anyOf", [inner]), _VALUE]})}
+
+
+def _shared(blocks: list[Tree]) -> Tree:
+    """Values that several keys take, as definitions by the words for them; the keys refer to these from now on."""
+    keys = [each for block in blocks for each in block["properties"].values() if "anyOf" in each]
+    counts = Counter(json.dumps(each["anyOf"]) for each in keys)
+    shared: Tree = {}
+    for each in keys:
+        if counts[json.dumps(each["anyOf"])] > 1:
+            values = each.pop("anyOf")
+            name = re.sub(r"[^a-z0-9.]+", "-", expected({"anyOf": values[:-1]}))
+            assert shared.setdefault(name, {"anyOf": values}) == {"anyOf": values}, name
+            each["$ref"] = f"#/$defs/{name}"
+    return shared
 
 
 def _tables(schema: Tree, path: list[str]) -> Iterator[str]:

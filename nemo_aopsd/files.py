@@ -174,11 +174,13 @@ def read_journal(path: Path, *keys: str) -> list[dict[str, Any]]:
 
     Raises UserError on any other line that is no JSON object with all of `keys`.
     """
-    if not path.exists():
-        return []
-    complete, _, _ = path.read_bytes().rpartition(b"\n")  # bytes: the cut may go through a character
-    lines = [(number, line) for number, line in enumerate(complete.split(b"\n"), start=1) if line]
-    return [_object(line, keys, f"{path}:{number}", "Delete the line.") for number, line in lines]
+    return [_object(line, keys, where, "Delete the line.") for where, line in complete_lines(path)]
+
+
+def complete_lines(path: Path) -> list[tuple[str, bytes]]:
+    """`(file:line, bytes)` of each line of an append-only file that ends; none without the file."""
+    complete, _, _ = (path.read_bytes() if path.is_file() else b"").rpartition(b"\n")  # a cut may split a character
+    return [(f"{path}:{number}", line) for number, line in enumerate(complete.split(b"\n"), start=1) if line]
 
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -47,7 +47,7 @@ class Manifest:
         self.folder, self.path = folder, folder / NAME
 
     def begin(self, path: Path, content: str) -> None:
-        """The first file of a folder, which says what the folder is: announced behind it, never without it."""
+        """Write the file that says what a folder is. Its line comes after it: no folder has the line alone."""
         atomic_write(path, content)
         self.adopt(path)
 

@@ -97,8 +97,7 @@ class TrainRow:
     advantages: Tensor | None = None  # [T] float32, from `Objective.prepare`
 
     @property
-    def gap(self) -> Tensor | None:
-        """[T], the teacher's log-probs minus the student's at collection."""
-        if self.teacher_logprobs is None or self.old_logprobs is None:
-            return None
+    def gap(self) -> Tensor:
+        """[T], the teacher's log-probs minus the student's at collection; for an objective that reads both."""
+        assert self.teacher_logprobs is not None and self.old_logprobs is not None
         return self.teacher_logprobs - self.old_logprobs

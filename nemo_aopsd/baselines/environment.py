@@ -29,7 +29,6 @@ from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem, parse_problem
-from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade_async
 from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict, shorten
@@ -153,7 +152,7 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
         """What the judge wrote, and whether the attempt lost its middle: only the server knows what it has room for."""
         limit = self.settings.judge.max_attempt_chars
         while True:
-            shown, cut = shorten(list(map(ord, attempt)), _CHARACTERS, limit)
+            shown, cut = shorten(list(map(ord, attempt)), _text, limit)  # the server has the tokenizer
             answer = await self._judge_client.complete(judge_messages(problem, shown, self.settings.prompts))
             if answer is not None:
                 return answer, cut
@@ -187,14 +186,8 @@ class ProgressJudgeEnvironment(ProgressJudgeEnvironmentImpl):
     """
 
 
-class _Characters:
-    """Text as a list of code points, for `shorten`: the server has the tokenizer, the environment has none."""
-
-    def decode(self, tokens: list[int]) -> str:
-        return "".join(map(chr, tokens))
-
-
-_CHARACTERS = cast(Tokenizer, _Characters())  # `shorten` only decodes
+def _text(code_points: list[int]) -> str:
+    return "".join(map(chr, code_points))
 
 
 def _attempt(messages: Sequence[dict[str, str]]) -> str:

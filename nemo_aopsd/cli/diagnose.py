@@ -176,19 +176,14 @@ def direction(
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:
-    from nemo_aopsd.files import keep_inputs
-
-    folder = run / layout.DIAGNOSTICS
-    keep_inputs([folder / f"{result.name}{suffix}" for suffix in (".md", ".json", ".svg")], read, "RUN")
-    _write_into(folder, result)
-
-
-def _write_into(folder: Path, result: Result) -> None:
     from rich.console import Console
 
     from nemo_aopsd.analysis.diagnostics.output import markdown, write
     from nemo_aopsd.console import show_page
+    from nemo_aopsd.files import keep_inputs
 
+    folder = run / layout.DIAGNOSTICS
+    keep_inputs([folder / f"{result.name}{suffix}" for suffix in (".md", ".json", ".svg")], read, "RUN")
     page, *others = write(folder, result)
     show_page(markdown(result), Console())
     typer.echo(f"{page}, {', '.join(path.name for path in others)}")

@@ -16,6 +16,7 @@ import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import OfCheckpoint, finite, interruptible, say
+from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
 from nemo_aopsd.run import folder as run_folder
@@ -250,8 +251,7 @@ def _session(
     from nemo_aopsd.models.limits import check_thinking
 
     aopsd = target.config.aopsd
-    for warning in check_thinking({"thinking": aopsd.thinking.student}, tokenizer, target.name):
-        typer.echo(f"warning: {warning}", err=True)
+    warn(check_thinking({"thinking": aopsd.thinking.student}, tokenizer, target.name))
     return Session(
         name=target.name,
         tokenizer=tokenizer,
@@ -279,7 +279,7 @@ def _place(
     run_folder.keep_apart(out, "an evaluation of `aopsd evaluate`")
     if others := {file.name.removesuffix(".settings.json") for file in out.glob("*.settings.json")} - {*benchmarks}:
         left_out = ", ".join(sorted(others))
-        typer.echo(f"warning: {out} also has samples of {left_out}; results.md will be without them", err=True)
+        warn([f"{out} also has samples of {left_out}; results.md will be without them"])
     return out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,7 @@ from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.config.unread import without_effect
+from nemo_aopsd.console import warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest, tell_all
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
@@ -85,10 +85,10 @@ def train(
         if resume:
             run_folder.check_resumable(resume, settings)
         problems, held_out = _check(settings, elsewhere=mounts is not None)
-        _warn(without_effect(settings, overrides))
+        warn(without_effect(settings, overrides))
         if check:
             tokenizer = tokenizer_at_hand(settings)
-            _warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
+            warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
             typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
             return
         chosen = [] if method is None else ["--method", method]
@@ -155,17 +155,12 @@ def _train(
     from nemo_aopsd.run.trainer import train as train_problems
 
     engine = engines.pick(config).build(config)
-    _warn(check_texts(config, problems, held_out, engine.tokenizer))
+    warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
     run_folder.keep_extensions(run, config.aopsd)
     run_folder.write_config(run, to_yaml(config), typed)
     with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):
         train_problems(config, problems, held_out, engine, run, resume=resume)
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
 
 
 def _run(config: Config) -> Path:

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import sys
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -58,15 +59,8 @@ def own(key: str, name: str) -> Any:
 
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
     """The files that own classes of a config are in, by key."""
-    named = {key: value for key in WANTED if is_own(value := _value(aopsd, key))}
+    named = {key: value for key in WANTED if is_own(value := attrgetter(key)(aopsd))}
     return {key: Path(inspect.getfile(own(key, value))) for key, value in named.items()}
-
-
-def _value(aopsd: AOPSDConfig, key: str) -> str:
-    value: Any = aopsd
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _module(key: str, name: str, place: str) -> ModuleType:

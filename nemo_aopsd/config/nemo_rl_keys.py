@@ -84,7 +84,8 @@ class DynamicBatchingKeys(Open):
     enabled: bool = False
     """On a GPU it pays: a forward of few tokens takes as long as its launches do."""
     train_mb_tokens: Count | None = None
-    """Padded tokens of an update's micro-batch, in place of `train_micro_batch_size`; a longer row is one alone."""
+    """Padded tokens of an update's micro-batch, in place of `train_micro_batch_size`. A longer row is a
+    micro-batch by itself."""
     logprob_mb_tokens: Count | None = None
     """Padded tokens of a forward that scores rows, in place of `logprob_batch_size`."""
 

@@ -30,11 +30,9 @@ Weighting = Literal[
     "constant_negative",
 ]
 
-CONTEXTS: tuple[str, ...] = get_args(ContextKind)
 ADAPTIVE = ("dag_frontier",)  # contexts that depend on how far the response has come, so that the judge is asked
 # Weightings that ask the teacher for continuations.
 CONTINUED = ("continuation", "normalised", "shuffled", "constant", "gap_matched")
-WEIGHTING_CONTROLS = ("shuffled", "constant", "gap_matched", "gap_only", "zero_triggered", "constant_negative")
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
 # Objectives that read the teacher's K likeliest words, and the key of `objective` that is K.
 TOP_K_KEYS = {"topk_fkl": "top_k", "eopd": "top_k", "fkl": "support", "dash": "support"}
@@ -96,8 +94,8 @@ class ObjectiveConfig(Strict):
     """tau, the most that one vocabulary entry may add. Off, so that `fkl` is the KL. The configs of OPSD, OP²SD and
     DASH set 0.05, as OPSD and DASH do."""
     sum_clip: Annotated[Positive | None, ReadBy(("fkl", "topk_fkl"))] = None
-    """The most that one position may add, after the sum over the vocabulary. A position above it is not followed, and
-    none counts as negative. Off: no published method has it; `opsd_clipped_sum` sets 1 nat."""
+    """The most that one position may add, after the sum over the vocabulary. A position above it has no gradient. Unlike
+    `token_clip`, this makes no position negative. Off: no published method has it; `opsd_clipped_sum` sets 1 nat."""
     support: Annotated[Count | None, _FULL] = None
     """Compare so many of the teacher's likeliest words, and the rest as one; null compares the whole vocabulary, as
     published. NeMo RL needs a number: [methods.md](methods.md) describes the effect."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 _RUN = 8  # words
 _COVERED = 0.75
 _SHORTEST = 5  # words of a question that is looked for at all
-_LAYOUT = re.compile(
+LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|text|textbf|mathrm|mathbf|operatorname|q?quad|[lc]?dots|[bB]igg?[lr]?)(?![a-zA-Z])"
     r"|\\[,;:! ()\[\]]"
 )
@@ -31,7 +31,7 @@ def words(text: str) -> tuple[str, ...]:
     >>> words("Find $\\left(x+10\\right)^2$ if $AB$ is even.") == words("find (\\theta + 10)^{2}, if PQ is even")
     True
     """
-    text = _GREEK.sub(" x ", _LAYOUT.sub(" ", unicodedata.normalize("NFKC", text)))
+    text = _GREEK.sub(" x ", LAYOUT.sub(" ", unicodedata.normalize("NFKC", text)))
     text = re.sub(r"\\[dt]frac", "frac", text)
     return tuple(_VARIABLE if _NAME.fullmatch(word) else word.casefold() for word in _WORD.findall(text))
 

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.data.overlap import Questions
+from nemo_aopsd.data.overlap import LAYOUT, Questions
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_jsonl, write_jsonl
@@ -29,10 +29,6 @@ from nemo_aopsd.grading.structure import read_shape
 
 FIELDS = ("id", "problem", "answer", "solution")
 _COLUMNS = {name: (name,) for name in FIELDS} | {"problem": ("problem", "question")}  # the first that holds something
-_LAYOUT = re.compile(
-    r"\\(?:left|right|displaystyle|text|textbf|mathrm|mathbf|operatorname|q?quad|[lc]?dots|[bB]igg?[lr]?)(?![a-zA-Z])"
-    r"|\\[,;:! ]"
-)
 _WORDS_IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+(?:\s+[A-Za-z]+)*")
 _INCOMPLETE, _UNPARSABLE = "without problem or answer", "answer does not parse"
 _DUPLICATE = "same problem as an earlier row"
@@ -128,7 +124,7 @@ def normalise(text: str) -> str:
     >>> normalise(r"Find \(x\),  if $\dfrac{x}{2} = 3$.") == normalise(r"find $x$ if \frac x2=3")
     True
     """
-    text = _LAYOUT.sub(" ", unicodedata.normalize("NFKC", text)).casefold()
+    text = LAYOUT.sub(" ", unicodedata.normalize("NFKC", text)).casefold()
     text = re.sub(r"\\[dt]frac", "frac", text).replace("\u2212", "-")
     return re.sub(r"[^\w+\-*/^=<>]|_", "", text)
 

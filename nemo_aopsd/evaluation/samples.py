@@ -42,7 +42,6 @@ class Sampler(Protocol):
     def __call__(self, prompts: list[Tokens], missing: Sequence[int]) -> Iterator[list[Sampled]]:
         """`prompts` of all rows; `missing` are the indices of those that have no line yet."""
         ...
-        ...
 
 
 class SeededModel(Protocol):
@@ -50,7 +49,6 @@ class SeededModel(Protocol):
 
     def stream(self, prompts: list[Tokens], sampling: Sampling, seeds: list[int]) -> Iterator[tuple[int, Generation]]:
         """(index in `prompts`, response), in any order."""
-        ...
         ...
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, cast
 
 from nemo_aopsd.config.extension import is_own, own
-from nemo_aopsd.config.schema import ContextKind, CurriculumConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ContextKind, CurriculumConfig
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
@@ -32,6 +32,7 @@ FIELD: dict[ContextKind, str | None] = {
     "other_problem": "solution",
 }
 
+_NO_DONORS: Mapping[str, Problem] = {}
 _GRAPHS = (
     " To make graphs: aopsd dag build {file} --out DAGS.jsonl --base-url URL --model NAME. A method that needs none: "
     "--method opsd."
@@ -139,6 +140,20 @@ def teacher_messages(
         case _:
             raise AssertionError(f"{kind!r} is no context")
     return _user(fill(prompts, wording, problem=problem.problem, context=context, **more))
+
+
+def shown_messages(
+    problem: Problem, aopsd: AOPSDConfig, reached: frozenset[str], donors: Mapping[str, Problem] = _NO_DONORS
+) -> list[Message]:
+    """The teacher's prompt under the run's own context."""
+    return teacher_messages(
+        problem,
+        aopsd.shown_context,
+        aopsd.prompts,
+        reached=reached,
+        mark_frontier=aopsd.context.mark_frontier,
+        donor=donors.get(problem.id),
+    )
 
 
 def disclose(problem: Problem, reached: frozenset[str], mark_frontier: bool = True) -> str:

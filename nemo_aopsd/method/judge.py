@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -106,13 +106,16 @@ def defused(attempt: str) -> str:
 
 
 def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> list[Tokens]:
-    """What the judge reads of an attempt: one prompt, or for `log_odds` one a checkpoint.
+    """`questions` in token ids. Those of `log_odds` never think, whatever is set: the first token is the answer."""
+    thinking = False if aopsd.judge.kind == "log_odds" else aopsd.thinking.student
+    return tokenizer.render_all(questions(problem, attempt, aopsd), thinking)
 
-    The latter never think, whatever is set: the first token is the answer.
-    """
-    if (kind := aopsd.judge.kind) != "log_odds":
-        return [tokenizer.render(judge_messages(problem, attempt, aopsd.prompts, kind), aopsd.thinking.student)]
-    return tokenizer.render_all(checkpoint_messages(problem, attempt, aopsd.prompts), False)
+
+def questions(problem: Problem, attempt: str, aopsd: AOPSDConfig) -> list[list[Message]]:
+    """What a judge of ours is asked about an attempt: one prompt, or for `log_odds` one a checkpoint."""
+    if aopsd.judge.kind == "log_odds":
+        return checkpoint_messages(problem, attempt, aopsd.prompts)
+    return [judge_messages(problem, attempt, aopsd.prompts, aopsd.judge.kind)]
 
 
 def parse_verdict(answer: str | None, known: Collection[str]) -> frozenset[str] | None:
@@ -288,7 +291,7 @@ def _ask_within(room: int, problem: Problem, response: Tokens, tokenizer: Tokeni
     """Prompts of at most `room` tokens each; of a longer attempt the middle is left out."""
     limit = aopsd.judge.max_attempt_tokens
     while True:
-        attempt, cut = shorten(response, tokenizer, limit)
+        attempt, cut = shorten(response, tokenizer.decode, limit)
         prompts = judge_prompts(problem, attempt, tokenizer, aopsd)
         longest = max(map(len, prompts))
         excess = longest - room
@@ -303,10 +306,10 @@ def _ask_within(room: int, problem: Problem, response: Tokens, tokenizer: Tokeni
         limit = max(0, min(limit, len(response)) - excess)
 
 
-def shorten(response: Tokens, tokenizer: Tokenizer, limit: int) -> tuple[str, bool]:
+def shorten(response: Tokens, decode: Callable[[Tokens], str], limit: int) -> tuple[str, bool]:
     """The attempt's text, its middle left out beyond `limit` tokens; True if something was."""
     if len(response) <= limit:
-        return tokenizer.decode(response), False
+        return decode(response), False
     head = limit // 2
     tail = limit - head
-    return tokenizer.decode(response[:head]) + CUT + tokenizer.decode(response[len(response) - tail :]), True
+    return decode(response[:head]) + CUT + decode(response[len(response) - tail :]), True

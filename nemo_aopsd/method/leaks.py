@@ -21,13 +21,16 @@ def leak_patterns(prompts: str) -> list[re.Pattern[str]]:
     for number, line in enumerate(read(prompts, "leaks").splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        try:
-            patterns.append(re.compile(line, re.IGNORECASE))
-        except re.error as error:
-            raise UserError(
-                f"leaks.txt of prompts {prompts!r}, line {number}: {error} in {line!r}. Correct it."
-            ) from error
+        patterns.append(compiled(line, f"leaks.txt of prompts {prompts!r}, line {number}"))
     return patterns
+
+
+def compiled(line: str, where: str) -> re.Pattern[str]:
+    """The regular expression of a line, in any case. Raises UserError if it is none."""
+    try:
+        return re.compile(line, re.IGNORECASE)
+    except re.error as error:
+        raise UserError(f"{where}: {error} in {line!r}. Correct it.") from error
 
 
 def mentions_context(text: str, patterns: Iterable[re.Pattern[str]]) -> bool:

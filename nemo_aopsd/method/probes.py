@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
-from nemo_aopsd.method.weighting import Surprise, continuation_weight, step_weights
+from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, continuation_weight, step_weights
 from nemo_aopsd.types import Branch, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_UNSURPRISED = Surprise()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ def run_probes(
     responses: list[Tokens],
     gaps: list[Tensor],
     config: ProbeConfig,
-    past: Surprise = _UNSURPRISED,
+    past: Surprise = UNSURPRISED,
 ) -> list[list[Probe]]:
     """The probes of each rollout, by position, with continuation weights (eq:continuation-nll).
 

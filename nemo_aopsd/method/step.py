@@ -20,19 +20,17 @@ from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.grading import is_correct
-from nemo_aopsd.method.context import student_prompts, teacher_messages
+from nemo_aopsd.method.context import shown_messages, student_prompts
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
-from nemo_aopsd.method.weighting import Surprise, constant_negative, gap_weights
+from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, constant_negative, gap_weights
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
     from nemo_aopsd.engine import Objective
-
-_UNSURPRISED = Surprise()
 
 
 def train_step(
@@ -43,7 +41,7 @@ def train_step(
     *,
     donors: dict[str, Problem],
     seed: int,
-    past: Surprise = _UNSURPRISED,
+    past: Surprise = UNSURPRISED,
 ) -> StepResult:
     """Collect `num_generations_per_prompt` rollouts of each problem and take one optimizer step on them.
 
@@ -72,7 +70,7 @@ def collect(
     *,
     donors: dict[str, Problem],
     seed: int,
-    past: Surprise = _UNSURPRISED,
+    past: Surprise = UNSURPRISED,
 ) -> Collection:
     """Stages 1 to 5: everything that the update needs, without the update."""
     aopsd, tokenizer, signal, clock = config.aopsd, engine.tokenizer, objective.signal, Clock()
@@ -171,14 +169,7 @@ def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, 
 
 
 def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokenizer, aopsd: AOPSDConfig) -> Tokens:
-    messages = teacher_messages(
-        draft.problem,
-        aopsd.context.kind,
-        aopsd.prompts,
-        reached=draft.reached or frozenset(),
-        mark_frontier=aopsd.context.mark_frontier,
-        donor=donors.get(draft.problem.id),
-    )
+    messages = shown_messages(draft.problem, aopsd, draft.reached or frozenset(), donors)
     return tokenizer.render(messages, aopsd.thinking.teacher)
 
 

@@ -82,6 +82,9 @@ class Surprise:
         return Betas(*usual)
 
 
+UNSURPRISED = Surprise()  # before the first step
+
+
 def _appended(medians: tuple[float, ...], nlls: list[float]) -> tuple[float, ...]:
     return (*medians, median(nlls))[-SPAN:] if nlls else medians
 
@@ -153,17 +156,6 @@ def constant_negative(rows: list[TrainRow]) -> list[TrainRow]:
     """
     import torch
 
-    counted = [_gap(row)[row.mask].abs() for row in rows]
-    amount = torch.cat([torch.empty(0), *counted])
+    amount = torch.cat([torch.empty(0), *(row.gap[row.mask].abs() for row in rows)])
     level = amount.mean() if len(amount) else 0.0
-    return [replace(row, teacher_logprobs=_old(row) - level) for row in rows]
-
-
-def _gap(row: TrainRow) -> Tensor:
-    assert row.teacher_logprobs is not None
-    return row.teacher_logprobs - _old(row)
-
-
-def _old(row: TrainRow) -> Tensor:
-    assert row.old_logprobs is not None, "weights are for the objective pg, which reads both"
-    return row.old_logprobs
+    return [replace(row, teacher_logprobs=old - level) for row in rows if (old := row.old_logprobs) is not None]

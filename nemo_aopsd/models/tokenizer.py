@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError
@@ -63,6 +64,22 @@ class HFTokenizer:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]
 
 
+def open_tokenizer(source: str | Path, remedy: str = "Check the folder.") -> Any:
+    """The Hugging Face tokenizer of a folder, a GGUF file or a hub name. Raises UserError with the remedy."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(**where_from(Path(source)))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source}: no usable tokenizer: {first_line(error)}. {remedy}") from error
+
+
+def where_from(path: Path) -> dict[str, str]:
+    """The arguments of `from_pretrained` for a folder, a GGUF file or a hub name."""
+    gguf = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
+    return {"pretrained_model_name_or_path": str(path.parent if gguf else path), **gguf}
+
+
 def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     """That of a config whose model need not be here: from a folder or the hub's cache; None where neither has it.
 
@@ -85,7 +102,11 @@ def generation_end_ids(model_name: str, **options: Any) -> list[int]:
     from transformers import GenerationConfig
 
     try:
-        found = GenerationConfig.from_pretrained(model_name, **options).eos_token_id
+        return as_list(GenerationConfig.from_pretrained(model_name, **options).eos_token_id)
     except OSError:
         return []
-    return [] if found is None else found if isinstance(found, list) else [found]
+
+
+def as_list(end_ids: int | list[int] | None) -> list[int]:
+    """As transformers has them: none, one or several."""
+    return [] if end_ids is None else end_ids if isinstance(end_ids, list) else [end_ids]

@@ -51,15 +51,6 @@ def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> Non
         shutil.rmtree(old)
 
 
-def load_latest(folder: Path, engine: Engine) -> CheckpointState | None:
-    """Restore the engine from the newest checkpoint and return its state; None if there is none yet.
-
-    Raises UserError if the checkpoint is damaged or was made with another teacher.
-    """
-    path = newest(folder)
-    return None if path is None else load(path, engine)
-
-
 def newest(folder: Path) -> Path | None:
     """The newest complete checkpoint of a folder; None if there is none yet."""
     kept = complete(folder)
@@ -67,7 +58,10 @@ def newest(folder: Path) -> Path | None:
 
 
 def load(path: Path, engine: Engine) -> CheckpointState:
-    """Restore the engine from one checkpoint and return its state. Raises what `load_latest` raises."""
+    """Restore the engine from one checkpoint and return its state.
+
+    Raises UserError if the checkpoint is damaged or was made with another teacher.
+    """
     state = _read_state(path)
     engine.load(path)
     checksum = engine.teacher_checksum()

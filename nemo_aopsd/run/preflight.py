@@ -7,13 +7,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
-from nemo_aopsd.method.judge import checkpoint_messages, judge_messages
+from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
 
 T = TypeVar("T")
@@ -83,11 +84,8 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     first, last = problems[0], problems[-1]
     student_messages(first, aopsd.prompts)
     teacher_messages(first, aopsd.shown_context, aopsd.prompts, donor=last)
-    if first.dag is not None:
-        if aopsd.judge.kind == "log_odds":
-            checkpoint_messages(first, "", aopsd.prompts)
-        else:
-            judge_messages(first, "", aopsd.prompts, aopsd.judge.kind)
+    if first.dag is not None and not is_own(aopsd.judge.kind):
+        questions(first, "", aopsd)
     leak_patterns(aopsd.prompts)
 
 

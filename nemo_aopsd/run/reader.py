@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_lines
+from nemo_aopsd.files import complete_lines, read_lines
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import commands_of, load_run_config
 from nemo_aopsd.run.record_types import Competence, Evaluation, Rollout, StepMetrics
@@ -51,7 +51,7 @@ class Run:
     @cached_property
     def competence(self) -> list[Competence]:
         """By problem, before training and after each epoch."""
-        return [parse(Competence, line, where) for where, line in _journal(self.path / layout.COMPETENCE)]
+        return [parse(Competence, line, where) for where, line in complete_lines(self.path / layout.COMPETENCE)]
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
@@ -76,7 +76,7 @@ def read_run(path: Path | str) -> Run:
 
 def read_metrics(run: Path) -> list[StepMetrics]:
     """The numbers of each step of the run in a folder; its config is not read."""
-    return [_step_metrics(line, where) for where, line in _journal(run / layout.METRICS)]
+    return [_step_metrics(line, where) for where, line in complete_lines(run / layout.METRICS)]
 
 
 def parse(kind: type[T], content: bytes, where: str) -> T:
@@ -104,9 +104,3 @@ def _step_metrics(line: bytes, where: str) -> StepMetrics:
     values = parse(dict[str, float | None], line, where)
     row = StepMetrics(epoch=0, step=0, values=values, where=where)
     return replace(row, epoch=int(row.number("epoch")), step=int(row.number("step")))
-
-
-def _journal(path: Path) -> Iterator[tuple[str, bytes]]:
-    """`(file:line, line)` of the complete lines; a last one that a kill cut short is left out."""
-    complete, _, _ = (path.read_bytes() if path.is_file() else b"").rpartition(b"\n")
-    return ((f"{path}:{number}", line) for number, line in enumerate(complete.split(b"\n"), start=1) if line)

@@ -14,7 +14,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.context import donors_for, student_prompts, teacher_messages
+from nemo_aopsd.method.context import donors_for, shown_messages, student_prompts
 from nemo_aopsd.method.judge import CUT, answer_tokens, judge_prompts
 from nemo_aopsd.models.config_json import find_model_config
 from nemo_aopsd.models.limits import check_readable, check_thinking
@@ -104,14 +104,7 @@ def _teacher_messages(problems: Sequence[Problem], aopsd: AOPSDConfig) -> Iterat
     """The longest prompt that each problem's teacher may get."""
     donors = donors_for(problems, aopsd.shown_context, aopsd.seed)
     for problem in problems:
-        yield teacher_messages(
-            problem,
-            aopsd.context.kind,
-            aopsd.prompts,
-            reached=frozenset(problem.dag or ()),
-            mark_frontier=aopsd.context.mark_frontier,
-            donor=donors.get(problem.id),
-        )
+        yield shown_messages(problem, aopsd, frozenset(problem.dag or ()), donors)
 
 
 def _teacher(

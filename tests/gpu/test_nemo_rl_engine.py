@@ -33,6 +33,7 @@ from nemo_aopsd.files import atomic_write, derive_seed, read_journal
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
+from nemo_aopsd.models.tokenizer import open_tokenizer
 from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.conftest import STEPS
@@ -58,7 +59,7 @@ def local_engine(folder, precision="float32"):
     # On the CPU: the reference shares neither memory nor kernels nor a cuDNN with what it checks.
     with mock.patch.object(torch.cuda, "is_available", return_value=False):
         model = loading.load_model(settings)
-    tokenizer = loading.wrap_tokenizer(loading.load_tokenizer(settings), model)
+    tokenizer = loading.wrap_tokenizer(open_tokenizer(settings.tokenizer), model)
     return LocalEngine(model.to(getattr(torch, precision)), tokenizer, settings)
 
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nemo_aopsd.cluster.plan.workload import Assumed, _context_tokens
-from nemo_aopsd.config.schema import CONTEXTS
+from nemo_aopsd.config.schema import CHOICES
 from nemo_aopsd.data.dag import build_graph, serialize
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
@@ -95,7 +95,7 @@ def test_all_reached_equals_the_full_graph_up_to_marks():
 
 
 @pytest.mark.parametrize("family", ["default", "tiny"])
-@pytest.mark.parametrize("kind", CONTEXTS)
+@pytest.mark.parametrize("kind", CHOICES["context.kind"])
 def test_every_context_stands_in_each_table_and_has_a_prompt_in_each_family(kind, family):
     student = student_messages(PROBLEM, family)
     for mark in (True, False):

@@ -237,8 +237,8 @@ def test_retries_are_as_many_as_asked():
 
 def test_a_long_attempt_loses_its_middle_and_says_so():
     words = list("abcdefg")
-    assert shorten(words, WordTokenizer(), 7) == ("a b c d e f g", False)
-    text, cut = shorten(words, WordTokenizer(), 5)
+    assert shorten(words, WordTokenizer().decode, 7) == ("a b c d e f g", False)
+    text, cut = shorten(words, WordTokenizer().decode, 5)
     assert (text, cut) == ("a b\n[... middle of the attempt left out ...]\ne f g", True)
     script = {text: ['["1"]'], "a": ["?", "?"]}
     verdicts, _ = judge(script, [words, ["a"]], max_attempt_tokens=5)

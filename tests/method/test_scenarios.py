@@ -11,7 +11,7 @@ import torch
 
 from examples.builtin.tokenizer import build_tokenizer
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.schema import CONTEXTS, AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
+from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ContextConfig, CurriculumConfig, ProbeConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -27,7 +27,7 @@ from tests.local_models import END, plain_logprobs, tiny_model, tiny_settings, t
 PROBLEMS = [make_problem(index) for index in range(4)]
 OTHER_END = 7
 PLAIN = AOPSDConfig(context=ContextConfig(kind="none"), curriculum=CurriculumConfig(name="shuffle"))
-SHOWING = [kind for kind in CONTEXTS if kind != "none"]
+SHOWING = [kind for kind in CHOICES["context.kind"] if kind != "none"]
 TEMPLATES = {  # name: (template, end of a user's turn, generation marker)
     "chatml": (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -24,6 +24,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
+from nemo_aopsd.models.tokenizer import open_tokenizer
 from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.nemo_rl import fake_cluster
@@ -71,7 +72,7 @@ def local_engine(config):
     folder = Path(config.policy["model_name"])
     settings = Settings(folder, folder, OptimizerSettings(lr=0.0), TeacherConfig(), None, 384)
     model = loading.load_model(settings)
-    return LocalEngine(model, loading.wrap_tokenizer(loading.load_tokenizer(settings), model), settings)
+    return LocalEngine(model, loading.wrap_tokenizer(open_tokenizer(settings.tokenizer), model), settings)
 
 
 def collected(problems, engine, config):

@@ -36,7 +36,7 @@ def test_what_is_saved_comes_back_and_a_state_without_one_of_its_keys_is_damaged
 
 def test_the_newest_is_the_highest_step_and_other_folders_are_left_alone(folder):
     shutil.copytree(folder / "step_999999", folder / "step_zzz")
-    assert checkpoint.load_latest(folder, make_engine()).step == 1_000_000
+    assert checkpoint.load(checkpoint.newest(folder), make_engine()).step == 1_000_000
     checkpoint.save(folder, make_engine(), state(1_000_001, make_engine()), keep=1)
     assert sorted(path.name for path in folder.iterdir()) == ["step_1000001", "step_zzz"]
 
@@ -49,20 +49,20 @@ def test_a_damaged_checkpoint_is_named_and_deleting_it_goes_back_to_the_one_befo
     if damage == b"{}" and name == "student.pt":
         target.unlink()
     with pytest.raises(UserError, match=rf"step_1000000/{name}: "):
-        checkpoint.load_latest(folder, make_engine())
+        checkpoint.load(checkpoint.newest(folder), make_engine())
     shutil.rmtree(folder / "step_1000000")
-    assert checkpoint.load_latest(folder, make_engine()).step == 999_999
+    assert checkpoint.load(checkpoint.newest(folder), make_engine()).step == 999_999
 
 
 def test_no_checkpoint_is_none(tmp_path):
-    assert checkpoint.load_latest(tmp_path, make_engine()) is None
+    assert checkpoint.newest(tmp_path) is None
 
 
 def test_a_state_that_was_edited_by_hand_is_refused(folder):
     target = folder / "step_1000000/state.json"
     target.write_text(target.read_text().replace('"next_batch": 2', '"next_batch": 3'))
     with pytest.raises(UserError, match=r"step_1000000/state.json: damaged or missing"):
-        checkpoint.load_latest(folder, make_engine())
+        checkpoint.load(checkpoint.newest(folder), make_engine())
 
 
 def test_every_flipped_bit_of_a_checkpoint_is_told_by_file(folder):
@@ -105,4 +105,4 @@ def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(folder, monke
 def test_a_checkpoint_that_lost_its_manifest_is_damaged(folder):
     (folder / "step_1000000/manifest.json").unlink()
     with pytest.raises(UserError, match=r"manifest.json: damaged or missing"):
-        checkpoint.load_latest(folder, make_engine())
+        checkpoint.load(checkpoint.newest(folder), make_engine())

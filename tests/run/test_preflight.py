@@ -1,10 +1,11 @@
 """What the data must have depends on the objective; all of it is known before a model is loaded."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.preflight import check_inputs, summarize
 from tests.fakes import make_config
@@ -35,6 +36,13 @@ def test_without_a_teacher_the_data_need_not_have_what_a_context_shows(tmp_path,
     assert "context none" in summarize(config, problems, None)
     with pytest.raises(UserError, match="no `dag`"):
         check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields))
+
+
+def test_a_judge_of_ones_own_needs_no_wording_of_ours(tmp_path):
+    judge = JudgeConfig(kind=f"{Path(__file__).parents[2] / 'examples/my_parts.py'}:NumberJudge")
+    fields = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
+    problems, _ = check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, judge=judge))
+    assert [problem.id for problem in problems] == ["p1"]
 
 
 @pytest.mark.parametrize("kind", ["dag_full", "dag_frontier"])

@@ -14,7 +14,7 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_lines
-from nemo_aopsd.method.context import donors_for, teacher_messages
+from nemo_aopsd.method.context import donors_for, shown_messages
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import parse
 from nemo_aopsd.run.record_types import Rollout
@@ -104,14 +104,7 @@ def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place
                 raise UserError(
                     f"{rollout.where}: {source} has no problem {rollout.problem_id!r} any more. Restore it."
                 )
-            messages = teacher_messages(
-                problem,
-                aopsd.shown_context,
-                aopsd.prompts,
-                reached=frozenset(rollout.reached or ()),
-                mark_frontier=aopsd.context.mark_frontier,
-                donor=donors.get(problem.id),
-            )
+            messages = shown_messages(problem, aopsd, frozenset(rollout.reached or ()), donors)
             yield from ((place, *_event(place, rollout, problem, messages[-1]["content"])) for place in rows[row])
 
 

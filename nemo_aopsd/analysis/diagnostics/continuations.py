@@ -20,6 +20,7 @@ from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end,
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.tokenizer import open_tokenizer
 from nemo_aopsd.run.reader import Run, read_run
 from nemo_aopsd.run.record_types import Probe
 from nemo_aopsd.types import Tokens
@@ -118,18 +119,10 @@ def diagnose_continuations(
 
 def load_decoder(config: Config, path: str | None = None) -> Decode:
     """Ids to text with the tokenizer at `path`, or the one of the config. Raises UserError if there is none."""
-    from transformers import AutoTokenizer
-
     if path and not Path(path).exists():
         raise UserError(f"--tokenizer {path}: no such folder (looked from {Path.cwd()}). Name one with a tokenizer.")
-    name = str(path or (config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"])
-    file = Path(name)
-    gguf = {"gguf_file": file.name} if file.suffix == ".gguf" else {}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent) if gguf else name, **gguf)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise UserError(f"{name}: no usable tokenizer: {first} Name a folder with one: --tokenizer DIR.") from error
+    name = path or (config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"]
+    tokenizer = open_tokenizer(name, "Name a folder with one: --tokenizer DIR.")
     return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nemo_aopsd import prompts
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.method.leaks import leak_patterns
+from nemo_aopsd.method.leaks import compiled, leak_patterns
 
 KINDS = ("correction", "reference")
 _FORM = TypeAdapter(dict[Literal["correction", "reference"], dict[str, list[str]]])
@@ -71,10 +71,7 @@ def _read(file: Path) -> dict[str, Compiled]:
 
 
 def _compile(line: str, where: str) -> re.Pattern[str]:
-    try:
-        pattern = re.compile(line, re.IGNORECASE)
-    except re.error as error:
-        raise UserError(f"{where}: {error} in {line!r}. Correct it.") from error
+    pattern = compiled(line, where)
     if pattern.search(""):
         raise UserError(f"{where}: {line!r} matches every text, even the empty one. Correct it.")
     return pattern

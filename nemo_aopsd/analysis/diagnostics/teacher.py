@@ -31,7 +31,7 @@ from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings,
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.files import derive_seed, read_json
 from nemo_aopsd.manifest import Manifest
-from nemo_aopsd.method.context import donors_for, has_context, student_prompts, teacher_messages
+from nemo_aopsd.method.context import donors_for, has_context, shown_messages, student_prompts, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.run import layout
@@ -84,7 +84,7 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     seed = derive_seed(aopsd.seed, "teacher", kind)
     sampler: Any = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
     if is_adaptive(kind):
-        sampler = _AdaptiveSampler(plan, kind, config, engine, seed)
+        sampler = _AdaptiveSampler(plan, config, engine, seed)
     patterns = leak_patterns(aopsd.prompts)
     samples, title = stem.with_suffix(".jsonl"), f"teacher, {kind}"
     asked = (plan.problems, prompts, plan.num_samples, sampler, engine.tokenizer, patterns, title)
@@ -114,7 +114,6 @@ class _AdaptiveSampler:
     """A fresh attempt, its verdict and the context P(y) for every row (eq:local-disclosure), in fixed blocks."""
 
     plan: Plan
-    kind: str
     config: Config
     engine: Engine
     seed: int
@@ -136,13 +135,7 @@ class _AdaptiveSampler:
         attempts = engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
         verdicts = judge_rollouts(problems, [attempt.tokens for attempt in attempts], engine, self.config, seed)
         shown = [
-            teacher_messages(
-                problem,
-                self.kind,
-                aopsd.prompts,
-                reached=largest_closed_subset(problem.graph, verdict.judged),
-                mark_frontier=aopsd.context.mark_frontier,
-            )
+            shown_messages(problem, aopsd, largest_closed_subset(problem.graph, verdict.judged))
             for problem, verdict in zip(problems, verdicts, strict=True)
         ]
         rendered = [engine.tokenizer.render(messages, aopsd.thinking.teacher) for messages in shown]

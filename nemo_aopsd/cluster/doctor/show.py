@@ -30,14 +30,11 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "exit_code": EXIT_CODES[severity],
         "parameters": diagnosis.parameters,
         "checks": [asdict(check) for check in diagnosis.checks],
-        "memory": [_item_as_json(row) for row in diagnosis.memory],
+        "memory": [
+            {key: value for key, value in asdict(row).items() if key != "size"} | {"bytes": round(row.size)}
+            for row in diagnosis.memory
+        ],
     }
-
-
-def _item_as_json(row: Item) -> dict[str, Any]:
-    fields = asdict(row)
-    size = fields.pop("size")
-    return fields | {"bytes": round(size)}
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:

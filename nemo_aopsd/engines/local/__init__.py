@@ -55,9 +55,10 @@ def _opened(config: Config, settings: Settings) -> tuple[LocalModel, HFTokenizer
 
 
 def _load(config: Config, settings: Settings) -> tuple[PreTrainedModel, HFTokenizer]:
-    from nemo_aopsd.engines.local.loading import load_model, load_tokenizer, wrap_tokenizer
+    from nemo_aopsd.engines.local.loading import load_model, wrap_tokenizer
+    from nemo_aopsd.models.tokenizer import open_tokenizer
 
-    tokenizer = load_tokenizer(settings)
+    tokenizer = open_tokenizer(settings.tokenizer)
     causal_lm = load_model(settings)
     head: Any = causal_lm.get_output_embeddings()
     check_words(config, head.weight.shape[0], str(settings.model))

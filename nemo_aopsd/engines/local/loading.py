@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from nemo_aopsd.config.keys import first_line
@@ -15,17 +15,9 @@ from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer, as_list, where_from
 
 _OTHER = "Choose another model, such as Llama or Qwen."
-
-
-def load_tokenizer(settings: Settings) -> Any:
-    """The Hugging Face tokenizer. Raises UserError if there is none."""
-    try:
-        return AutoTokenizer.from_pretrained(**_source(settings.tokenizer))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{settings.tokenizer}: no usable tokenizer: {first_line(error)}. Check the folder.") from error
 
 
 def load_model(settings: Settings) -> PreTrainedModel:
@@ -33,7 +25,7 @@ def load_model(settings: Settings) -> PreTrainedModel:
     disable_progress_bar()  # transformers would draw its own bars between ours
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            **_source(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
+            **where_from(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
         raise UserError(
@@ -58,14 +50,7 @@ def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
             f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but the model's vocabulary has {rows}. "
             "Set policy.tokenizer.name to the tokenizer that belongs to the model."
         )
-    found = model.generation_config.eos_token_id
-    return HFTokenizer(tokenizer, [] if found is None else found if isinstance(found, list) else [found])
-
-
-def _source(path: Path) -> dict[str, Any]:
-    if path.suffix == ".gguf":
-        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    return {"pretrained_model_name_or_path": str(path)}
+    return HFTokenizer(tokenizer, as_list(model.generation_config.eos_token_id))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -81,33 +82,22 @@ class LocalModel:
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
         """Extend each branch greedily to `length` tokens in all; one that has them, or has ended, stays."""
-
-        def extend(prefix: Prefix, rows: list[BranchRow]) -> list[list[Branch]]:
-            return tree.continue_rows(self.network, prefix, rows, length, self.end_ids)
-
+        extend = partial(tree.continue_rows, self.network, length=length, end_ids=self.end_ids)
         return self._on_branches(prompts, responses, branches, length, extend)
 
     def branch_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
     ) -> list[list[Tensor]]:
         """Log-probs of each branch's own tokens."""
-        width = max((len(branch.tokens) for row in branches for branch in row), default=0)
-
-        def score(prefix: Prefix, rows: list[BranchRow]) -> list[list[Tensor]]:
-            return tree.score_rows(self.network, prefix, rows)
-
-        return self._on_branches(prompts, responses, branches, width, score)
+        score = partial(tree.score_rows, self.network)
+        return self._on_branches(prompts, responses, branches, _widest(branches), score)
 
     def next_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
     ) -> list[list[Tensor]]:
         """Log-probs of the `choices` after each branch."""
-        width = 1 + max((len(branch.tokens) for row in branches for branch in row), default=0)
-
-        def choose(prefix: Prefix, rows: list[BranchRow]) -> list[list[Tensor]]:
-            return tree.choose_rows(self.network, prefix, rows, choices)
-
-        return self._on_branches(prompts, responses, branches, width, choose)
+        choose = partial(tree.choose_rows, self.network, choices=choices)
+        return self._on_branches(prompts, responses, branches, 1 + _widest(branches), choose)
 
     @property
     def _step_class(self) -> type[Step]:
@@ -155,3 +145,7 @@ class LocalModel:
         _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
         assert kv is not None, "asked for"
         return Prefix(kv, rows)
+
+
+def _widest(branches: list[list[Branch]]) -> int:
+    return max((len(branch.tokens) for row in branches for branch in row), default=0)

@@ -10,7 +10,6 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 
@@ -38,12 +37,6 @@ def open_model(config: Config, memory_share: float) -> tuple[VLLMModel, HFTokeni
 
 def load_tokenizer(path: Path) -> HFTokenizer:
     """The tokenizer with the model's end tokens. Raises UserError if there is none."""
-    from transformers import AutoTokenizer
+    from nemo_aopsd.models.tokenizer import HFTokenizer, generation_end_ids, open_tokenizer
 
-    from nemo_aopsd.models.tokenizer import HFTokenizer, generation_end_ids
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no usable tokenizer: {first_line(error)}. Check the folder.") from error
-    return HFTokenizer(tokenizer, generation_end_ids(str(path)))
+    return HFTokenizer(open_tokenizer(path), generation_end_ids(str(path)))

@@ -26,7 +26,7 @@ class MiniLLM(BaseObjective):
 
     def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
         """Rows with A. Whitening has the statistics of all valid tokens of the step."""
-        returns = [mean_of_the_rest(_gap(row), row.mask) for row in rows]
+        returns = [mean_of_the_rest(row.gap, row.mask) for row in rows]
         counted = torch.cat([values[row.mask] for row, values in zip(rows, returns, strict=True)]) if rows else None
         if self.config.whiten and counted is not None and len(counted) > 1:
             deviation, mean = torch.std_mean(counted)
@@ -58,11 +58,6 @@ class MiniLLM(BaseObjective):
             "train/frac_ratio_clipped": token_mean(binds.float(), mask, num_tokens),
             "train/mean_abs_advantage": token_mean(advantages.abs(), mask, num_tokens),
         }
-
-
-def _gap(row: TrainRow) -> Tensor:
-    assert row.teacher_logprobs is not None and row.old_logprobs is not None  # `signal` and `needs_old_logprobs`
-    return row.teacher_logprobs - row.old_logprobs
 
 
 def mean_of_the_rest(values: Tensor, mask: Tensor) -> Tensor:
