@@ -94,8 +94,9 @@ class ObjectiveConfig(Strict):
     """tau, the most that one vocabulary entry may add. Off, so that `fkl` is the KL. The configs of OPSD, OP²SD and
     DASH set 0.05, as OPSD and DASH do."""
     sum_clip: Annotated[Positive | None, ReadBy(("fkl", "topk_fkl"))] = None
-    """The most that one position may add, after the sum over the vocabulary. A position above it has no gradient. Unlike
-    `token_clip`, this makes no position negative. Off: no published method has it; `opsd_clipped_sum` sets 1 nat."""
+    """The most that one position may add, after the sum over the vocabulary. A position above it has no gradient.
+    Unlike `token_clip`, this makes no position negative. Off, for no published method has it; `opsd_clipped_sum` sets
+    1 nat."""
     support: Annotated[Count | None, _FULL] = None
     """Compare so many of the teacher's likeliest words, and the rest as one; null compares the whole vocabulary, as
     published. NeMo RL needs a number: [methods.md](methods.md) describes the effect."""

@@ -55,12 +55,17 @@ def field_of(kind: str) -> str | None:
     return own("context.kind", kind).field if is_own(kind) else FIELD[cast(ContextKind, kind)]
 
 
-def check_problems(problems: Sequence[Problem], kind: str, curriculum: str) -> None:
-    """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need."""
+def check_problems(problems: Sequence[Problem], kind: str, curriculum: str, trains_on: str = "") -> None:
+    """Refuse, before any model is loaded, a problem that lacks what the context or the judge will need.
+
+    `trains_on` is the objective, if that reads solutions.
+    """
     learns = CurriculumConfig(name=curriculum).needs_progress
     needed = {"dag": f"aopsd.curriculum.name={curriculum}"} if learns else {}
     if shown := field_of(kind):
         needed[shown] = f"aopsd.context.kind={kind}"
+    if trains_on:
+        needed["solution"] = f"aopsd.objective.name={trains_on}"
     for problem in problems:
         for field, setting in needed.items():
             if not _has(problem, field):

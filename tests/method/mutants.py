@@ -41,8 +41,10 @@ method/weighting.py : method/test_weighting.py
     _amount(weights, gaps) / => sum(weights) /
     weight * abs(gap) for => weight * gap for
     [row.mask].abs() => [row.mask]
-    _old(row) - level => _old(row) + level
+    old - level => old + level
     .sample(weights, len(weights)) => .choices(weights, k=len(weights))
+types.py : method/test_weighting.py OBJECTIVES
+    self.teacher_logprobs - self.old_logprobs => self.old_logprobs - self.teacher_logprobs
 method/probes.py : method/test_probes.py STEP
     gap.abs() >= config.threshold => gap.abs() > config.threshold
     if gap[t] > 0 else [] => if gap[t] < 0 else []
@@ -122,7 +124,6 @@ method/objectives/gkd.py : OBJECTIVES
 method/objectives/minillm.py : OBJECTIVES
     divergence - surrogate => divergence + surrogate
     .flip(0)[1:] => .flip(0)[:-1]
-    row.teacher_logprobs - row.old_logprobs => row.old_logprobs - row.teacher_logprobs
     (values - mean) / (deviation => values / (deviation
 method/objectives/grpo.py : OBJECTIVES
     group.std() => group.std(correction=0)
