@@ -6,7 +6,6 @@ No problem text is shipped: HMMT and BRUMO are licensed CC BY-NC-SA, and AIME's 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_aopsd.data.problems import Problem, answer_text, load_problems, parse_problem
@@ -14,21 +13,13 @@ from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
-class HubSet:
-    """A data set of the hub with columns `problem` and `answer`, and how many problems it must have."""
-
-    hub_id: str
-    split: str
-    num_problems: int = 30
-
-
-HUB_SETS = {
-    "aime24": HubSet("HuggingFaceH4/aime_2024", "train"),
-    "aime25": HubSet("math-ai/aime25", "test"),
-    "hmmt_feb25": HubSet("MathArena/hmmt_feb_2025", "train"),
-    "brumo25": HubSet("MathArena/brumo_2025", "train"),
+HUB_SETS = {  # data set of the hub, with columns `problem` and `answer`, and its split
+    "aime24": ("HuggingFaceH4/aime_2024", "train"),
+    "aime25": ("math-ai/aime25", "test"),
+    "hmmt_feb25": ("MathArena/hmmt_feb_2025", "train"),
+    "brumo25": ("MathArena/brumo_2025", "train"),
 }
+_NUM_PROBLEMS = 30  # of each
 
 
 def load_benchmarks(sources: Iterable[str]) -> dict[str, list[Problem]]:
@@ -71,17 +62,15 @@ def _from_file(source: str) -> list[Problem]:
 
 
 def _from_hub(name: str) -> list[Problem]:
-    hub_set = HUB_SETS[name]
+    hub_id, split = HUB_SETS[name]
     instead = f"Or give the problems yourself: --data {name}.jsonl, one object a line with id, problem, answer."
     try:
-        rows = list(read_source(hub_set.hub_id, split=hub_set.split))
+        rows = list(read_source(hub_id, split=split))
     except UserError as error:
         cause = str(error).split(". ")[0]  # what follows is about another command
         raise UserError(f"--data {name}: {cause}. {instead}") from error
-    if len(rows) != hub_set.num_problems:
-        raise UserError(
-            f"--data {name}: {hub_set.hub_id} has {len(rows)} rows, expected {hub_set.num_problems}. {instead}"
-        )
+    if len(rows) != _NUM_PROBLEMS:
+        raise UserError(f"--data {name}: {hub_id} has {len(rows)} rows, expected {_NUM_PROBLEMS}. {instead}")
     return [
         parse_problem({"id": f"{name}-{index}", "problem": row.get("problem"), "answer": answer_text(row)}, where)
         for index, (where, row) in enumerate(rows)

@@ -35,8 +35,8 @@ def rows(count):
 
 
 def test_all_four_ids_load_from_the_hub(hub):
-    for hub_set in HUB_SETS.values():
-        hub[hub_set.hub_id] = rows(30)
+    for hub_id, _ in HUB_SETS.values():
+        hub[hub_id] = rows(30)
     found = load_benchmarks(["aime24", "aime25", "hmmt_feb25", "brumo25"])
     assert {name: len(problems) for name, problems in found.items()} == dict.fromkeys(HUB_SETS, 30)
     problem = found["brumo25"][7]
