@@ -12,7 +12,6 @@ from nemo_aopsd.data.problems import Problem, answer_text, load_problems, parse_
 from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
 
-
 HUB_SETS = {  # data set of the hub, with columns `problem` and `answer`, and its split
     "aime24": ("HuggingFaceH4/aime_2024", "train"),
     "aime25": ("math-ai/aime25", "test"),

@@ -129,6 +129,9 @@ class WordTokenizer:
     def render(self, messages, thinking):
         return [thinking, messages[0]["content"]]
 
+    def render_all(self, conversations, thinking):
+        return [self.render(messages, thinking) for messages in conversations]
+
     def decode(self, tokens):
         return " ".join(map(str, tokens))
 
