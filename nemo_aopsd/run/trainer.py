@@ -153,11 +153,13 @@ class Trainer:
         self.manifest.append(self.folder / layout.METRICS, [metrics])
         self.engine.log_metrics(metrics, self.step)
         self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
-        if (divergence := metrics.get("train/divergence", 0.0)) < 0 and not self.has_warned:
+        divergence, beyond_rounding = (metrics.get(f"train/{name}", 0.0) for name in ("divergence", "frac_negative"))
+        if divergence < 0 < beyond_rounding and not self.has_warned:
             self.has_warned = True
+            cause = "top_k_form" if self.aopsd.objective.name == "topk_fkl" else "token_clip"
             self.console.print(
                 f"warning: step {self.step}: train/divergence is {divergence:.3g}. No divergence is negative, but "
-                "aopsd.objective.token_clip makes it a surrogate, which can collapse. See docs/methods.md.",
+                f"aopsd.objective.{cause} makes it a surrogate, which can collapse. See docs/methods.md.",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -311,3 +312,19 @@ def test_a_negative_divergence_is_told_once(tmp_path, capsys, token_clip, times)
     assert capsys.readouterr().out.count("aopsd.objective.token_clip") == times
     signs = [step["train/divergence"] < 0 for step in read(tmp_path / "metrics.jsonl")]
     assert len(signs) > 1 and all(sign == bool(times) for sign in signs)
+
+
+@pytest.mark.parametrize(
+    ("name", "divergence", "share", "told"),
+    [
+        ("fkl", -4e-9, 0.0, []),  # equal models in float32
+        ("fkl", -2e-5, 0.1, ["token_clip"]),
+        ("topk_fkl", -0.02, 0.5, ["top_k_form"]),
+    ],
+)
+def test_a_negative_divergence_beyond_rounding_is_told_with_its_cause(tmp_path, capsys, name, divergence, share, told):
+    aopsd = replace(AOPSD, objective=ObjectiveConfig(name), weighting="uniform", max_num_steps=1)
+    engine, found = make_engine(), {"loss": 0.0, "grad_norm": 0.0, "divergence": divergence, "frac_negative": share}
+    engine.train = lambda rows, objective: {f"train/{name}": value for name, value in found.items()}
+    train(make_config(tmp_path, aopsd), PROBLEMS, None, engine, tmp_path, resume=False)
+    assert re.findall(r"aopsd\.objective\.(\w+)", capsys.readouterr().out) == told
