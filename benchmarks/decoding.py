@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from nemo_aopsd.config.schema import TeacherConfig
+from nemo_aopsd.config.schema import JudgeConfig, TeacherConfig
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
 from nemo_aopsd.types import Branch, Sampling, Tokens
@@ -76,6 +76,7 @@ def local_model(causal_lm: PreTrainedModel, enforce_eager: bool) -> LocalModel:
         tokenizer=Path(),
         optimizer=OptimizerSettings(lr=1e-5),
         teacher=TeacherConfig(),
+        judge=JudgeConfig(),
         max_total_sequence_length=4096,
         generation_batch_size=4096,
         logprob_batch_size=32,

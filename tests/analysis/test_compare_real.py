@@ -64,7 +64,8 @@ def test_every_shipped_suite_can_be_read(path, tmp_path, monkeypatch):
     suite = load_suite(path, find_method)
     assert suite.members[0].name == "base" and suite.reference in {member.name for member in suite.members}
     few = {member.file.stem: member for member in suite.members}  # one a method; tests/config loads every method
-    few = tuple(few[name] for name in ("base", "sft", "grpo", "aopsd"))
+    few = tuple(few[name] for name in ("base", "sft", "grpo", "aopsd") if name in few)
+    assert len(few) > 1
     suite = replace(suite, members=few)
     write_configs(suite, tmp_path)
     configs = load_configs(suite, tmp_path)

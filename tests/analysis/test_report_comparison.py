@@ -129,7 +129,7 @@ def test_an_evaluation_that_asks_otherwise_is_listed_but_replaces_none(tmp_path,
 def test_the_page_has_the_table(bare, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "_finish", lambda *_: "<svg></svg>")
     base = add_results(tmp_path / "b a <s> e", "<b>Qwen3</b>", {"aime24": evaluated(2)})
-    result = CliRunner().invoke(app, ["report", str(bare), "--with", str(base), "--with", str(bare)])
+    result = CliRunner().invoke(app, ["report", str(bare), "--with", str(base)])
     assert result.exit_code == 0, result.output
     html = (bare / "report.html").read_text()
     assert html.count("Runs side by side") == 1 and "<b>Qwen3" not in html

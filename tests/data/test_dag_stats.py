@@ -60,5 +60,5 @@ def test_rows_that_cannot_be_read_stop_nothing(tmp_path, capsys):
     assert printed.out.startswith("1 graphs, 0 of them with errors")
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["a"]
     path.write_text("{\n")
-    with pytest.raises(UserError, match=r"aopsd dag build .* 1 row cannot be read: .*d\.jsonl:1: broken JSON"):
+    with pytest.raises(UserError, match=r"d\.jsonl: none of its 1 lines is a JSON object\. .*d\.jsonl:1: broken JSON"):
         measure_file(path)

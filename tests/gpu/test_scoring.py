@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from nemo_aopsd.cluster import SCORED_ROWS
-from nemo_aopsd.engines.nemo_rl.cluster import Role
 from nemo_aopsd.method.probes import probe_weights, run_probes
 from nemo_aopsd.types import Sampling
 from tests.gpu.test_nemo_rl_engine import (  # noqa: F401
@@ -101,6 +100,8 @@ def test_a_teacher_that_sees_what_the_student_sees_triggers_nothing(engine, roll
 
 def test_the_student_answers_as_before_after_sleep_wake_and_swap(engine, rollouts, note):
     """Each time with an empty cache, so that the same kernels run; what is lost would answer like noise, or alike."""
+    from nemo_aopsd.engines.nemo_rl.cluster import Role
+
     cluster = engine.cluster
     prompts = [rollout.draft.student_prompt for rollout in rollouts[:16]]
     greedy = Sampling(max_new_tokens=48, temperature=0.0)

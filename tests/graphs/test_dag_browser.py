@@ -64,7 +64,7 @@ def test_rows_that_cannot_be_read_are_counted_and_stop_nothing(tmp_path):
     assert (odd["plan"], odd["subproblems"]) == (["walk"], ["7"])
     assert leak["faults"] == ["states_answer: node '2': x = 0.5"] and leak["drawing"]
     source.write_text("{\n")
-    with pytest.raises(UserError, match=r"aopsd dag build .* 1 row cannot be read: .*d\.jsonl:1: broken JSON"):
+    with pytest.raises(UserError, match=r"d\.jsonl: none of its 1 lines is a JSON object\. .*d\.jsonl:1: broken JSON"):
         write_browser(source, tmp_path / "page.html")
 
 

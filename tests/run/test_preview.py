@@ -122,7 +122,7 @@ def test_marks_by_hand_and_narrow_terminals_lose_no_value():
 @pytest.mark.slow
 def test_the_readme_s_example_shows_a_probe():
     """What it is there for: a guess, and the teacher that goes on with the next checkpoint instead."""
-    words = ["preview", "demo", "--problem", "train-365-level4"]
+    words = ["preview", "demo", "--problem", "train-030-level5"]
     for place in ("README.md", "nemo_aopsd/cli/train.py"):
         assert f"aopsd {' '.join(words)}" in (REPO / place).read_text(encoding="utf-8")
     text = CliRunner(env={"COLUMNS": "120"}).invoke(app, words).stdout
