@@ -27,6 +27,7 @@ from nemo_aopsd.config.shipped import FOLDER, find_method
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TrainRow
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS, load
+from tests.nemo_rl.versions import read
 
 # NeMo RL fills these in by itself before it builds an engine.
 FILLED_IN = {"skip_tokenizer_init"}
@@ -48,7 +49,7 @@ def test_both_loaders_and_the_schema_take_it_whole(run):
     assert flatten(theirs["aopsd"]).items() <= flatten(ours["aopsd"]).items()  # ours has every default as well
     config = MasterConfig(**theirs)
     assert config.aopsd["engine"] == "nemo_rl"
-    assert config.policy["train_global_batch_size"] == config.grpo["num_prompts_per_step"] == 32
+    assert config.policy["train_global_batch_size"] == read(config.grpo, "num_prompts_per_step") == 32
     assert config.policy["generation"]["vllm_cfg"]["max_model_len"] == config.policy["max_total_sequence_length"]
     # The schema's unions let an incomplete block pass as a disabled one.
     policy = theirs["policy"]
@@ -104,9 +105,9 @@ def test_stock_grpo_finds_every_key_that_it_reads_without_a_default(name):
     tree = load_config(CONFIGS / f"{name}.yaml").raw
     blocks = {**tree, "generation": tree["policy"]["generation"]}
     source = inspect.getsource(inspect.getmodule(MasterConfig))
-    read = {(first or second, key) for first, second, key in READS.findall(source) if key not in OPTIONAL}
-    assert len(read) > 30
-    missing = [f"{block}.{key}" for block, key in sorted(read) if key not in blocks[block]]
+    asked = {(first or second, key) for first, second, key in READS.findall(source) if key not in OPTIONAL}
+    assert len(asked) > 30
+    missing = [f"{block}.{key}" for block, key in sorted(asked) if key not in blocks[block]]
     assert missing == ["generation.model_name"]  # NeMo RL fills it in
 
 
@@ -120,14 +121,14 @@ def test_grpo_on_correctness_has_the_advantages_and_the_loss_of_the_local_object
     """Two prompts of eight answers; one right answer of the second is truncated, so both sides pay nothing for it."""
     theirs = MasterConfig(**load_config(CONFIGS / "grpo_correct_nemo_rl.yaml").raw)
     ours = load_config(FOLDER / "demo.yaml", [], find_method("grpo"))
-    assert theirs.grpo["num_generations_per_prompt"] == ours.aopsd.num_generations_per_prompt == 8
+    assert read(theirs.grpo, "num_generations_per_prompt") == ours.aopsd.num_generations_per_prompt == 8
     right = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0])
     truncated = torch.arange(16) == 11
     batch = apply_reward_shaping(
-        BatchedDataDict(total_reward=right, truncated=truncated), theirs.grpo["reward_shaping"]
+        BatchedDataDict(total_reward=right, truncated=truncated), read(theirs.grpo, "reward_shaping")
     )
     prompts, mask = torch.arange(2).repeat_interleave(8).unsqueeze(-1), torch.ones(16, 1)
-    estimator = GRPOAdvantageEstimator(theirs.grpo["adv_estimator"], theirs.loss_fn)
+    estimator = GRPOAdvantageEstimator(read(theirs.grpo, "adv_estimator"), theirs.loss_fn)
     found = estimator.compute_advantage(prompts, batch["total_reward"], mask).squeeze(-1)
     paid = (right * ~truncated).tolist()
     ones = torch.ones(1)

@@ -29,6 +29,7 @@ from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from tests.chat_server import ChatServer
 from tests.nemo_rl.test_environment import PROBLEM, attempt, said
+from tests.nemo_rl.versions import read
 
 pytestmark = pytest.mark.nemo
 
@@ -93,8 +94,8 @@ def test_the_recipe_is_a_valid_config_of_stock_grpo():
     vllm = config.policy["generation"]["vllm_cfg"]
     assert config.policy["generation"]["backend"] == "vllm"
     assert vllm["async_engine"] is True and vllm["expose_http_server"] is True
-    assert config.policy["train_global_batch_size"] == config.grpo["num_prompts_per_step"] * 16 == 512
-    assert config.grpo["val_period"] == 0 and config.data["validation"] is None
+    assert config.policy["train_global_batch_size"] == read(config.grpo, "num_prompts_per_step") * 16 == 512
+    assert read(config.grpo, "val_period") == 0 and config.data["validation"] is None
     found = read_settings(config.env["aopsd_progress"])
     generation = config.policy["generation"]
     assert found.judge.base_urls is None and found.judge.model == config.policy["model_name"]
