@@ -33,3 +33,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
     begun = [each for each in known if len(name) > 2 and each.startswith(name)]
     matches = begun or get_close_matches(name, known, n=1)
     return f" Did you mean `{matches[0]}`?" if matches else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, without a full stop."""
+    return str(error).strip().split("\n")[0].rstrip(".")

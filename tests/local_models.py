@@ -15,8 +15,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import TeacherConfig
-from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.types import Branch, Tokens
 
 END = 1
@@ -77,7 +78,7 @@ def tiny_settings(**changes) -> Settings:
     values = {
         "model": Path("tiny"),
         "tokenizer": Path("tiny"),
-        "optimizer": OptimizerSettings(lr=1e-2),
+        "optimizer": OptimizerKwargs(lr=1e-2),
         "teacher": TeacherConfig(),
         "judge": None,
         "max_total_sequence_length": 1200,

@@ -26,10 +26,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.baselines.judge_client import JudgeClient, JudgeSettings
 from nemo_aopsd.chat.protocol import Completion
-from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.data import dag
 from nemo_aopsd.data.problems import Problem, parse_problem
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.grading import extract_answer, grade_async
 from nemo_aopsd.method.judge import Verdict, judge_messages, parse_verdict, shorten
 

@@ -122,8 +122,3 @@ def typed(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, without a full stop."""
-    return str(error).strip().split("\n")[0].rstrip(".")

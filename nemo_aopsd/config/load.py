@@ -27,14 +27,13 @@ from nemo_aopsd.config.keys import (
     Tree,
     find_bad_blocks,
     find_slips,
-    first_line,
     flatten,
     locate,
     select,
 )
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS, NEMO_RL_DEFAULTS, REQUIRED_KEYS
 from nemo_aopsd.config.schema import AOPSDConfig, Config
-from nemo_aopsd.errors import UserError, nearest
+from nemo_aopsd.errors import UserError, first_line, nearest
 from nemo_aopsd.files import decode_text
 
 _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)

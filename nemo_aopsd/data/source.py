@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.files import read_jsonl
 
 _SUFFIXES = (".jsonl", ".parquet")
@@ -125,18 +125,14 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
             hub_id, repo_type="dataset", revision=revision, allow_patterns=patterns
         )
     except HFValidationError as error:
-        raise UserError(f"{hub_id}: no id of the hub: {_first_line(error)} Check it, or give a file.") from error
+        raise UserError(f"{hub_id}: no id of the hub: {first_line(error)}. Check it, or give a file.") from error
     except UnicodeEncodeError:  # of a request's header; the error holds the token, so no word of it
         raise UserError(f"{hub_id}: the hub's token has a character that is not ASCII. Set HF_TOKEN anew.") from None
     except Exception as error:  # the hub, its HTTP library, the network and the cache have no common error
         causes = [error] if error.__cause__ is None else [error, error.__cause__]
-        listed = "; ".join(f"{type(cause).__name__}: {_first_line(cause)}" for cause in causes)
+        listed = "; ".join(f"{type(cause).__name__}: {first_line(cause)}" for cause in causes)
         raise UserError(
-            f"{hub_id}: cannot be downloaded: {listed} Check the id, --revision, your log-in and the connection, or "
+            f"{hub_id}: cannot be downloaded: {listed}. Check the id, --revision, your log-in and the connection, or "
             f"download it elsewhere and pass the file: aopsd data prepare {hub_id.split('/')[1]}.parquet --out ..."
         ) from error
     return Path(folder)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

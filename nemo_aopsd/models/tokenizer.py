@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Message
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.thoughts import is_thought_mark
 from nemo_aopsd.types import Tokens
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.settings import OptimizerSettings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -208,7 +208,7 @@ def test_a_failed_write_names_the_file(tmp_path):
 
 def test_small_updates_survive_bfloat16():
     """At lr 1e-4 one step is below the spacing of bfloat16 at 1.0; only float32 masters add up forty of them."""
-    engine = build(dtype=torch.bfloat16, optimizer=OptimizerSettings(lr=1e-4, weight_decay=0.0))
+    engine = build(dtype=torch.bfloat16, optimizer=OptimizerKwargs(lr=1e-4, weight_decay=0.0))
     before = weights(engine)["model.norm.weight"]
     rows = [row([4, 5], [9, 10, 11])]
     engine.train(rows, OBJECTIVE)

@@ -22,12 +22,13 @@ import pytest
 import torch
 
 from nemo_aopsd.config.load import to_yaml
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, derive_seed, read_journal
 from nemo_aopsd.method.context import student_messages
@@ -48,7 +49,7 @@ def local_engine(folder, precision="float32"):
     settings = Settings(
         model=Path(folder),
         tokenizer=Path(folder),
-        optimizer=OptimizerSettings(lr=0.0),
+        optimizer=OptimizerKwargs(lr=0.0),
         teacher=TeacherConfig(),
         judge=None,
         max_total_sequence_length=8192,

@@ -15,6 +15,7 @@ import networkx as nx
 import pytest
 import torch
 
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import (
     AOPSDConfig,
     ContextConfig,
@@ -25,7 +26,6 @@ from nemo_aopsd.config.schema import (
 )
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.settings import OptimizerSettings
 from nemo_aopsd.method.objectives.pg import PolicyGradient
 from nemo_aopsd.method.step import train_step
 from nemo_aopsd.types import Generation
@@ -38,7 +38,7 @@ TEMPLATES = {
     "teacher_dag_marked": "{problem} DAG with marks\n{context}\n!",
     "judge": "JUDGE {problem}\n{checkpoints}\n{attempt}\n!",
 }
-OPTIMIZER = OptimizerSettings(lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9), eps=1e-3)
+OPTIMIZER = OptimizerKwargs(lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9), eps=1e-3)
 CLOSE = {"rel": 1e-4, "abs": 1e-5}
 
 

@@ -13,12 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.engines.nemo_rl.cluster import Role, cluster_errors
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
@@ -70,7 +71,7 @@ def engine(config, turns):
 
 def local_engine(config):
     folder = Path(config.policy["model_name"])
-    settings = Settings(folder, folder, OptimizerSettings(lr=0.0), TeacherConfig(), None, 384)
+    settings = Settings(folder, folder, OptimizerKwargs(lr=0.0), TeacherConfig(), None, 384)
     model = loading.load_model(settings)
     return LocalEngine(model, loading.wrap_tokenizer(open_tokenizer(settings.tokenizer), model), settings)
 

@@ -10,11 +10,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.models.tokenizer import HFTokenizer, as_list, where_from
 
 _OTHER = "Choose another model, such as Llama or Qwen."

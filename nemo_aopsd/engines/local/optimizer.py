@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
 
-from nemo_aopsd.engines.local.settings import OptimizerSettings
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.errors import UserError
 
 
 class MasterOptimizer:
     """The masters are the parameters themselves, or in bfloat16 float32 copies that lead them."""
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings, max_grad_norm: float):
+    def __init__(self, model: nn.Module, settings: OptimizerKwargs, max_grad_norm: float):
         self.params = dict(model.named_parameters())
         self.masters = {
             name: param.detach().float() if param.dtype == torch.bfloat16 else param
             for name, param in self.params.items()
         }
         self.max_grad_norm = max_grad_norm
-        self.adamw = torch.optim.AdamW(
-            self.masters.values(),
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
-            eps=settings.eps,
-        )
+        self.adamw = torch.optim.AdamW(self.masters.values(), **asdict(settings))
 
     def accumulate(self) -> None:
         """In bfloat16, add one micro-batch's gradients to the masters in float32; else autograd has summed them."""

@@ -16,22 +16,12 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 
 @dataclass(frozen=True)
-class OptimizerSettings:
-    """AdamW at a constant learning rate."""
-
-    lr: float
-    weight_decay: float = OptimizerKwargs.weight_decay
-    betas: tuple[float, float] = OptimizerKwargs.betas
-    eps: float = OptimizerKwargs.eps
-
-
-@dataclass(frozen=True)
 class Settings:
     """The `policy` block as this engine understands it. Sizes are rows, lengths are tokens."""
 
     model: Path  # a Hugging Face directory, or one .gguf file
     tokenizer: Path
-    optimizer: OptimizerSettings
+    optimizer: OptimizerKwargs  # with an `lr`
     teacher: TeacherConfig
     judge: Path | None  # of `aopsd.judge.model`
     max_total_sequence_length: int
@@ -76,19 +66,19 @@ def _by_tokens(block: dict[str, Any] | None) -> dict[str, int | None]:
     return {key: block.get(key) for key in ("logprob_mb_tokens", "train_mb_tokens")}
 
 
-def _optimizer(block: dict[str, Any] | None) -> OptimizerSettings:
+def _optimizer(block: dict[str, Any] | None) -> OptimizerKwargs:
     block = block or {}
     name = block.get("name", OptimizerKeys.name)
     if name.rpartition(".")[2] != "AdamW":
         raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has {OptimizerKeys.name} only.")
     kwargs = {key: value for key, value in (block.get("kwargs") or {}).items() if key not in ("foreach", "fused")}
-    known = [each.name for each in fields(OptimizerSettings)]
+    known = [each.name for each in fields(OptimizerKwargs)]
     if set(kwargs) - set(known) or kwargs.get("lr") is None:
         found = ", ".join(map(str, kwargs)) or "no key"
         raise UserError(f"config: policy.optimizer.kwargs has {found}; expected lr (required), {', '.join(known[1:])}.")
     if "betas" in kwargs:
         kwargs["betas"] = tuple(kwargs["betas"])
-    return OptimizerSettings(**kwargs)
+    return OptimizerKwargs(**kwargs)
 
 
 def _judge_path(config: Config) -> Path | None:

@@ -21,9 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, Queue
 
-from nemo_aopsd.config.keys import first_line
 from nemo_aopsd.engines.vllm_only.worker import Found, Gpu, Request, Task, work
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 _STEP = 2048  # tokens by which the longest row of the processes grows, so that they seldom start anew

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from nemo_aopsd.config.keys import first_line
+from nemo_aopsd.errors import first_line
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 Found = tuple[int, Generation]  # a request's index and its response
