@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import JudgeConfig, TeacherConfig
 from nemo_aopsd.engines.local.model import LocalModel
-from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.types import Branch, Sampling, Tokens
 
 WAYS = [(enforce_eager, cudnn) for enforce_eager in (False, True) for cudnn in (False, True)]
@@ -74,7 +75,7 @@ def local_model(causal_lm: PreTrainedModel, enforce_eager: bool) -> LocalModel:
     settings = Settings(
         model=Path(),
         tokenizer=Path(),
-        optimizer=OptimizerSettings(lr=1e-5),
+        optimizer=OptimizerKwargs(lr=1e-5),
         teacher=TeacherConfig(),
         judge=JudgeConfig(),
         max_total_sequence_length=4096,

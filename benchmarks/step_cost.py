@@ -22,10 +22,11 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import AOPSDConfig, Config, ContextConfig, CurriculumConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines.local.engine import LocalEngine
-from nemo_aopsd.engines.local.settings import OptimizerSettings, Settings
+from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import StepResult, train_step
 from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -138,7 +139,7 @@ def build_engine(args: argparse.Namespace) -> LocalEngine:
     settings = Settings(
         model="random",
         tokenizer="characters",
-        optimizer=OptimizerSettings(lr=0.0),
+        optimizer=OptimizerKwargs(lr=0.0),
         teacher=AOPSDConfig().teacher,
         max_total_sequence_length=args.tokens + 2048,
         precision=args.precision,
