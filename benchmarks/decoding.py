@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
-from nemo_aopsd.config.schema import JudgeConfig, TeacherConfig
+from nemo_aopsd.config.schema import TeacherConfig
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.types import Branch, Sampling, Tokens
@@ -77,7 +77,7 @@ def local_model(causal_lm: PreTrainedModel, enforce_eager: bool) -> LocalModel:
         tokenizer=Path(),
         optimizer=OptimizerKwargs(lr=1e-5),
         teacher=TeacherConfig(),
-        judge=JudgeConfig(),
+        judge=None,
         max_total_sequence_length=4096,
         generation_batch_size=4096,
         logprob_batch_size=32,
