@@ -338,6 +338,11 @@ def test_top_k_and_top_p_cut_the_tail_by_hand():
     assert sample(logits, Sampling(max_new_tokens=1, temperature=0.5), uniform).tolist() == [0, 0, 3, 3]
 
 
+def test_a_model_that_has_diverged_is_sampled_to_the_end():
+    logits = torch.full((2, 300), torch.nan)
+    assert (sample(logits, Sampling(max_new_tokens=1), torch.tensor([0.3, 0.9], dtype=torch.float64)) < 300).all()
+
+
 @pytest.mark.parametrize("vocabulary", [5, 128, 1000])
 def test_a_token_is_drawn_by_inverting_the_whole_distribution_in_float64(vocabulary):
     generator = torch.Generator().manual_seed(vocabulary)

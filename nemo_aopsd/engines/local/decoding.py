@@ -49,12 +49,13 @@ def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     Found in two levels, the block and the token in it: a float64 sum over every token of a large vocabulary would take
     longer than all attention of the step.
     """
-    probs = torch.nn.functional.pad(probs, (0, -probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    num_tokens = probs.shape[-1]
+    probs = torch.nn.functional.pad(probs, (0, -num_tokens % BLOCK)).unflatten(-1, (-1, BLOCK))
     sums = probs.sum(-1, dtype=torch.float64)
     block, before = _first_above(sums, uniform * sums.sum(-1))
     inside = probs[torch.arange(len(probs), device=probs.device), block].double()
     token, _ = _first_above(inside, uniform * sums.sum(-1) - before)
-    return block * BLOCK + token
+    return (block * BLOCK + token).clamp(max=num_tokens - 1)  # only NaN reaches the padding
 
 
 def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,6 +66,7 @@ def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     ends = masses.cumsum(-1)
     target = torch.minimum(target, ends[:, -1].nextafter(torch.zeros_like(target)))
     index = torch.searchsorted(ends, target[:, None], right=True)
+    index = index.clamp(max=masses.shape[-1] - 1)  # of NaN it is past the end; the update's norm tells of it
     # The very sum that `target` has reached; ends - masses may round above it, and the rest would be negative.
     before = torch.nn.functional.pad(ends, (1, 0)).gather(-1, index)
     return index[:, 0], before[:, 0]
