@@ -223,7 +223,9 @@ def test_a_batch_without_any_counted_token_has_no_loss_and_no_gradient(what):
 
 def test_the_loss_survives_ray_and_holds_and_gives_plain_values_only():
     function = loss_fn()
-    for value in vars(function).values():
+    for name, value in vars(function).items():
+        if name == "metric_normalizations":  # of NeMo RL's next version: an enum by metric
+            continue
         assert value is None or isinstance(value, (bool, int, float, str)) or type(value).__name__ == "LossType"
     data, current = columns()
     copied = ray.cloudpickle.loads(ray.cloudpickle.dumps(function))
