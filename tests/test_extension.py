@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nemo_aopsd.config.checks import check_block
-from nemo_aopsd.config.extension import own, sources
+from nemo_aopsd.config.extension import check_own, made, own, sources
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
 from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.errors import UserError
@@ -135,12 +135,37 @@ def test_a_wrong_name_is_told_that_a_class_would_do():
     assert key == "aopsd.weighting" and "uniform, continuation" in message and "or FILE.py:CLASS" in message
 
 
-def test_a_weight_that_is_not_finite_ends_the_step(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("[gap / 0 for gap in gaps]", "rollout 0 is not finite"),
+        ("[gap[1:] for gap in gaps]", "got shape"),
+        ("[0.5 for gap in gaps]", "got float for the"),
+        ("gaps[1:]", "got 3 for 4 rollouts"),
+    ],
+)
+def test_weights_that_do_not_fit_end_the_step(tmp_path, monkeypatch, returned, told):
     monkeypatch.chdir(tmp_path)
-    lines = PARTS.read_text().replace("/ max(len(gap), 1)", "/ 0")
-    (tmp_path / "endless.py").write_text(lines)
-    with pytest.raises(UserError, match="not finite"):
-        step(AOPSDConfig(weighting="endless.py:RisingWeights"))
+    name = f"{told.replace(' ', '_')}.py"
+    head = "class Mine:\n    continues = False\n    def __init__(self, aopsd): pass\n"
+    text = f"{head}    def weigh(self, gaps, probes): return {returned}"
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=told) as caught:
+        step(AOPSDConfig(weighting=f"{name}:Mine"))
+    assert f"aopsd.weighting={name}:Mine" in str(caught.value)
+
+
+def test_an_object_is_made_once_and_before_a_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "class Mine:\n    continues = False\n    weigh = None\n    def __init__(self{}): self.made = 1 / {}\n"
+    (tmp_path / "good.py").write_text(text.format(", aopsd", 1))
+    aopsd = AOPSDConfig(weighting="good.py:Mine")
+    check_own(aopsd)
+    assert made("weighting", aopsd.weighting, aopsd) is made("weighting", aopsd.weighting, replace(aopsd))
+    for number, (arguments, divisor, error) in enumerate([("", 1, "TypeError"), (", aopsd", 0, "ZeroDivisionError")]):
+        (tmp_path / f"bad{number}.py").write_text(text.format(arguments, divisor))
+        with pytest.raises(UserError, match=rf"aopsd\.weighting=bad{number}\.py:Mine: .*{error}"):
+            check_own(AOPSDConfig(weighting=f"bad{number}.py:Mine"))
 
 
 def test_a_module_on_the_path_is_found(tmp_path, monkeypatch):

@@ -57,6 +57,27 @@ def own(key: str, name: str) -> Any:
     return found
 
 
+@cache
+def made(key: str, name: str, *arguments: Any) -> Any:
+    """An object of that class, made once a process: it may remember earlier steps. Raises UserError if that fails."""
+    try:
+        return own(key, name)(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"aopsd.{key}={name}: making the object failed: {type(error).__name__}: {error}. "
+            "docs/extending.md says what each kind of class is made with."
+        ) from error
+
+
+def check_own(aopsd: AOPSDConfig) -> None:
+    """Make what needs no more than the config, before a model is loaded. Raises UserError as `made` does."""
+    for key, arguments in (("weighting", [aopsd]), ("judge.kind", [aopsd]), ("context.kind", [])):
+        if is_own(name := attrgetter(key)(aopsd)):
+            made(key, name, *arguments)
+
+
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
     """The files that own classes of a config are in, by key."""
     named = {key: value for key in WANTED if is_own(value := attrgetter(key)(aopsd))}

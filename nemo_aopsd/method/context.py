@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, cast
 
-from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.extension import is_own, made, own
 from nemo_aopsd.config.schema import AOPSDConfig, ContextKind, CurriculumConfig
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem
@@ -125,7 +125,7 @@ def teacher_messages(
 ) -> list[Message]:
     """The teacher's prompt x + P. `reached` is R for `dag_frontier`; `donor` is the other problem."""
     if is_own(kind):
-        return own("context.kind", kind)().messages(problem, reached, prompts)
+        return made("context.kind", kind).messages(problem, reached, prompts)
     wording, more = f"teacher_{kind}", {}
     match kind:
         case "none":

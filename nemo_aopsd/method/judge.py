@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Message, Tokenizer
@@ -195,7 +195,7 @@ def judge_attempts(
     """
     aopsd = config.aopsd
     if is_own(aopsd.judge.kind):
-        judge = own("judge.kind", aopsd.judge.kind)(aopsd)
+        judge = made("judge.kind", aopsd.judge.kind, aopsd)
         found = judge.judge(problems, responses, model, tokenizer, seed)
         return [Verdict(ids or frozenset(), ids is None, cut=False, text="") for ids in found]
     room = config.max_row_tokens - aopsd.judge.verdict_tokens

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.clock import Clock
-from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.rules import probe_room
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
@@ -174,11 +174,20 @@ def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokeniz
 
 
 def _own_weights(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:
-    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if one is not finite."""
+    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if they are unfit."""
+    import torch
+
     gaps = [gap for row in scored if (gap := row.gap) is not None]
-    weights = own("weighting", aopsd.weighting)(aopsd).weigh(gaps, [row.probes for row in scored])
-    if not all(values.isfinite().all() for values in weights):
-        raise UserError(f"aopsd.weighting={aopsd.weighting}: a weight is not finite. `weigh` must give finite numbers.")
+    weights = made("weighting", aopsd.weighting, aopsd).weigh(gaps, [row.probes for row in scored])
+    wanted = f"aopsd.weighting={aopsd.weighting}: `weigh` must give a tensor of finite weights for each rollout"
+    if len(weights) != len(gaps):
+        raise UserError(f"{wanted}; got {len(weights)} for {len(gaps)} rollouts.")
+    for number, (values, gap) in enumerate(zip(weights, gaps, strict=True)):
+        if not isinstance(values, torch.Tensor) or values.shape != gap.shape:
+            got = f"shape {list(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+            raise UserError(f"{wanted}, as long as its gaps; got {got} for the {len(gap)} gaps of rollout {number}.")
+        if not values.isfinite().all():
+            raise UserError(f"{wanted}; a weight of rollout {number} is not finite.")
     return [
         replace(row, weights=values, probes=[replace(each, weight=values[each.position].item()) for each in row.probes])
         for row, values in zip(scored, weights, strict=True)

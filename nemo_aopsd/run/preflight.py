@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-from nemo_aopsd.config.extension import is_own
+from nemo_aopsd.config.extension import check_own, is_own
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.leaks import find_answer_leaks
@@ -23,6 +23,7 @@ T = TypeVar("T")
 def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
     file = config.aopsd.evaluation.data_path
+    check_own(config.aopsd)
     problems, held_out = tell_all(lambda: _training_problems(config), lambda: list(_load(file)) if file else None)
     _check_prompts(config.aopsd, problems)
     return problems, held_out

@@ -109,7 +109,9 @@ class Trainer:
         epoch = self.curriculum.epoch
         batches = self.curriculum.batches()
         label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}, steps"
-        for batch in track(batches[self.next_batch :], label, self.console, len(batches), self.next_batch):
+        limit = self.aopsd.max_num_steps
+        total = len(batches) if limit is None else min(len(batches), self.next_batch + limit - self.step)
+        for batch in track(batches[self.next_batch :], label, self.console, total, self.next_batch):
             result = train_step(
                 [self.problems[problem_id] for problem_id in batch],
                 self.engine,
