@@ -52,9 +52,10 @@ def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     num_tokens = probs.shape[-1]
     probs = torch.nn.functional.pad(probs, (0, -num_tokens % BLOCK)).unflatten(-1, (-1, BLOCK))
     sums = probs.sum(-1, dtype=torch.float64)
-    block, before = _first_above(sums, uniform * sums.sum(-1))
+    target = uniform * sums.sum(-1)
+    block, before = _first_above(sums, target)
     inside = probs[torch.arange(len(probs), device=probs.device), block].double()
-    token, _ = _first_above(inside, uniform * sums.sum(-1) - before)
+    token, _ = _first_above(inside, target - before)
     return (block * BLOCK + token).clamp(max=num_tokens - 1)  # only NaN reaches the padding
 
 
