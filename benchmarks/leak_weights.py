@@ -12,7 +12,7 @@ from statistics import fmean, median
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.weighting import Surprise, continuation_weight, step_weights
-from nemo_aopsd.run.reader import read_run
+from nemo_aopsd.run.reader import load_run
 from nemo_aopsd.run.record_types import Probe
 
 WEIGHTINGS = ("continuation", "betas=auto", "normalised", "gap_matched", "constant")
@@ -35,7 +35,7 @@ def main() -> None:
     leaks: list[bool] = []
     probes: list[Probe] = []
     weights: dict[str, list[float]] = {name: [] for name in WEIGHTINGS}
-    for run in map(read_run, map(Path, sys.argv[2:])):
+    for run in map(load_run, map(Path, sys.argv[2:])):
         aopsd, steps = run.config.aopsd, {}
         for rollout in run.rollouts():
             if rollout.step > int(sys.argv[1]):

@@ -31,7 +31,7 @@ def main(run: Path) -> None:
     (run / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     train(config, problems, None, local.build(config), run, resume=False)
 
-    done = nemo_aopsd.read_run(run)
+    done = nemo_aopsd.load_run(run)
     for step in done.metrics:
         print(f"step {step.step}: {step.number('time/step'):.1f} s, |gap| {step.get('gap/mean_abs')}")
     for rollout in done.rollouts(last_step=1):

@@ -11,7 +11,7 @@ PUBLIC = {
     "load_problems": "nemo_aopsd.data.problems",
     "train_step": "nemo_aopsd.method.step",
     "collect": "nemo_aopsd.method.step",
-    "read_run": "nemo_aopsd.run.reader",
+    "load_run": "nemo_aopsd.run.reader",
 }
 
 

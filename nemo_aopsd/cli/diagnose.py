@@ -64,11 +64,11 @@ def continuations(
     """Correction cues and references to the private context in the teacher's continuations, by k (Table 1)."""
     from nemo_aopsd.analysis.diagnostics.continuations import diagnose_continuations, load_decoder
     from nemo_aopsd.analysis.diagnostics.steps import Steps
-    from nemo_aopsd.run.reader import read_run
+    from nemo_aopsd.run.reader import load_run
 
     result = diagnose_continuations(
         run,
-        decode=load_decoder(read_run(run).config, tokenizer) if tokenizer else None,
+        decode=load_decoder(load_run(run).config, tokenizer) if tokenizer else None,
         patterns=patterns or (),
         threshold=threshold,
         steps=Steps(first_step, last_step),
@@ -110,9 +110,9 @@ def teacher(
 
     from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
-    from nemo_aopsd.run.reader import read_run
+    from nemo_aopsd.run.reader import load_run
 
-    config = read_run(run).config
+    config = load_run(run).config
     if max_new_tokens:
         evaluation = replace(config.aopsd.evaluation, max_new_tokens=max_new_tokens)
         config = replace(config, aopsd=replace(config.aopsd, evaluation=evaluation))

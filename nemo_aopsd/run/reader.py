@@ -1,4 +1,4 @@
-"""Read a run folder, finished or not: `run = read_run(path)`.
+"""Read a run folder, finished or not: `run = load_run(path)`.
 
     run.config                 the settings of the run
     run.metrics                a `StepMetrics` a step
@@ -66,7 +66,7 @@ class Run:
                 yield from (parse(Rollout, line, where) for where, line in read_lines(path))
 
 
-def read_run(path: Path | str) -> Run:
+def load_run(path: Path | str) -> Run:
     """The run in a folder. Raises UserError if there is none."""
     path = Path(path)
     if not path.is_dir():

@@ -14,7 +14,7 @@ from nemo_aopsd.analysis.diagnostics.patterns import first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.steps import Steps
 from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run.reader import read_run
+from nemo_aopsd.run.reader import load_run
 from tests.diagnosed import rollout, write_config, write_rollouts
 
 WORDS = [" But", " wait", " the", " private", " DAG", " says", " x", " is", " an", " error", " err", "or", "ata", "s"]
@@ -228,4 +228,4 @@ def test_the_command_reads_the_runs_own_tokenizer(tmp_path):
     assert [row["correction cues"] for row in rows] == [0, 1, 1, 1]
     assert rows[3]["first at this k, reference"] == "But wait the DAG"
     write_config(run, extra="  probes: {length: 4}\n", model=folder)
-    assert load_decoder(read_run(run).config)([0, 1]) == " But wait"
+    assert load_decoder(load_run(run).config)([0, 1]) == " But wait"

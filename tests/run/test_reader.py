@@ -9,7 +9,7 @@ import pytest
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.reader import Run, read_run
+from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
 from tests.fake_run import write_run
 from tests.fakes import make_config
@@ -53,7 +53,7 @@ def kept(folder):
 
 
 def test_a_run_is_read_as_it_was_written(folder):
-    run = read_run(folder)
+    run = load_run(folder)
     lines = [json.loads(line) for line in (folder / layout.METRICS).read_text().splitlines()]
     assert [row.values for row in run.metrics] == lines
     assert [(row.epoch, row.step) for row in run.metrics] == [(0, 1), (0, 2)]
@@ -77,13 +77,13 @@ def test_a_run_is_read_as_it_was_written(folder):
 
 
 def test_a_run_that_has_written_nothing_yet_is_empty(tmp_path):
-    run = read_run(write_run(tmp_path / "run", num_epochs=0, evaluations=False, curriculum="shuffle"))
+    run = load_run(write_run(tmp_path / "run", num_epochs=0, evaluations=False, curriculum="shuffle"))
     assert (run.metrics, run.competence, run.evaluations, list(run.rollouts())) == ([], [], [], [])
     with pytest.raises(UserError, match="gone"):
-        read_run(tmp_path / "gone")
+        load_run(tmp_path / "gone")
     (tmp_path / "bare").mkdir()
     with pytest.raises(UserError, match=r"config\.yaml"):
-        read_run(tmp_path / "bare")
+        load_run(tmp_path / "bare")
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out_and_a_diverged_run_is_read(kept):

@@ -21,7 +21,7 @@ from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollout
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.tokenizer import open_tokenizer
-from nemo_aopsd.run.reader import Run, read_run
+from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Probe
 from nemo_aopsd.types import Tokens
 
@@ -62,7 +62,7 @@ def diagnose_continuations(
 
     Raises UserError if the run has no probe, or `threshold` is below the one that it probed at.
     """
-    source = read_run(run)
+    source = load_run(run)
     config = source.config
     probes = config.aopsd.probes
     if config.aopsd.weighting != "continuation":

@@ -14,7 +14,7 @@ from nemo_aopsd.analysis.diagnostics.output import Result, Table
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run.reader import read_run
+from nemo_aopsd.run.reader import load_run
 from nemo_aopsd.run.record_types import Rollout
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0)  # nats
@@ -52,7 +52,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     thresholds = sorted(set(thresholds))
     if not thresholds or thresholds[0] <= 0:
         raise UserError(f"thresholds {thresholds}: each must be above 0 nats. Choose others.")
-    source = read_run(run)
+    source = load_run(run)
     config, sums = source.config, GapSums(thresholds)
     for rollout in read_rollouts(source, steps):
         sums.add(rollout)

@@ -17,7 +17,7 @@ from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollout
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import grade
-from nemo_aopsd.run.reader import read_run
+from nemo_aopsd.run.reader import load_run
 from nemo_aopsd.run.record_types import Rollout
 
 # Bins of r; nothing and everything reached are atoms of their own.
@@ -46,7 +46,7 @@ def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = AL
 
     Raises UserError if the run judged nothing, or a rollout's problem is not in the file.
     """
-    source = read_run(run)
+    source = load_run(run)
     config = source.config
     file = problems or Path(config.data["train"]["data_path"])
     answers = {problem.id: problem.answer for problem in load_problems(file)}

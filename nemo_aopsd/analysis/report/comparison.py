@@ -14,7 +14,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.benchmarks import benchmark_name
 from nemo_aopsd.files import read_json
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.reader import Run, parse, read_run
+from nemo_aopsd.run.reader import Run, load_run, parse
 from nemo_aopsd.run.record_types import Evaluation
 
 _SETTINGS = ("temperature", "top_p", "top_k", "max_new_tokens", "prompts_and_answers")  # names in `.settings.json`
@@ -75,7 +75,7 @@ def side_by_side(paths: Sequence[Path]) -> list[list[Cell]]:
 def read_source(path: Path) -> Source:
     """A run folder, or a folder that `aopsd evaluate` wrote."""
     if (path / layout.CONFIG).is_file():
-        return _read_run(read_run(path))
+        return _read_run(load_run(path))
     if not (path / layout.RESULTS).is_file():
         raise UserError(f"{path}: neither a run (config.yaml) nor an evaluation (results.json). Check the path.")
     results = parse(_Results, (path / layout.RESULTS).read_bytes(), str(path / layout.RESULTS))

@@ -10,7 +10,7 @@ from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.reader import Run, read_run
+from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Probe, Rollout
 
 PAPER_MARKS = (1.0, 2.0)  # nats; the thresholds of the paper's Figure 1b
@@ -80,7 +80,7 @@ class ReportedRun(Run):
 
 def read_reported(path: Path) -> ReportedRun:
     """Whatever a run has written so far. Raises UserError if that is nothing, or a file is broken."""
-    run = read_run(path)
+    run = load_run(path)
     found = ReportedRun(run.path, run.config)
     if not (found.metrics or found.evaluations or layout.rollout_files(path)):
         raise UserError(
