@@ -1,4 +1,4 @@
-"""Seconds by name."""
+"""Seconds: by name, and as people say them."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ class Clock:
         """The seconds so far, and begin anew."""
         taken, self.seconds = self.seconds, {}
         return taken
+
+
+def duration(seconds: float) -> str:
+    """4.2 s, 42 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

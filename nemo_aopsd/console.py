@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from nemo_aopsd.clock import duration
 
 T = TypeVar("T")
 _FIGURE = re.compile(r"^!\[.*?\]\(.*?\)$", re.MULTILINE)
@@ -59,9 +62,22 @@ def warn(lines: Iterable[str]) -> None:
         Console(stderr=True).print(f"warning: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
-def step_line(metrics: dict[str, float]) -> str:
-    """One step in one line; a number that does not apply is left out."""
-    parts = [f"step {metrics['step']:>4.0f}"]
+@dataclass(frozen=True)
+class Whole:
+    """How much a run is of, and what is left of it: seconds of steps, without evaluations."""
+
+    epochs: int
+    steps: int
+    seconds_left: float
+
+
+def step_line(metrics: dict[str, float], whole: Whole) -> str:
+    """Where the run is and the numbers of a step, in one line; a number that does not apply is left out."""
+    parts = [f"step {metrics['step']:.0f}/{whole.steps}", f"epoch {metrics['epoch'] + 1:.0f}/{whole.epochs}"]
+    parts.append(f"{duration(whole.seconds_left)} left" if whole.seconds_left else "last step")
+    if metrics["time/step"] > 0:
+        tokens = metrics["rollout/mean_tokens"] * metrics["rollout/count"]
+        parts.append(f"{tokens / metrics['time/step']:.0f} tokens/s")
     for key, label, form in (
         ("train/loss", "loss", "{:+.4f}"),
         ("train/grad_norm", "grad", "{:.3f}"),

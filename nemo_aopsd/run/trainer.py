@@ -7,6 +7,7 @@ the same numbers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import evaluation_line, step_line, track, warn
+from nemo_aopsd.console import Whole, evaluation_line, step_line, track, warn
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -30,9 +31,11 @@ from nemo_aopsd.method.probes import surprises
 from nemo_aopsd.method.rollout import Draft, StepResult
 from nemo_aopsd.method.step import judge_rollouts, train_step
 from nemo_aopsd.method.weighting import Surprise
-from nemo_aopsd.run import checkpoint, layout
+from nemo_aopsd.run import checkpoint, health, layout
 from nemo_aopsd.run.checkpoint import CheckpointState
 from nemo_aopsd.run.metrics import step_metrics
+from nemo_aopsd.run.reader import read_metrics
+from nemo_aopsd.run.record_types import StepMetrics
 from nemo_aopsd.run.records import rollout_record
 
 
@@ -79,7 +82,8 @@ class Trainer:
         self.response_tokens = 0  # of the steps done
         self.train_seconds = 0.0  # of the steps done
         self.surprise = Surprise()  # of the steps done
-        self.has_warned = False  # of a negative divergence
+        self.rows: list[StepMetrics] = []  # of the steps done
+        self.rules = health.rules(self.aopsd)
 
     def run(self, resume: bool) -> None:
         if resume:
@@ -95,6 +99,7 @@ class Trainer:
         if resume and not self._finished():
             self._say_where_it_goes_on()
         self._forget_steps_after(self.step)
+        self.rows = read_metrics(self.folder)
         self.engine.forget_metrics_after(self.step)
         if not self._finished():
             self._forget_evaluations_after(self.curriculum.epoch)
@@ -126,7 +131,7 @@ class Trainer:
             self.response_tokens += sum(len(draft.output.tokens) for draft in result.drafts)
             self.train_seconds += sum(result.seconds.values())
             self._observe(result)
-            self._record(result, epoch)
+            self._record(result, epoch, self._whole(len(batches)))
             finished = self.next_batch == len(batches)
             if finished:
                 self.curriculum.end_epoch()
@@ -143,7 +148,14 @@ class Trainer:
             if draft.progress is not None and not draft.is_demonstration:
                 self.curriculum.observe(draft.problem.id, draft.progress)
 
-    def _record(self, result: StepResult, epoch: int) -> None:
+    def _whole(self, num_batches: int) -> Whole:
+        """The budget that is used up most says when the run ends."""
+        epochs = self.aopsd.max_num_epochs
+        steps = min(num_batches * epochs, self.aopsd.max_num_steps or math.inf)
+        used = min(1.0, max(used / limit for limit, used in (*self._budgets(), (steps, self.step)) if limit))
+        return Whole(epochs, int(steps), self.train_seconds * (1 - used) / used)
+
+    def _record(self, result: StepResult, epoch: int, whole: Whole) -> None:
         at: dict[str, Any] = {"epoch": epoch, "step": self.step}
         records = [
             at | rollout_record(*pair, self.engine.tokenizer, self.aopsd.shown_context) for pair in result.pairs()
@@ -154,17 +166,11 @@ class Trainer:
         self.manifest.replace_jsonl(layout.rollout_file(self.folder, self.step), records)
         self.manifest.append(self.folder / layout.METRICS, [metrics])
         self.engine.log_metrics(metrics, self.step)
-        self.console.print(step_line(metrics), highlight=False, soft_wrap=True)
-        divergence, beyond_rounding = (metrics.get(f"train/{name}", 0.0) for name in ("divergence", "frac_negative"))
-        if divergence < 0 < beyond_rounding and not self.has_warned:
-            self.has_warned = True
-            cause = "top_k_form" if self.aopsd.objective.name == "topk_fkl" else "token_clip"
-            self.console.print(
-                f"warning: step {self.step}: train/divergence is {divergence:.3g}. No divergence is negative, but "
-                f"aopsd.objective.{cause} makes it a surrogate, which can collapse. See docs/methods.md.",
-                highlight=False,
-                soft_wrap=True,
-            )
+        self.rows.append(StepMetrics(epoch, self.step, metrics))
+        self.console.print(step_line(metrics, whole), highlight=False, soft_wrap=True)
+        for found in health.entered(self.rules, self.rows):
+            said = f"warning: step {self.step}: {found.sentence} {found.rule.remedy}"
+            self.console.print(said, highlight=False, markup=False, soft_wrap=True)
 
     def _betas(self) -> dict[str, float]:
         """Those of the step that `_observe` saw last, where they are not in the config."""
@@ -296,12 +302,15 @@ class Trainer:
         return self.curriculum.epoch >= self.aopsd.max_num_epochs or self._out_of_budget()
 
     def _out_of_budget(self) -> bool:
-        budgets = (
+        return any(limit is not None and used >= limit for limit, used in self._budgets())
+
+    def _budgets(self) -> tuple[tuple[float | None, float], ...]:
+        """Each limit, None if it is not set, and how much of it the steps done have used."""
+        return (
             (self.aopsd.max_num_steps, self.step),
             (self.aopsd.max_response_tokens, self.response_tokens),
             (self.aopsd.max_train_seconds, self.train_seconds),
         )
-        return any(budget is not None and used >= budget for budget, used in budgets)
 
     @property
     def checkpoints(self) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from nemo_aopsd.analysis.gap_mass import GapMass, percent
 from nemo_aopsd.analysis.report import figures, page, panels, write_report
 from nemo_aopsd.analysis.report.digest import read_reported
+from nemo_aopsd.clock import duration
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.record_types import Evaluation, Interval
 from tests.fake_run import PROBLEM, write_run
@@ -293,4 +294,4 @@ def test_percent_and_duration():
     shares = {0: "0 %", 0.0308: "3.08 %", 0.5178: "51.8 %", 1: "100 %", 0.000041: "0.0041 %", 0.9999: "100.0 %"}
     assert {share: percent(share).replace("\u00a0", " ") for share in shares} == shares
     times = {4.25: "4.2 s", 59.9: "60 s", 60: "1 min 0 s", 200: "3 min 20 s", 7500: "2 h 5 min"}
-    assert {seconds: figures.duration(seconds) for seconds in times} == times
+    assert {seconds: duration(seconds) for seconds in times} == times

@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.console import show_page, step_line
+from nemo_aopsd.console import Whole, show_page, step_line
 from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.method.probes import Probe, probe_weights
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
@@ -109,9 +109,11 @@ def test_a_record_holds_what_the_figures_need():
 
 
 def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
-    quiet = step_line({"step": 3, "train/loss": -0.5, "judge/failed": 0, "time/step": 1.25})
-    assert quiet == "step    3  loss -0.5000  1.2 s"
-    assert "unread verdicts 2" in step_line({"step": 3, "judge/failed": 2})
+    least = {"epoch": 0, "step": 3, "rollout/count": 8, "rollout/mean_tokens": 50, "time/step": 1.25}
+    quiet = step_line(least | {"train/loss": -0.5, "judge/failed": 0}, Whole(epochs=2, steps=12, seconds_left=75.0))
+    assert quiet == "step 3/12  epoch 1/2  1 min 15 s left  320 tokens/s  loss -0.5000  tokens 50  1.2 s"
+    last = step_line(least | {"judge/failed": 2, "time/step": 0.0}, Whole(epochs=1, steps=3, seconds_left=0.0))
+    assert last == "step 3/3  epoch 1/1  last step  tokens 50  unread verdicts 2  0.0 s"
 
 
 @pytest.mark.parametrize("terminal", [True, False])

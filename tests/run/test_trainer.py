@@ -14,6 +14,7 @@ import tests.run
 from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.weighting import band_pass
+from nemo_aopsd.run import trainer
 from nemo_aopsd.run.folder import write_config
 from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
@@ -303,6 +304,32 @@ def test_failed_verdicts_are_counted_and_left_out_of_the_competence(tmp_path):
     assert set(start["competence"].values()) == {None}
     (rollout, *_) = read(tmp_path / "rollouts/step_000001.jsonl")
     assert rollout["progress"] is None and rollout["reached"] == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps", "left"),
+    [
+        ({}, 6, [(6 - step) / step for step in range(1, 7)]),  # 10 problems, 4 a step, 2 epochs
+        ({"max_num_steps": 4}, 4, [3.0, 1.0, 1 / 3, 0.0]),
+        ({"max_num_epochs": 9, "max_response_tokens": 1}, 27, [0.0]),
+    ],
+)
+def test_a_step_says_what_is_left_by_the_budget_that_ends_the_run(tmp_path, monkeypatch, limits, steps, left):
+    seen, seconds = [], []
+    monkeypatch.setattr(trainer, "step_line", lambda metrics, whole: seen.append((metrics, whole)) or "")
+    run(tmp_path, make_engine(), replace(AOPSD, **limits))
+    for metrics, whole in seen:
+        assert whole.steps == steps
+        seconds.append(whole.seconds_left / metrics["time/total"])
+    assert seconds == pytest.approx(left)
+
+
+def test_a_resumed_run_does_not_warn_of_what_it_was_warned_of(tmp_path, capsys):
+    aopsd = replace(AOPSD, objective=ObjectiveConfig("fkl", token_clip=1e-3), weighting="uniform")
+    for limit in (1, 3):
+        config = make_config(tmp_path, replace(aopsd, max_num_steps=limit))
+        train(config, PROBLEMS, None, make_engine(), tmp_path, resume=limit > 1)
+    assert capsys.readouterr().out.count("aopsd.objective.token_clip") == 1
 
 
 @pytest.mark.parametrize(("token_clip", "times"), [(1e-3, 1), (None, 0)])

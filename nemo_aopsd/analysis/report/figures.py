@@ -132,14 +132,6 @@ def by_step(
         return _finish(figure, name, label)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 4.2 s, 42 s, 3 min 20 s, 2 h 5 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def group_size(num_steps: int) -> int:
     """About how many steps one point of a line stands for, so that it has at most 60 points."""
     return 1 if num_steps <= 120 else math.ceil(num_steps / 60)

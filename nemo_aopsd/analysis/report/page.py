@@ -11,8 +11,8 @@ from typing import NamedTuple
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report.digest import ReportedRun
-from nemo_aopsd.analysis.report.figures import duration
 from nemo_aopsd.analysis.report.panels import Panel
+from nemo_aopsd.clock import duration
 from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.data.problems import Problem, load_problems

@@ -11,7 +11,8 @@ import numpy as np
 from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report import figures
 from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
-from nemo_aopsd.analysis.report.figures import Series, duration
+from nemo_aopsd.analysis.report.figures import Series
+from nemo_aopsd.clock import duration
 
 MAX_EPOCHS_SHOWN = 6
 _KS = (1, 2, 4, 8, 16, 32, 64)
