@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_aopsd.config.checks import check_block
+from nemo_aopsd import prompts
+from nemo_aopsd.config.checks import check_block, check_run
 from nemo_aopsd.config.extension import check_own, made, own, sources
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
 from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_journal
 from nemo_aopsd.method.context import check_problems
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
-from nemo_aopsd.run.folder import keep_extensions
+from nemo_aopsd.run.folder import check_extensions, keep_extensions
 from tests.fakes import make_config, make_engine, make_problem
 
 PARTS = Path(__file__).parents[1] / "examples/my_parts.py"
 PROBLEMS = [make_problem(index) for index in range(4)]
+WORDS = [("words/student.txt", "prompts/student.txt", "prompts")]
 KINDS = {
     "weighting": ("RisingWeights", lambda name: {"weighting": name}),
     "context.kind": ("FirstCheckpoint", lambda name: {"context": ContextConfig(kind=name)}),
@@ -174,13 +180,80 @@ def test_a_module_on_the_path_is_found(tmp_path, monkeypatch):
     assert own("judge.kind", "parts_of_mine:NumberJudge") is sys.modules["parts_of_mine"].NumberJudge
 
 
-def test_a_run_keeps_the_file_and_refuses_another_version_of_it(tmp_path, monkeypatch):
+@pytest.fixture
+def of_mine(tmp_path, monkeypatch):
+    """A config of a file and a folder of prompts of the user's own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(PARTS.read_text())
-    aopsd = AOPSDConfig(weighting="mine.py:RisingWeights")
+    shutil.copytree(Path(prompts.__file__).with_name("tiny"), tmp_path / "words")
+    return AOPSDConfig(weighting="mine.py:RisingWeights", prompts="words")
+
+
+@pytest.mark.parametrize(("file", "kept", "key"), [("mine.py", "mine.py", "weighting"), *WORDS])
+def test_a_run_keeps_files_of_ones_own_and_refuses_another_version(tmp_path, of_mine, file, kept, key):
     for _ in range(2):
-        keep_extensions(tmp_path / "run", aopsd)
-    assert (tmp_path / "run/extensions/mine.py").read_text() == PARTS.read_text()
-    (tmp_path / "mine.py").write_text(PARTS.read_text() + "\n")
-    with pytest.raises(UserError, match=r"mine\.py: has changed .*aopsd\.weighting"):
-        keep_extensions(tmp_path / "run", aopsd)
+        check_extensions(tmp_path / "run", of_mine)
+        keep_extensions(tmp_path / "run", of_mine)
+    content = (tmp_path / file).read_bytes()
+    kept = f"extensions/{kept}"
+    assert (tmp_path / "run" / kept).read_bytes() == content
+    found = {line["file"]: line["sha256"] for line in read_journal(tmp_path / "run/manifest.jsonl", "file", "sha256")}
+    assert found[kept] == hashlib.sha256(content).hexdigest()
+    (tmp_path / file).write_bytes(content + b"\n")
+    with pytest.raises(UserError, match=rf"{file}: has changed .*aopsd\.{key}"):
+        check_extensions(tmp_path / "run", of_mine)
+
+
+def test_two_files_of_one_name_are_not_mixed_up(tmp_path, of_mine):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/mine.py").write_text(PARTS.read_text().replace("RisingWeights", "NumberJudge_"))
+    two = replace(of_mine, judge=JudgeConfig(kind="other/mine.py:NumberJudge"))
+    assert own("judge.kind", two.judge.kind).__module__ != own("weighting", two.weighting).__module__
+    with pytest.raises(UserError, match=r"aopsd\.judge\.kind: .*other/mine\.py and .*mine\.py have the same name"):
+        check_extensions(tmp_path / "run", two)
+
+
+def test_a_file_may_have_the_name_of_a_module_of_python_and_dataclasses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Mine:\n    x: int\n"
+    )
+    (tmp_path / "random.py").write_text(text + "    continues = False\n    weigh = None\n")
+    found = own("weighting", "random.py:Mine")
+    assert found(1).x == 1 and sys.modules[found.__module__].Mine is found and random is sys.modules["random"]
+
+
+def test_what_an_objective_reads_is_asked_of_the_object(tmp_path, monkeypatch):
+    """It may depend on the block: a class as `EntropyAware` says so when it is made."""
+    text = (
+        "from nemo_aopsd.method.objectives.base import BaseObjective\nfrom nemo_aopsd.types import Signal\n"
+        "class Mine(BaseObjective):\n    def __init__(self, config):\n        super().__init__(config)\n"
+        "        self.signal = Signal(sampled=True, top_k=config.top_k)\n    def __call__(self): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late.py").write_text(text)
+    block = ObjectiveConfig(name="late.py:Mine")
+    assert block.reads_teacher and block.weighs_gaps and block.own_signal.top_k == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "faults"),
+    [
+        ("HalfSquaredGap", {}, []),
+        ("HalfSquaredGap", {"scoring": "prefill"}, ["aopsd.scoring"]),
+        ("ForwardKL", {}, ["aopsd.objective.name"]),
+        ("TopKForwardKL", {}, ["aopsd.objective.name"]),
+    ],
+)
+def test_on_nemo_rl_an_objective_of_ones_own_reads_sampled_tokens(tmp_path, name, more, faults):
+    (tmp_path / "losses.py").write_text("from nemo_aopsd.method.objectives.fkl import ForwardKL, TopKForwardKL\n")
+    file = PARTS if name == "HalfSquaredGap" else tmp_path / "losses.py"
+    weights = {} if name == "HalfSquaredGap" else {"weighting": "uniform"}
+    aopsd = {"engine": "nemo_rl", "objective": {"name": f"{file}:{name}"}, **weights, **more}
+    tree = {
+        "policy": {"model_name": "m", "max_total_sequence_length": 4096, "generation": {"max_new_tokens": 2048}},
+        "data": {"train": {"data_path": "x"}},
+        "logger": {"log_dir": "run"},
+        "aopsd": aopsd,
+    }
+    assert [key for key, _ in check_run(tree)[1]] == faults

@@ -157,8 +157,9 @@ def _train(
     engine = engines.pick(config).build(config)
     warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
-    run_folder.keep_extensions(run, config.aopsd)
+    run_folder.check_extensions(run, config.aopsd)
     run_folder.write_config(run, to_yaml(config), typed)
+    run_folder.keep_extensions(run, config.aopsd)
     with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):
         train_problems(config, problems, held_out, engine, run, resume=resume)
 

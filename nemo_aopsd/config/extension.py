@@ -10,6 +10,7 @@ example of each. A file is looked for from the current folder, a module where Py
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -32,6 +33,9 @@ WANTED = {
     "curriculum.name": ("needs_progress", "batches", "state_dict", "load_state_dict"),
     "objective.name": ("signal", "prepare", "divergence", "reduce", "__call__"),
 }
+
+
+_PREFIX = "aopsd_file_"  # of the modules that files become: no file hides another one, or a module of Python's
 
 
 def is_own(name: str) -> bool:
@@ -78,6 +82,11 @@ def check_own(aopsd: AOPSDConfig) -> None:
             made(key, name, *arguments)
 
 
+def is_from_file(module: ModuleType) -> bool:
+    """Whether no other process could import it by its name."""
+    return module.__name__.startswith(_PREFIX)
+
+
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
     """The files that own classes of a config are in, by key."""
     named = {key: value for key in WANTED if is_own(value := attrgetter(key)(aopsd))}
@@ -86,13 +95,7 @@ def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
 
 def _module(key: str, name: str, place: str) -> ModuleType:
     try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        path = Path(place).resolve()
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None, "the name ends in .py"
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        return _from_file(Path(place).resolve()) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError as error:
         raise UserError(f"aopsd.{key}={name}: no file {Path(place).resolve()}. Expected FILE.py:CLASS.") from error
     except ModuleNotFoundError as error:
@@ -102,5 +105,18 @@ def _module(key: str, name: str, place: str) -> ModuleType:
         ) from error
     except Exception as error:
         raise UserError(f"aopsd.{key}={name}: importing {place} failed: {type(error).__name__}: {error}") from error
-    sys.modules.setdefault(module.__name__, module)  # so that it can be pickled
+
+
+def _from_file(path: Path) -> ModuleType:
+    name = f"{_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "the name ends in .py"
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # before it runs: dataclasses look there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

@@ -115,10 +115,30 @@ def _on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
             "teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
             "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local.",
         )
-    if objective not in _ON_NEMO_RL:
+    if is_own(objective):
+        yield from _own_on_nemo_rl(run)
+    elif objective not in _ON_NEMO_RL:
         stock = f" NeMo RL has its own script for it: examples/run_{objective}.py, by docs/nemo_rl.md."
         yield (
             "aopsd.objective.name",
             f"must be {', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl; got "
             f"{objective!r}. Use engine=local.{stock if objective in ('sft', 'grpo') else ''}",
+        )
+
+
+def _own_on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
+    """An objective of the user's own reads what NeMo RL's trainer hands any loss: log-probs of the sampled tokens."""
+    name, signal = run.aopsd.objective.name, run.aopsd.objective.own_signal
+    if signal.top_k or signal.full:
+        read = "the teacher's top k" if signal.top_k else "whole distributions"
+        yield (
+            "aopsd.objective.name",
+            f"must be a class that reads sampled tokens alone with aopsd.engine=nemo_rl; {name} reads {read}, which "
+            "NeMo RL's trainer hands to no loss in the form that a class of yours expects. Use engine=local.",
+        )
+    if run.aopsd.scoring != "trainer":
+        yield (
+            "aopsd.scoring",
+            f"must be trainer with aopsd.objective.name={name}; got {run.aopsd.scoring!r}. The sampler's log-probs and "
+            "the trainer's, which the loss gets, come from different kernels.",
         )

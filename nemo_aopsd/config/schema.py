@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from annotated_types import Ge, Interval, Predicate
 
-from nemo_aopsd.config.extension import is_own, own
-from nemo_aopsd.types import Sampling
+from nemo_aopsd.config.extension import is_own, made, own
+from nemo_aopsd.types import Sampling, Signal
 
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
@@ -130,14 +130,19 @@ class ObjectiveConfig(Strict):
     @property
     def reads_teacher(self) -> bool:
         if is_own(self.name):
-            signal = own("objective.name", self.name).signal
+            signal = self.own_signal
             return bool(signal.sampled or signal.full or signal.top_k)
         return self.name not in WITHOUT_TEACHER
 
     @property
     def weighs_gaps(self) -> bool:
         """Whether the loss reads the weights of sampled tokens' gaps."""
-        return own("objective.name", self.name).signal.sampled if is_own(self.name) else self.name == "pg"
+        return self.own_signal.sampled if is_own(self.name) else self.name == "pg"
+
+    @property
+    def own_signal(self) -> Signal:
+        """What a class of the user's own reads of the teacher: of the object, since it may depend on this block."""
+        return made("objective.name", self.name, self).signal
 
     @property
     def reads_solutions(self) -> bool:

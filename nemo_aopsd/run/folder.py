@@ -20,8 +20,9 @@ from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, naming, open_locked, read_journal
+from nemo_aopsd.files import naming, open_locked, read_journal
 from nemo_aopsd.manifest import Manifest
+from nemo_aopsd.prompts import is_family
 from nemo_aopsd.run import layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
@@ -43,7 +44,7 @@ _FOLDERS = {
     layout.DIAGNOSTICS: re.compile(
         r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"
     ),
-    layout.EXTENSIONS: re.compile(r"\w+\.py"),
+    layout.EXTENSIONS: re.compile(r".+\.py|prompts"),
     layout.AUDIT: re.compile(
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
@@ -68,17 +69,36 @@ _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whe
 }
 
 
-def keep_extensions(run: Path, aopsd: AOPSDConfig) -> None:
-    """Copy the files of the user's own classes into the run. Raises UserError if one has changed since it began."""
-    for key, path in sources(aopsd).items():
-        kept = run / layout.EXTENSIONS / path.name
+def check_extensions(run: Path, aopsd: AOPSDConfig) -> None:
+    """Raise UserError if a file of the user's own, that a run keeps, is not the one that this run began with."""
+    seen: dict[Path, Path] = {}
+    for key, path, kept in _extensions(run, aopsd):
+        if seen.setdefault(kept, path) != path:
+            raise UserError(
+                f"aopsd.{key}: {path} and {seen[kept]} have the same name, and a run keeps both. Rename one."
+            )
         if kept.exists() and kept.read_bytes() != path.read_bytes():
             raise UserError(
                 f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}, or start a new run in "
                 "another logger.log_dir."
             )
+
+
+def keep_extensions(run: Path, aopsd: AOPSDConfig) -> None:
+    """Copy the files of the user's own classes and prompts into the run, their SHA-256 into its manifest."""
+    manifest = Manifest(run)
+    for kept, path in {kept: path for _, path, kept in _extensions(run, aopsd) if not kept.exists()}.items():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(kept, path.read_text(encoding="utf-8"))
+        manifest.replace(kept, path.read_bytes())
+
+
+def _extensions(run: Path, aopsd: AOPSDConfig) -> Iterator[tuple[str, Path, Path]]:
+    """Key, file, and where the run keeps it."""
+    for key, path in sources(aopsd).items():
+        yield key, path, run / layout.EXTENSIONS / path.name
+    if not is_family(aopsd.prompts):
+        for path in sorted(path for path in Path(aopsd.prompts).resolve().iterdir() if path.is_file()):
+            yield "prompts", path, run / layout.EXTENSIONS / "prompts" / path.name
 
 
 def keep_apart(out: Path, own: str) -> None:

@@ -21,7 +21,7 @@ ROLLOUTS = "rollouts"  # folder: a file a step, a line a rollout
 EVALUATIONS = "eval"  # folder: `epoch_NNN.*` of training, and a folder for each later `aopsd evaluate`
 CHECKPOINTS = "checkpoints"  # folder: one a step, unless `checkpointing.checkpoint_dir` names another place
 DIAGNOSTICS = "diagnostics"  # folder
-EXTENSIONS = "extensions"  # folder: the files of the user's own classes that the run was made with
+EXTENSIONS = "extensions"  # folder: files of the user's own classes, and `prompts`: their own wording
 AUDIT = "audit"  # folder
 LABELS = "audit/labels"  # folder: a file a labeller
 

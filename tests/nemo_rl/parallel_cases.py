@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
+from nemo_aopsd.engines.nemo_rl.own_loss import OwnLossFn
 from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
+from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.types import TopK, TrainRow
 
 PAD, VOCABULARY, K, PAD_TO = 0, 200, 5, 8
@@ -76,20 +79,27 @@ TOP_K = {
     "fkl": ObjectiveConfig(name="fkl", support=K, token_clip=0.05),
     "dash": ObjectiveConfig(name="dash", support=K, token_clip=0.05),
 }
-LOSSES = (*BLOCKS, *TOP_K)
+PARTS = Path(__file__).parents[2] / "examples/my_parts.py"
+OWN = {
+    "own": ObjectiveConfig(name=f"{PARTS}:HalfSquaredGap"),
+    "own, mean of responses": ObjectiveConfig(name=f"{PARTS}:HalfSquaredGap", aggregation="seq_mean"),
+}
+LOSSES = (*BLOCKS, *TOP_K, *OWN)
 
 
 def rows_for(layout: tuple[int, int, int, int], loss: str) -> list[str]:
     """The names of `ALL_ROWS` that NeMo RL has for this layout and loss and our checks let pass."""
     _, context, stages, copies = layout
     unpacked = [name for name, rows in UNPACKED.items() if context == 1 and rows.micro_batch <= 4 // copies]
-    can_fuse = stages == 1 and loss in BLOCKS
+    can_fuse = stages == 1 and loss not in TOP_K
     return [*unpacked, *(name for name, rows in PACKED.items() if can_fuse or not rows.fuse)]
 
 
-def loss_fn(loss: str) -> AOPSDLossFn | TopKLossFn:
+def loss_fn(loss: str) -> AOPSDLossFn | TopKLossFn | OwnLossFn:
     if loss in TOP_K:
         return TopKLossFn(TOP_K[loss])
+    if loss in OWN:
+        return OwnLossFn(build_objective(OWN[loss]))
     return AOPSDLossFn(ClippedPGLossConfig(reference_policy_kl_penalty=0, **BLOCKS[loss]), PG)
 
 

@@ -12,10 +12,8 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM
 
-from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import TeacherConfig
-from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.local import loading
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -30,43 +28,7 @@ from nemo_aopsd.run.trainer import train
 from nemo_aopsd.types import Branch, Sampling, TrainRow
 from tests.nemo_rl import fake_cluster
 
-REPO = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def one_process(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.fixture
-def config(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
-    problems = (REPO / "nemo_aopsd/builtin/data/train.jsonl").read_text().splitlines()[:8]
-    (tmp_path / "problems.jsonl").write_text("\n".join(problems))
-    overrides = [
-        f"data.train.data_path={tmp_path}/problems.jsonl",
-        f"logger.log_dir={tmp_path}/run",
-        *("aopsd.num_prompts_per_step=4", "aopsd.evaluation.data_path=null", "aopsd.probes.threshold=0.5"),
-        *("aopsd.curriculum.num_initial_attempts=1", "policy.generation.max_new_tokens=48", "aopsd.max_num_steps=2"),
-    ]
-    return load_config(REPO / "examples/configs/aopsd_tiny_h100.yaml", overrides)
-
-
-@pytest.fixture
-def problems(config):
-    return load_problems(config.data["train"]["data_path"])
-
-
-@pytest.fixture
-def turns(monkeypatch):
-    return fake_cluster.install(monkeypatch)
-
-
-@pytest.fixture
-def engine(config, turns):
-    return nemo_rl.build(config)
+pytestmark = pytest.mark.usefixtures("one_process")
 
 
 def local_engine(config):

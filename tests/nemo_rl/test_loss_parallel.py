@@ -29,6 +29,7 @@ from tests.nemo_rl.parallel_cases import (
     BLOCKS,
     LAYOUTS,
     LOSSES,
+    OWN,
     PAD,
     PAD_TO,
     PG,
@@ -169,13 +170,27 @@ def top_k_objective(config):
     return total.item(), dict(metrics), logits.grad
 
 
+def half_squared_gap(config):
+    """Of examples/my_parts.py, written out."""
+    logits, rows = student().double().requires_grad_(True), train_rows()
+    terms = []
+    for row in rows:
+        current = logits[[row.prompt[-1], *row.response[:-1]]].log_softmax(-1)
+        current = current[torch.arange(len(row.response)), row.response]
+        terms.append((row.weights * (current - row.teacher_logprobs) ** 2 / 2)[row.mask])
+    loss = torch.cat(terms).mean() if config.aggregation == "token_mean" else sum(map(torch.mean, terms)) / len(rows)
+    loss.backward()
+    return loss.item(), {"loss": loss.item()}, logits.grad
+
+
 @pytest.fixture(scope="module")
 def references():
     found = {loss: policy_gradient(block) for loss, block in BLOCKS.items()}
     for loss, block in BLOCKS.items():
         value, own, gradient = found[loss]
         found[loss] = value, parents_metrics(block) | own, gradient
-    return found | {loss: top_k_objective(config) for loss, config in TOP_K.items()}
+    found |= {loss: top_k_objective(config) for loss, config in TOP_K.items()}
+    return found | {loss: half_squared_gap(config) for loss, config in OWN.items()}
 
 
 # ---- the tests

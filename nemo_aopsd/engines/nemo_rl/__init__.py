@@ -6,9 +6,12 @@ Not covered: an asynchronous or apart vLLM, an EMA or live teacher, LoRA.
 from __future__ import annotations
 
 import importlib.util
+import os
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.cluster.tree import Tree
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engines.nemo_rl.refusals import refuse_stock_recipe
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
@@ -27,7 +30,7 @@ def check(config: Config, *, elsewhere: bool = False) -> None:
     if elsewhere:
         read_settings(config, {"TORCH_CUDA_ARCH_LIST": "the other machine's"})
     else:
-        tell_all(_check_packages, lambda: read_settings(config))
+        tell_all(_check_packages, lambda: read_settings(config), lambda: _check_reach(config.aopsd.objective.name))
 
 
 def _check_packages() -> None:
@@ -35,6 +38,21 @@ def _check_packages() -> None:
         raise UserError(
             f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. Run inside the NeMo RL "
             "container (README, `On a cluster`), or set aopsd.engine=local."
+        )
+
+
+def _check_reach(objective: str) -> None:
+    """A module goes to the workers by name, and they have a Python of their own: only PYTHONPATH is the same there."""
+    module = objective.partition(":")[0]
+    package = module.partition(".")[0]
+    if not is_own(objective) or module.endswith(".py"):
+        return
+    shared = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(folder)]
+    if PathFinder.find_spec(package, shared) is None:
+        raise UserError(
+            f"aopsd.objective.name={objective}: the workers of NeMo RL find no module `{module}`; they look in "
+            f"PYTHONPATH={os.pathsep.join(shared) or 'nothing'}. Put the absolute path of the folder that holds "
+            f"`{package}` on PYTHONPATH, or name a file, which is sent to them: FILE.py:CLASS."
         )
 
 

@@ -14,6 +14,14 @@ from torch import Tensor
 
 from nemo_aopsd.types import Tokens, TopK, TrainRow
 
+# Column of a batch -> field of a row, and argument of an objective, that it holds.
+COLUMNS = {
+    "prev_logprobs": "old_logprobs",
+    "teacher_logprobs": "teacher_logprobs",
+    "probe_weights": "weights",
+    "advantages": "advantages",
+}
+
 
 def scoring_batch(
     prompts: list[Tokens], responses: list[Tokens], *, pad_id: int, divisible_by: int, rows_multiple: int
@@ -78,6 +86,13 @@ def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows
         "probe_weights": [row.weights for row in rows],
     }
     return _with_columns(rows, columns, pad_id, divisible_by, rows_multiple)
+
+
+def sampled_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
+    """What `Policy.train` and `OwnLossFn` take: `training_batch` with those of its `COLUMNS` that the rows have."""
+    columns = {name: [getattr(row, field) for row in rows] for name, field in COLUMNS.items()}
+    there = {name: values for name, values in columns.items() if values[0] is not None}
+    return _with_columns(rows, there, pad_id, divisible_by, rows_multiple)
 
 
 def sampler_scored_batch(

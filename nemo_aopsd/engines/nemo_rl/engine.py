@@ -14,12 +14,14 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Objective
-from nemo_aopsd.engines.nemo_rl.batches import sampler_scored_batch, top_k_batch, training_batch
+from nemo_aopsd.engines.nemo_rl.batches import sampled_batch, sampler_scored_batch, top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
+from nemo_aopsd.engines.nemo_rl.own_loss import OwnLossFn
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
@@ -70,10 +72,12 @@ class NemoRLEngine:
         size = self.settings.train_global_batch_size
         num_updates = -(-len(rows) // size)
         rows = [row for first in range(num_updates) for row in rows[first::num_updates]]  # each update sees all sorts
-        if objective.signal.top_k:
+        if is_own(objective.config.name):
+            loss = OwnLossFn(objective)
+        elif objective.signal.top_k:
             loss = TopKLossFn(objective.config)
         else:
-            assert objective.config.name == "pg", "config/rules.py lets no other objective without a top k pass"
+            assert objective.config.name == "pg", "config/rules.py lets no other of our objectives pass"
             loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
         results = self.cluster.train(self._batch(rows, objective, num_updates), loss, size)
         numbers = {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
@@ -85,6 +89,8 @@ class NemoRLEngine:
             "divisible_by": self.settings.divisible_by,
             "rows_multiple": self.settings.train_global_batch_size,
         }
+        if is_own(objective.config.name):
+            return sampled_batch(rows, **layout)
         if objective.signal.top_k:
             return top_k_batch(rows, **layout)
         if self.settings.scoring == "trainer":

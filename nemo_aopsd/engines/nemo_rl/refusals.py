@@ -14,6 +14,7 @@ from typing import Any
 
 from nemo_aopsd.cluster.rules import Fault, Rule, broken_sizes, environment_faults, gpu_faults, must_be
 from nemo_aopsd.cluster.tree import DTENSOR, MEGATRON, VLLM, Tree, Unreadable, is_size
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.schema import TOP_K_KEYS, continues
 from nemo_aopsd.engines.nemo_rl.model_refusals import MODEL_RULES
@@ -149,6 +150,9 @@ def _loss(tree: Tree) -> Iterator[Fault]:
 
 
 def _top_k(tree: Tree) -> Iterator[Fault]:
+    linear = f"{MEGATRON}.use_linear_ce_fusion_loss", "it gives log-probs to NeMo RL's own losses only"
+    if is_own(tree["aopsd.objective.name"]):
+        yield from _off(tree, *linear)
     if tree["aopsd.objective.name"] not in TOP_K_KEYS:
         return
     for key, why in (
