@@ -5,6 +5,7 @@
     run.competence             a `Competence` before training, and one after each epoch
     run.evaluations            an `Evaluation` for each that training has finished
     for rollout in run.rollouts(): ...     a `Rollout` at a time: a run may have more than fit into memory
+    run.frames()               all of it as data frames, with pandas
 
 A file is read when it is asked for. A last line of metrics that a kill cut short is left out; any other damage is a
 UserError with file, line and key. The records are in `record_types.py`.
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,6 +28,9 @@ from nemo_aopsd.files import complete_lines, read_lines
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import commands_of, load_run_config
 from nemo_aopsd.run.record_types import Competence, Evaluation, Rollout, StepMetrics
+
+if TYPE_CHECKING:
+    from nemo_aopsd.run.frames import Frames
 
 T = TypeVar("T")
 
@@ -64,6 +68,12 @@ class Run:
         for step, path in layout.rollout_files(self.path).items():
             if first_step <= step <= last_step:
                 yield from (parse(Rollout, line, where) for where, line in read_lines(path))
+
+    def frames(self) -> Frames:
+        """The same as pandas data frames. Raises UserError if pandas is not installed."""
+        from nemo_aopsd.run.frames import frames_of
+
+        return frames_of(self)
 
 
 def load_run(path: Path | str) -> Run:
