@@ -1,10 +1,12 @@
 """What a method's step costs on NeMo RL over one of PG: PG with continuations, and the top-k forward KL.
 
-    TORCH_CUDA_ARCH_LIST=9.0 python benchmarks/step_cost_nemo.py --folder DIR [--top-k K ...] [--json FILE] [key=value]
+    TORCH_CUDA_ARCH_LIST=9.0 python benchmarks/step_cost_nemo.py --folder DIR [--arm NAME ...] [--json FILE] [key=value]
 
-One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, interleaved (A B A B ...),
-over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. Forced, so that
-the arms do the same work but for what is the method's:
+One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, in a new random order each
+round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. An arm is
+`uniform` (PG), `continuation`, or `topk16` for the forward KL over 16 tokens; `uniform@sampler` and the like score by
+what `aopsd.scoring` calls so, the others as the config says. Forced, so that the arms do the same work but for what is
+the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
@@ -36,7 +38,7 @@ from nemo_aopsd import builtin as embedded
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.engine import Engine, Tokenizer
+from nemo_aopsd.engine import Tokenizer
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages, teacher_messages
@@ -60,19 +62,33 @@ OVERRIDES = (
 )
 
 
-PG = {"uniform": "PG", "continuation": "PG + continuation"}  # arms on sampled tokens; the others are `topk16` and so on
+PG = {"uniform": "PG", "continuation": "PG + continuation"}  # arms on sampled tokens
 
 
 def label_of(arm: str) -> str:
-    return PG.get(arm) or f"top-{arm[4:]} forward KL"
+    method, scoring = split(arm)
+    return (PG.get(method) or f"top-{method[4:]} forward KL") + (scoring and f", {scoring}")
+
+
+def split(arm: str) -> tuple[str, str]:
+    """Method and scoring; no scoring where the config says it."""
+    method, _, scoring = arm.partition("@")
+    return method, scoring
+
+
+def plain(arm: str) -> str:
+    """PG with the scoring of `arm`."""
+    return "@".join(filter(None, ("uniform", split(arm)[1])))
 
 
 def config_of(arm: str, config: Config, threshold: float) -> Config:
     """`config` with the method of this arm and `threshold` nats for probes."""
-    aopsd = dataclasses.replace(config.aopsd, probes=dataclasses.replace(config.aopsd.probes, threshold=threshold))
-    if arm in PG:
-        return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=arm))
-    objective = dataclasses.replace(aopsd.objective, name="topk_fkl", top_k=int(arm[4:]))
+    method, scoring = split(arm)
+    probes = dataclasses.replace(config.aopsd.probes, threshold=threshold)
+    aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
+    if method in PG:
+        return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=method))
+    objective = dataclasses.replace(aopsd.objective, name="topk_fkl", top_k=int(method[4:]))
     return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting="uniform", objective=objective))
 
 
@@ -109,8 +125,7 @@ def main() -> None:
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     try:
-        arms = [*PG, *(f"topk{k}" for k in args.top_k)]
-        steps = measure(engine, config, problems, arms, args.rate, args.steps, deadline, say)
+        steps = measure(engine, config, problems, args.arm or list(PG), args.rate, args.steps, deadline, say)
     finally:
         engine.stop()
     say("\n".join(report(steps)))
@@ -122,7 +137,7 @@ def main() -> None:
 
 
 def measure(
-    engine: Engine,
+    engine: Any,
     config: Config,
     problems: Sequence[Problem],
     arms: Sequence[str],
@@ -131,16 +146,18 @@ def measure(
     deadline: float,
     say: Callable[[str], None],
 ) -> list[Step]:
-    """`num_rounds` rounds of a step an arm, uniform first, behind one that warms up and makes the threshold for `rate`.
+    """`num_rounds` rounds of a step an arm in random order, behind one that warms up.
+
+    That makes the threshold for `rate`, from a step of PG with the scoring of the first arm.
 
     Fewer, but at least one, where the next would end after `deadline` (of `time.monotonic`) if it took as long.
     """
     parts = watch(engine)
-    first = run_step(engine, "uniform", config_of("uniform", config, 1.0), problems, parts, seed=0)[1]
+    first = run_step(engine, plain(arms[0]), config_of(plain(arms[0]), config, 1.0), problems, parts, seed=0)[1]
     threshold = gaps_of(first).double().quantile(1 - rate).item()  # which so large a share is at or above
     configs = {name: config_of(name, config, threshold) for name in arms}
     say(f"threshold forced to {threshold:.4f} nats, k = {config.aopsd.probes.length}")
-    for name in arms[1:]:
+    for name in set(arms) - {plain(arms[0])}:
         say(f"warm-up, {run_step(engine, name, configs[name], problems, parts, seed=0)[0]}")
     steps, took = list[Step](), 0.0
     for number in range(1, num_rounds + 1):
@@ -148,7 +165,7 @@ def measure(
         if steps and start + took > deadline:
             say(f"only {number - 1} of {num_rounds} rounds: the time is up (--minutes)")
             break
-        for name in arms:
+        for name in random.Random(number).sample(arms, len(arms)):
             steps.append(run_step(engine, name, configs[name], problems, parts, seed=number)[0])
             say(f"round {number}, {steps[-1]}")
         took = time.monotonic() - start
@@ -156,16 +173,23 @@ def measure(
 
 
 def run_step(
-    engine: Engine, name: str, config: Config, problems: Sequence[Problem], parts: dict[str, float], seed: int
+    engine: Any, name: str, config: Config, problems: Sequence[Problem], parts: dict[str, float], seed: int
 ) -> tuple[Step, StepResult]:
     """One step, timed. `parts` is what `watch` returned. Every call of the engine waits for its GPUs."""
     parts.clear()
+    engine.settings = dataclasses.replace(engine.settings, scoring=config.aopsd.scoring)
+    for model in (engine.student, engine.teacher):
+        model.settings = engine.settings
     start = time.perf_counter()
     result = train_step(problems, engine, build_objective(config.aopsd.objective), config, donors={}, seed=seed)
-    seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | {"total": time.perf_counter() - start}
+    total = time.perf_counter() - start
+    turns = {
+        name: value for name, value in result.train_metrics.items() if name.partition("/")[0] in ("turn", "worker")
+    }
+    seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | turns | {"total": total}
     suffixes = [len(probe.suffix) for row in result.scored for probe in row.probes]
     threshold = config.aopsd.probes.threshold
-    rate = (gaps_of(result) >= threshold).float().mean().item() if name in PG else None
+    rate = (gaps_of(result) >= threshold).float().mean().item() if split(name)[0] in PG else None
     lengths = sorted({len(row.draft.output.tokens) for row in result.scored})
     mean_suffix = statistics.mean(suffixes or [0.0])
     return Step(name, seconds, lengths, threshold, rate, len(suffixes), mean_suffix), result
@@ -177,9 +201,9 @@ def gaps_of(result: StepResult) -> torch.Tensor:
 
 
 def watch(engine: Any) -> dict[str, float]:
-    """Seconds inside a few of the engine's methods, by label, added up from now on until cleared.
+    """Seconds inside the two calls of a probe, by label, added up from now on until cleared.
 
-    A change of turn is in the stage that needs it: the refit in rollout, the way back from probes in update.
+    The changes of turn are timed by the engine itself: `turn/...` and `worker/...` of a step's metrics.
     """
     parts: dict[str, float] = {}
 
@@ -197,26 +221,28 @@ def watch(engine: Any) -> dict[str, float]:
 
     put(engine.teacher, "continue_greedily", "teacher continues")
     put(engine.student, "branch_logprobs", "student scores")
-    put(engine.cluster, "tell_sampler", "changes of weights")
-    for method in ("let_sample", "let_score", "let_train"):
-        put(engine.cluster, method, "changes of turn")
     return parts
 
 
 def summary(steps: Sequence[Step]) -> dict[str, Any]:
-    """Median, least and greatest seconds by arm and stage, and each arm's totals over the first one's, by round."""
+    """Median, least and greatest seconds by arm and stage, and each arm's totals over its base's, by round."""
     runs: dict[str, list[dict[str, float]]] = {}
-    for step in steps:
+    for step in sorted(steps, key=lambda step: (split(step.arm)[1], split(step.arm)[0] != "uniform", step.arm)):
         runs.setdefault(step.arm, []).append(step.seconds)
     parts = sorted({name for step in steps for name in step.seconds} - {*STAGES, "total"})
     names = (*STAGES, "total", *parts)
     seconds = {arm: {name: _spread(run.get(name, 0.0) for run in runs[arm]) for name in names} for arm in runs}
-    first, *others = runs
     ratios = {
-        arm: _spread(run["total"] / base["total"] for base, run in zip(runs[first], runs[arm], strict=True))
-        for arm in others
+        arm: {"over": base} | _spread(a["total"] / b["total"] for a, b in zip(runs[arm], runs[base], strict=True))
+        for arm, base in ((arm, _base(arm, list(runs))) for arm in runs)
+        if arm != base
     }
-    return {"seconds": seconds, "ratios": ratios, "rounds": len(runs[first]), "goal": GOAL}
+    return {"seconds": seconds, "ratios": ratios, "rounds": len(next(iter(runs.values()))), "goal": GOAL}
+
+
+def _base(arm: str, arms: list[str]) -> str:
+    """PG with the same scoring, or the first arm."""
+    return plain(arm) if plain(arm) in arms and plain(arm) != arm else arms[0]
 
 
 def _spread(values: Any) -> dict[str, float]:
@@ -225,23 +251,19 @@ def _spread(values: Any) -> dict[str, float]:
 
 
 def report(steps: Sequence[Step]) -> list[str]:
-    """The table: seconds and share of each stage by arm, and what each stage adds to the ratio."""
+    """The table: seconds and share of each stage by arm; then each arm's ratio, and the stages that add most to it."""
     found = summary(steps)
-    (base, *others), (base_label, *labels) = found["seconds"].values(), map(label_of, found["seconds"])
-    whole = base["total"]["median"]
-    added = [{name: (arm[name]["median"] - base[name]["median"]) / whole for name in base} for arm in others]
-    heads = "".join(f"{label:>28}{'adds':>9}" for label in labels)
-    lines = [f"{'median seconds (least-greatest)':32}{base_label:>28}{heads}"]
-    for name in base:
+    arms = found["seconds"]
+    lines = [f"{'median seconds (least-greatest)':32}" + "".join(f"{label_of(arm):>32}" for arm in arms)]
+    for name in next(iter(arms.values())):
         label = name if name in (*STAGES, "total") else f"  within these: {name}"
-        pairs = zip(others, added, strict=True)
-        cells = (f"{_cell(arm[name], arm['total']['median']):>28}{adds[name]:>+9.3f}" for arm, adds in pairs)
-        lines.append(f"{label:32}{_cell(base[name], whole):>28}{''.join(cells)}")
-    for label, ratio, adds in zip(labels, found["ratios"].values(), added, strict=True):
-        limits = sorted(STAGES, key=lambda stage: -adds[stage])
+        lines.append(f"{label:32}" + "".join(f"{_cell(of[name], of['total']['median']):>32}" for of in arms.values()))
+    for arm, ratio in found["ratios"].items():
+        base = arms[ratio["over"]]
+        first, second, *_ = sorted(STAGES, key=lambda stage: base[stage]["median"] - arms[arm][stage]["median"])
         lines.append(
-            f"{label} over {base_label}: {ratio['median']:.3f} (median of {found['rounds']} rounds, "
-            f"{ratio['least']:.3f} to {ratio['greatest']:.3f}); limited by {limits[0]}, then {limits[1]}"
+            f"{label_of(arm)} over {label_of(ratio['over'])}: {ratio['median']:.3f} (median of {found['rounds']} rounds"
+            f", {ratio['least']:.3f} to {ratio['greatest']:.3f}); most in {first}, then {second}"
         )
     return [*lines, f"goal for {PG['continuation']}: {GOAL}"]
 
@@ -334,7 +356,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--teacher-prompt", type=int, default=1500, help="tokens of the teacher's prompt (default 1500)")
     add("--question", type=int, default=300, help="tokens of the student's prompt (default 300)")
     add("--rate", type=float, default=0.0115, help="share of probed tokens (default 0.0115)")
-    add("--top-k", type=int, action="append", default=[], help="time the forward KL over so many tokens, too")
+    add("--arm", action="append", help="METHOD or METHOD@SCORING; default uniform and continuation")
     add("--steps", type=int, default=3, help="rounds of a step an arm, behind the first round (default 3)")
     add("--minutes", type=float, default=9.0, help="no round that would end later; 0: no limit (default 9)")
     add("--layers", type=int, default=36, help="default 36, as Qwen3-4B")

@@ -1,6 +1,7 @@
 """The benchmark of the NeMo RL engine, without NeMo RL: its numbers, its model and its loop over a fake engine."""
 
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -29,10 +30,21 @@ STEPS = [  # two pairs: 12 over 10 and 22 over 20
 
 def test_ratio_is_of_pairs_with_its_spread():
     found = bench.summary(STEPS)
-    assert found["ratios"] == {"continuation": pytest.approx({"median": 1.15, "least": 1.1, "greatest": 1.2})}
+    expected = {"over": "uniform", "median": 1.15, "least": 1.1, "greatest": 1.2}
+    assert found["ratios"] == {"continuation": pytest.approx(expected)}
     assert found["rounds"] == 2
     assert found["seconds"]["uniform"]["rollout"] == {"median": 11.0, "least": 6.0, "greatest": 16.0}
     assert found["seconds"]["continuation"]["probes"] == {"median": 1.5, "least": 1.5, "greatest": 1.5}
+
+
+def test_an_arm_is_divided_by_pg_with_the_same_scoring_and_that_by_the_first_arm():
+    totals = {"continuation@trainer": 45, "uniform@sampler": 25, "continuation@sampler": 30, "uniform@trainer": 40}
+    ratios = bench.summary([step(arm, float(total)) for arm, total in totals.items()])["ratios"]
+    assert {arm: (ratio["over"], ratio["median"]) for arm, ratio in ratios.items()} == {
+        "continuation@sampler": ("uniform@sampler", 1.2),
+        "uniform@trainer": ("uniform@sampler", 1.6),
+        "continuation@trainer": ("uniform@trainer", 1.125),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -69,34 +81,27 @@ def test_the_config_passes_the_engines_checks(words, model):
     assert (config.aopsd.context.kind, config.aopsd.curriculum.name) == ("solution", "shuffle")
 
 
-class Turns:
-    def let_sample(self, role):
-        pass
-
-    def let_score(self):
-        pass
-
-    def let_train(self):
-        pass
-
-    def tell_sampler(self, method):
-        pass
+@dataclass(frozen=True)
+class Settings:
+    scoring: str = "trainer"
 
 
 def test_a_whole_run(monkeypatch, tmp_path, capsys):
     """`main` over the fake engine: from arguments to the line of JSON."""
     engine = FakeEngine(random_table(0, end_boost=-50.0), random_table(1, end_boost=-50.0))
-    engine.cluster, stopped = Turns(), []
+    engine.settings, stopped = Settings(), []
     engine.stop = lambda: stopped.append(True)
     monkeypatch.setattr(bench, "nemo_rl", SimpleNamespace(check=lambda config: None, build=lambda config: engine))
     monkeypatch.setenv("NRL_MEGATRON_CHECKPOINT_DIR", "elsewhere")
     room = "policy.max_total_sequence_length=4096"  # the fake's tokenizer has two tokens for a digit and its space
     words = ["--folder", str(tmp_path), "--layers", "1", "--hidden", "320", "--responses", "2", "--tokens", "40"]
     words += ["--question", "200", "--teacher-prompt", "900", "--rate", "0.1", "--steps", "1", "--minutes", "0"]
+    words += ["--arm", "uniform", "--arm", "continuation", "--arm", "uniform@prefill"]
     monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), room])
     bench.main()
     assert stopped and engine.tokenizer.end_ids == frozenset()
     result = json.loads((tmp_path / "result.json").read_text())
     assert capsys.readouterr().out.splitlines()[-1] == json.dumps(result)
     assert (result["tokens"], result["layers"], result["rounds"]) == (40, 1, 1)
-    assert [s["lengths"] for s in result["steps"]] == [[40], [40]]
+    assert [s["lengths"] for s in result["steps"]] == [[40]] * 3
+    assert {s["arm"] for s in result["steps"]} == {"uniform", "continuation", "uniform@prefill"}

@@ -68,7 +68,9 @@ def lanes(out: Path) -> list[Lane]:
     """In the order of their worth."""
     learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
-    cost += ["--minutes", "14", "--top-k", "16", "--top-k", "32", "aopsd.probes.keep_cache=true"]
+    methods = ("uniform", "continuation", "topk16")
+    arms = [f"{method}@{scoring}" for scoring in ("sampler", "trainer") for method in methods]
+    cost += ["--minutes", "14", "--steps", "6", *(word for arm in arms for word in ("--arm", arm))]
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
     scoring = [
         sys.executable,
@@ -103,6 +105,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}", needs=("SMOLLM2",)),
         Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),
+        Lane("learn_sampler", 1, command=[*learn[:-2], f"logger.log_dir={out}/learn_sampler", FIXED_CACHE, SAMPLER]),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
         Lane("tp2_unpacked", 2, f"cluster.gpus_per_node=2 {TP2} {UNPACKED} {EAGER}"),
         Lane("fp8_tp2", 2, f"cluster.gpus_per_node=2 {TP2} {FP8} {EAGER}"),

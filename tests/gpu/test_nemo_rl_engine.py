@@ -42,6 +42,7 @@ from tests.gpu.fp8 import round_products
 
 EPOCH = 2  # steps
 LENGTHS = (5, 900, 37, 12)
+OVERLAP = 0.5  # nats: a threshold with many triggers
 ROOM = 1.5  # other kernels than the yardstick's may err by half as much again
 
 
@@ -78,7 +79,7 @@ def problems(config):
 @pytest.fixture(scope="session")
 def rollouts(engine, config, problems):
     """One collection on the cluster, with a threshold low enough for many probes."""
-    aopsd = replace(config.aopsd, probes=replace(config.aopsd.probes, threshold=0.5))
+    aopsd = replace(config.aopsd, probes=replace(config.aopsd.probes, threshold=OVERLAP))
     chosen = problems[: config.aopsd.num_prompts_per_step]
     objective = build_objective(aopsd.objective)
     found = collect(chosen, engine, objective, replace(config, aopsd=aopsd), donors={}, seed=7)
@@ -135,12 +136,19 @@ def trainer_yardstick(config, rollouts, references, yardstick):
 
 
 def errors_of(rounded, rollouts, references):
-    """Of the engine `rounded`: `differences` by role, and of the gap."""
+    """Of the engine `rounded`: `differences` by role, and of the gap, with what they do to the triggers."""
     student_prompts, teacher_prompts, responses = columns(rollouts)
     errors = {"student": rounded.student.logprobs(student_prompts, responses)}
     errors["teacher"] = rounded.teacher.logprobs(teacher_prompts, responses)
     gaps = [[t - s for t, s in zip(sides["teacher"], sides["student"], strict=True)] for sides in (errors, references)]
-    return {role: differences(errors[role], references[role]) for role in errors} | {"gap": differences(*gaps)}
+    gap = differences(*gaps) | {"overlap": overlap(*gaps, OVERLAP)}
+    return {role: differences(errors[role], references[role]) for role in errors} | {"gap": gap}
+
+
+def overlap(one, other, delta):
+    """Positions that both trigger, as a share of those that either does; 1 where there are none."""
+    a, b = (torch.cat([torch.as_tensor(gap) for gap in gaps]).abs() >= delta for gaps in (one, other))
+    return ((a & b).sum() / max((a | b).sum(), 1)).item() if (a | b).any() else 1.0
 
 
 def test_log_probs_equal_the_local_engine_s(rollouts, references, trainer_yardstick, note):
