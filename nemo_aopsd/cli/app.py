@@ -1,4 +1,4 @@
-"""The `aopsd` command: the groups of commands in the order in which a user needs them.
+"""The `aopsd` command: its parts, and `PANELS`: the order in which a user needs them.
 
 A UserError, or an operating-system error on a file, becomes one message and exit code 2; anything else is a bug and
 keeps its traceback. Modules that load torch or matplotlib are imported inside the commands that need them.
@@ -11,12 +11,32 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from nemo_aopsd.cli import audit, compare, dag, data, diagnose, doctor, evaluate, grade, judge, plan, report, train
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import is_full
 
+PANELS = {
+    "Look at it": ("demo", "preview", "methods"),
+    "Problems of your own": ("data", "dag", "judge", "grade"),
+    "Train": ("doctor", "plan", "train", "export"),
+    "Measure and compare": ("evaluate", "report", "paired-test", "compare", "diagnose", "audit"),
+}
+
+
+class _InOrder(TyperGroup):
+    """Commands in the order of `PANELS`."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        for panel, names in PANELS.items():
+            for name in names:
+                vars(self.commands[name])["rich_help_panel"] = panel
+        return [name for names in PANELS.values() for name in names]
+
+
 app = typer.Typer(
+    cls=_InOrder,
     help="AOPSD: adaptive on-policy self-distillation. A run is a YAML file; its results are a folder.",
     no_args_is_help=True,
     add_completion=False,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, interruptible
+from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, examples, interruptible
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
@@ -20,7 +20,13 @@ app = typer.Typer(
 )
 
 
-@app.command(epilog="Example: aopsd audit sample runs/mine --count 300 --seed 0 --by-bin")
+@app.command(
+    epilog=examples(
+        "aopsd audit sample runs/mine --count 300",
+        "aopsd audit sample runs/mine --count 300 --by-bin",
+        "aopsd audit sample runs/mine --count 100 --seed 1",
+    )
+)
 def sample(
     run: RunPath,
     count: Annotated[int, typer.Option(min=1, metavar="N", help="Events to draw.")],
@@ -40,7 +46,13 @@ def sample(
     typer.echo(run / "audit" / "events.jsonl")
 
 
-@app.command(epilog="Example: aopsd audit label runs/mine --name ada")
+@app.command(
+    epilog=examples(
+        "aopsd audit label runs/mine --name ada",
+        "aopsd audit label runs/mine --name ben",
+        "aopsd audit label runs/other --name ada",
+    )
+)
 def label(
     run: RunPath,
     name: Annotated[str, typer.Option(metavar="NAME", help="Who labels; a second labeller takes another name.")],
@@ -61,7 +73,13 @@ def label(
         typer.echo(f"{len(book.labels)} of {len(events)} labelled in {path}")
 
 
-@app.command(epilog="Example: aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B")
+@app.command(
+    epilog=examples(
+        "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B",
+        "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B --name qwen",
+        "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model gpt --api-key-env OPENAI_API_KEY",
+    )
+)
 def judge(
     run: RunPath,
     base_url: BaseUrl,
@@ -85,7 +103,13 @@ def judge(
     typer.echo(f"{labelled} labelled as {name}, {before} before; {unread} answers named no label")
 
 
-@app.command(epilog="Example: aopsd audit report runs/mine")
+@app.command(
+    epilog=examples(
+        "aopsd audit report runs/mine",
+        "aopsd audit report runs/demo",
+        "aopsd audit report runs/opsd",
+    )
+)
 def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
     from nemo_aopsd.analysis.audit.report import write_report

@@ -11,35 +11,69 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import AsJson, interruptible
-from nemo_aopsd.config.shipped import FOLDER, KINDS, find_method, find_recipe, list_methods
+from nemo_aopsd.cli.options import AsJson, examples, interruptible, say
+from nemo_aopsd.config.keys import typed
+from nemo_aopsd.config.shipped import FOLDER, KINDS, Method, find_method, find_recipe, list_methods
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: aopsd train demo --method opsd logger.log_dir=runs/opsd")
-def methods(as_json: AsJson = False) -> None:
-    """Methods and ablations by name, and the row of the paper that each reproduces: for --method, and for suites."""
-    found = list(list_methods())
+@app.command(
+    epilog=examples(
+        "aopsd methods",
+        "aopsd methods opsd",
+        "aopsd methods --json",
+    )
+)
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="All about this one; else a line each.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Methods and ablations, for --method and suites; with NAME its settings and the row of the paper that it is."""
+    if name is not None:
+        find_method(name)
+    found = [method for method in list_methods() if name in (None, method.name)]
     if as_json:
         typer.echo(json.dumps([asdict(method) for method in found], ensure_ascii=False, indent=1))
-        return
+    elif name is not None:
+        _show_method(found[0])
+    else:
+        _list_methods(found)
+
+
+def _show_method(method: Method) -> None:
+    say([f"{method.name}: {method.title}", f"paper: {method.row}", ""])
+    say(f"{key}={typed(value)}" for key, value in method.settings.items())
+    say(["", f"aopsd train demo --method {method.name} logger.log_dir=runs/{method.name}"])
+
+
+def _list_methods(found: list[Method]) -> None:
+    """A line a method: where a terminal is too narrow, it ends in dots."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
     for kind in KINDS:
-        table = Table(title=kind, title_justify="left", box=box.SIMPLE_HEAD)
-        for column in ("name", "what", "row of the paper"):
-            table.add_column(column, overflow="fold", no_wrap=column == "name")
+        table = Table(kind, "what", box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in table.columns:
+            column.no_wrap = True
         for method in found:
             if method.kind == kind:
-                table.add_row(method.name, method.title, method.row)
+                table.add_row(method.name, method.title)
         console.print(table, highlight=False, markup=False)
+    typer.echo("All about one: aopsd methods NAME")
 
 
-@app.command(epilog="Example: aopsd compare embedded --seeds 5 --jobs 8")
+@app.command(
+    epilog=examples(
+        "aopsd compare embedded --seeds 5 --jobs 8",
+        "aopsd compare mine.yaml --dry-run",
+        "aopsd compare mine.yaml --only opsd/seed_0",
+    )
+)
 def compare(
     suite: Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file, or `embedded`, which is shipped.")],
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Each member with the seeds 0 to N - 1.")] = 3,

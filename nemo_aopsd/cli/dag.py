@@ -15,6 +15,7 @@ from nemo_aopsd.cli.options import (
     Model,
     ProblemId,
     ProblemsFile,
+    examples,
     finite,
     interruptible,
     say,
@@ -29,8 +30,13 @@ app = typer.Typer(name="dag", help="Build, check and show the reasoning DAGs of 
 
 
 @app.command(
-    epilog="Example: aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 "
-    "--model Qwen/Qwen3-32B"
+    epilog=examples(
+        "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B",
+        "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B "
+        "--judge-model Qwen/Qwen3-4B",
+        "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B "
+        "--max-total-tokens 1000000",
+    )
 )
 def build(
     problems: Annotated[Path, typer.Argument(metavar="PROBLEMS", help="Problems with verified solutions, JSONL.")],
@@ -83,7 +89,13 @@ def build(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: aopsd dag check problems.jsonl")
+@app.command(
+    epilog=examples(
+        "aopsd dag check problems.jsonl",
+        "aopsd dag check examples/data/problems.jsonl",
+        "aopsd dag check proofs.jsonl --graphs-only",
+    )
+)
 def check(
     file: ProblemsFile,
     graphs_only: Annotated[
@@ -107,7 +119,13 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command(epilog="Example: aopsd dag show problems.jsonl --problem p1 --out p1.svg")
+@app.command(
+    epilog=examples(
+        "aopsd dag show problems.jsonl --problem p1 --out p1.svg",
+        "aopsd dag show dags.jsonl --problem limo-7 --out limo-7.svg",
+        "aopsd dag show examples/data/problems.jsonl --problem ex-01-seventh-powers --out graph.svg",
+    )
+)
 def show(
     file: ProblemsFile,
     problem: ProblemId,
@@ -129,7 +147,13 @@ def show(
     typer.echo(out)
 
 
-@app.command(epilog="Example: aopsd dag stats dags.jsonl --out stats.jsonl")
+@app.command(
+    epilog=examples(
+        "aopsd dag stats dags.jsonl",
+        "aopsd dag stats dags.jsonl --out stats.jsonl",
+        "aopsd dag stats examples/data/problems.jsonl",
+    )
+)
 def stats(
     file: ProblemsFile,
     out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
@@ -146,7 +170,13 @@ def stats(
         typer.echo(out)
 
 
-@app.command(epilog="Example: aopsd dag browse dags.jsonl --out dags.html")
+@app.command(
+    epilog=examples(
+        "aopsd dag browse dags.jsonl --out dags.html",
+        "aopsd dag browse problems.jsonl --out problems.html",
+        "aopsd dag browse examples/data/problems.jsonl --out dags.html",
+    )
+)
 def browse(
     file: ProblemsFile, out: Annotated[Path, typer.Option(metavar="PAGE.html", help="One self-contained page.")]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import say
+from nemo_aopsd.cli.options import examples, say
 
 Split = Annotated[str | None, typer.Option(metavar="NAME", help="Split of a data set of the hub; default: train.")]
 Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")]
@@ -20,7 +20,13 @@ def group() -> None:
     """Make problems files."""
 
 
-@app.command(epilog="Example: aopsd data prepare GAIR/LIMO-v2 --out limo.jsonl --against aime25.jsonl")
+@app.command(
+    epilog=examples(
+        "aopsd data prepare solved.parquet --out problems.jsonl",
+        "aopsd data prepare GAIR/LIMO-v2 --out limo.jsonl --against aime25.jsonl",
+        "aopsd data prepare rows.jsonl --out problems.jsonl --map problem=question",
+    )
+)
 def prepare(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A .jsonl or .parquet file, or a data set of the hub.")
@@ -46,7 +52,13 @@ def prepare(
     say(preparing.prepare(rows, preparing.parse_mapping(mapping or []), against, out).lines())
 
 
-@app.command(epilog="Example: aopsd data gsm8k train.jsonl --out gsm8k.jsonl --held-out 200")
+@app.command(
+    epilog=examples(
+        "aopsd data gsm8k train.jsonl --out gsm8k.jsonl --held-out 200",
+        "aopsd data gsm8k test.jsonl --out test.problems.jsonl --bare",
+        "aopsd data gsm8k train.jsonl --out hard.jsonl --min-checkpoints 4",
+    )
+)
 def gsm8k(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="GSM8K's train.jsonl or test.jsonl, a parquet file, or a hub id.")

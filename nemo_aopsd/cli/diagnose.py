@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import ConfigPath, Overrides, RunPath, finite, load_chosen
+from nemo_aopsd.cli.options import ConfigPath, Overrides, RunPath, examples, finite, load_chosen
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
 
@@ -28,7 +28,13 @@ FirstStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave o
 LastStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave out later steps.")]
 
 
-@app.command(epilog="Example: aopsd diagnose gaps runs/demo --last-step 12")
+@app.command(
+    epilog=examples(
+        "aopsd diagnose gaps runs/demo",
+        "aopsd diagnose gaps runs/demo --last-step 12",
+        "aopsd diagnose gaps runs/demo --threshold 1 --threshold 3",
+    )
+)
 def gaps(
     run: RunPath,
     threshold: Annotated[
@@ -45,7 +51,13 @@ def gaps(
     _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
 
 
-@app.command(epilog="Example: aopsd diagnose continuations runs/demo --patterns german.yaml")
+@app.command(
+    epilog=examples(
+        "aopsd diagnose continuations runs/demo",
+        "aopsd diagnose continuations runs/demo --threshold 2",
+        "aopsd diagnose continuations runs/demo --patterns german.yaml",
+    )
+)
 def continuations(
     run: RunPath,
     patterns: Annotated[
@@ -76,7 +88,13 @@ def continuations(
     _write(run, result, [("--patterns", path) for path in patterns or ()])
 
 
-@app.command(epilog="Example: aopsd diagnose progress runs/demo --problems problems.jsonl")
+@app.command(
+    epilog=examples(
+        "aopsd diagnose progress runs/demo",
+        "aopsd diagnose progress runs/demo --first-step 13",
+        "aopsd diagnose progress runs/demo --problems problems.jsonl",
+    )
+)
 def progress(
     run: RunPath,
     problems: Annotated[
@@ -92,7 +110,13 @@ def progress(
     _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
 
 
-@app.command(epilog="Example: aopsd diagnose teacher runs/demo --samples 8")
+@app.command(
+    epilog=examples(
+        "aopsd diagnose teacher runs/demo",
+        "aopsd diagnose teacher runs/demo --samples 8",
+        "aopsd diagnose teacher runs/demo --data held_out.jsonl",
+    )
+)
 def teacher(
     run: RunPath,
     data: Annotated[
@@ -128,7 +152,13 @@ def teacher(
     typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
 
 
-@app.command(epilog="Example: aopsd diagnose direction demo --problems 64 --out runs/direction")
+@app.command(
+    epilog=examples(
+        "aopsd diagnose direction demo --problems 64",
+        "aopsd diagnose direction mine.yaml --answers 16 --out runs/direction",
+        "aopsd diagnose direction mine.yaml --context dag_full --context solution",
+    )
+)
 def direction(
     config: ConfigPath,
     overrides: Overrides = None,

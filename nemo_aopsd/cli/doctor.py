@@ -6,12 +6,18 @@ import json
 
 import typer
 
-from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, load_if_named
+from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, examples, load_if_named
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml")
+@app.command(
+    epilog=examples(
+        "aopsd doctor",
+        "aopsd doctor mine.yaml",
+        "aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml --json",
+    )
+)
 def doctor(
     config: ConfigIfAny = None, overrides: Overrides = None, method: MethodName = None, as_json: AsJson = False
 ) -> None:

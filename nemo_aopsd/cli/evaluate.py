@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import OfCheckpoint, finite, interruptible, say
+from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible, say
 from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
@@ -36,7 +36,13 @@ app = typer.Typer()
 _GPU_SHARE = 0.9  # of each GPU, for vLLM
 
 
-@app.command(epilog="Example: aopsd evaluate models/Qwen3-4B --data aime25 --data mine.jsonl --samples 8 --engine vllm")
+@app.command(
+    epilog=examples(
+        "aopsd evaluate runs/mine --data held_out.jsonl",
+        "aopsd evaluate models/Qwen3-4B --data aime25 --samples 8 --engine vllm",
+        "aopsd evaluate runs/mine --choose-on dev.jsonl --data test.jsonl",
+    )
+)
 def evaluate(
     target: Annotated[
         Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint), a checkpoint or a model directory.")
@@ -151,7 +157,14 @@ def _choose(run: Path, asked: _Asked, dev: dict[str, list[Problem]], test: dict[
     return best
 
 
-@app.command("paired-test", epilog="Example: aopsd paired-test runs/opsd runs/aopsd")
+@app.command(
+    "paired-test",
+    epilog=examples(
+        "aopsd paired-test runs/opsd runs/mine",
+        "aopsd paired-test runs/opsd runs/mine runs/grpo --out tests.json",
+        "aopsd paired-test runs/mine/eval/epoch_000.json runs/mine",
+    ),
+)
 def paired_test(
     first: Annotated[
         Path, typer.Argument(metavar="FIRST", help="A run, a folder of `aopsd evaluate`, or an epoch's JSON.")
@@ -180,7 +193,13 @@ def paired_test(
         typer.echo(out)
 
 
-@app.command(epilog="Example: aopsd export runs/mine --out models/mine")
+@app.command(
+    epilog=examples(
+        "aopsd export runs/mine --out models/mine",
+        "aopsd export runs/mine/checkpoints/step_000012 --out models/step_12",
+        "aopsd export copied/step_000012 --config mine.yaml --out models/mine",
+    )
+)
 def export(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint) or a checkpoint.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder.")],

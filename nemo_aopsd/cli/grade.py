@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import say
+from nemo_aopsd.cli.options import examples, say
 from nemo_aopsd.errors import UserError
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: aopsd grade responses.jsonl --out grades.jsonl")
+@app.command(
+    epilog=examples(
+        "aopsd grade responses.jsonl",
+        "aopsd grade responses.jsonl --out grades.jsonl",
+        "aopsd grade --cases labelled.jsonl --boxed",
+    )
+)
 def grade(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Responses, one JSON object a line: id, answer, output.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, load_if_named, say
+from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, examples, load_if_named, say
 from nemo_aopsd.config.schema import CHOICES, Config, JudgeKind
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.errors import UserError
@@ -31,8 +31,12 @@ def group() -> None:
 
 @app.command(
     "eval",
-    epilog="Example: aopsd judge eval --cases examples/data/judge_cases.jsonl --problems examples/data/problems.jsonl "
-    "--base-url http://localhost:8000/v1 --model Qwen/Qwen3-4B",
+    epilog=examples(
+        "aopsd judge eval --cases cases.jsonl --problems problems.jsonl --config mine.yaml",
+        "aopsd judge eval --cases cases.jsonl --problems problems.jsonl "
+        "--base-url http://localhost:8000/v1 --model Qwen/Qwen3-4B",
+        "aopsd judge eval --cases cases.jsonl --problems problems.jsonl --config mine.yaml --calibrate mine2.yaml",
+    ),
 )
 def evaluate(
     cases: Annotated[Path, typer.Option(metavar="FILE", help="Labelled attempts, one JSON object a line.")],

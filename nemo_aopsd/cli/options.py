@@ -40,6 +40,11 @@ Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Requests at 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 
+def examples(*lines: str) -> str:
+    """The end of a command's help: a line each."""
+    return "\n\n".join(["Examples:", *lines])  # typer joins what a single line break parts
+
+
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
     """The config file or shipped config, the named method over it, and the overrides over both. Raises UserError."""
     return load_config(find_recipe(config), overrides or [], find_method(method) if method is not None else None)

@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import AsJson, ConfigPath, MethodName, Overrides, load_chosen
+from nemo_aopsd.cli.options import AsJson, ConfigPath, MethodName, Overrides, examples, load_chosen
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpu h200")
+@app.command(
+    epilog=examples(
+        "aopsd plan mine.yaml",
+        "aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpu h200",
+        "aopsd plan mine.yaml --response 3000 aopsd.probes.length=16",
+    )
+)
 def plan(
     config: ConfigPath,
     overrides: Overrides = None,

@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import RunPath
+from nemo_aopsd.cli.options import RunPath, examples
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: aopsd report runs/aopsd --with runs/opsd --with evaluations/aime24_base_x8")
+@app.command(
+    epilog=examples(
+        "aopsd report runs/mine",
+        "aopsd report runs/mine --with runs/opsd",
+        "aopsd report runs/mine --with runs/opsd --with evaluations/aime24_base_x8",
+    )
+)
 def report(
     run: RunPath,
     others: Annotated[

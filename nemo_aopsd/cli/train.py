@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, interruptible, load_chosen
+from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, examples, interruptible, load_chosen
 from nemo_aopsd.cluster.mounts import paths_here
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
@@ -30,7 +30,13 @@ from nemo_aopsd.run.row_lengths import check_texts
 app = typer.Typer()
 
 
-@app.command(epilog="Example: aopsd demo --out runs/demo aopsd.seed=1")
+@app.command(
+    epilog=examples(
+        "aopsd demo",
+        "aopsd demo --out runs/demo aopsd.seed=1",
+        "aopsd demo aopsd.max_num_epochs=1",
+    )
+)
 def demo(
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder; a run in it is replaced.")] = Path("runs/demo"),
@@ -53,7 +59,13 @@ def demo(
     _say_what_it_showed(run)
 
 
-@app.command(epilog="Example: aopsd train demo logger.log_dir=runs/mine aopsd.seed=1")
+@app.command(
+    epilog=examples(
+        "aopsd train demo logger.log_dir=runs/mine aopsd.seed=1",
+        "aopsd train mine.yaml --method opsd --check",
+        "aopsd train mine.yaml --resume runs/mine",
+    )
+)
 def train(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -98,7 +110,13 @@ def train(
     typer.echo(f"done. Next: aopsd report {shlex.quote(str(run))}")
 
 
-@app.command(epilog="Example: aopsd preview demo --problem train-030-level5")
+@app.command(
+    epilog=examples(
+        "aopsd preview demo --problem train-030-level5",
+        "aopsd preview demo --problem train-030-level5 aopsd.context.kind=dag_full",
+        "aopsd preview mine.yaml --problem p1 --method opsd",
+    )
+)
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
     settings = load_chosen(config, overrides, method)

@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,32 +68,59 @@ def commands(command=None, words=()):
     """Name and command of all that there are, in the order of the help."""
     command = command or typer.main.get_command(cli.app)
     if inside := getattr(command, "commands", None):
-        for name, inner in inside.items():
-            yield from commands(inner, (*words, name))
+        for name in command.list_commands(None):
+            yield from commands(inside[name], (*words, name))
     else:
         yield " ".join(words), command
 
 
-def test_every_command_shows_an_example_and_they_stand_in_a_user_s_order(aopsd):
-    found = dict(commands())
-    assert all(
-        command.epilog.startswith(f"Example: aopsd {name}") or name == "methods" for name, command in found.items()
-    )
+def parsed(line):
+    """The command of a line, once click has taken its options and arguments. Raises what click does."""
+    _, *words = shlex.split(line)
+    command, names = typer.main.get_command(cli.app), []
+    while inside := getattr(command, "commands", None):
+        names.append(words.pop(0))
+        command = inside[names[-1]]
+    command.make_context(names[-1], words)
+    return " ".join(names)
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=lambda each: each if isinstance(each, str) else "")
+def test_every_command_shows_three_examples_that_parse(name, command):
+    head, *lines = command.epilog.split("\n\n")
+    assert head == "Examples:" and len(set(lines)) == len(lines) == 3
+    assert [parsed(line) for line in lines] == [name] * 3
+
+
+@pytest.mark.parametrize("line", ["aopsd train", "aopsd train demo --stepz 3", "aopsd grade a.jsonl b.jsonl"])
+def test_a_line_that_is_wrong_does_not_parse(line):
+    with pytest.raises(typer.BadParameter.__base__):
+        parsed(line)
+
+
+def test_the_help_lists_every_command_in_a_user_s_order(aopsd):
+    found = [name for name, _ in commands()]
     order = [
-        "demo",
-        "train",
-        "evaluate",
-        "compare",
-        "report",
-        "diagnose gaps",
-        "data prepare",
-        "dag check",
-        "doctor",
-        "plan",
+        *("demo", "preview", "methods", "data prepare", "dag check", "judge eval", "grade", "doctor", "plan", "train"),
+        *("export", "evaluate", "report", "paired-test", "compare", "diagnose gaps", "audit report"),
     ]
-    assert sorted(order, key=list(found).index) == order
-    assert aopsd("--help")[0] == 0 and aopsd("preview --help")[0] == 0
+    assert sorted(order, key=found.index) == order
+    code, text, _ = aopsd("--help")
+    assert code == 0 and all(panel in text for panel in cli.PANELS)
+    assert {name.split()[0] for name in found} == {name for names in cli.PANELS.values() for name in names}
+    assert aopsd("preview --help")[0] == 0
     assert re.fullmatch(r"aopsd \d+\.\d+\S*\n", aopsd("--version")[1])
+
+
+def test_methods_are_a_line_each_and_one_by_name_is_whole(aopsd):
+    code, text, _ = aopsd("methods")
+    lines = [line for line in text.splitlines() if re.match(r" *[a-z]\w* ", line)]
+    assert code == 0 and len([line for line in lines if " opsd " in f" {line.strip()} "[:6]]) == 1
+    code, text, _ = aopsd("methods opsd")
+    assert code == 0 and "tab:main_results: OPSD" in text and "aopsd.objective.token_clip=0.05" in text.splitlines()
+    assert [each["name"] for each in json.loads(aopsd("methods opsd --json")[1])] == ["opsd"]
+    code, _, err = aopsd("methods ops")
+    assert code == 2 and "`opsd`?" in err
 
 
 def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
