@@ -1,6 +1,7 @@
 # make demo      run the whole algorithm on a tiny built-in model; the report is runs/demo/report.html
 # make test      run the tests, with a minimum coverage of the core
 # make cluster-test  test slurm/ under a real Slurm, some minutes; needs root and `apt-get install slurm-wlm munge`
+# make docs      build the documentation as a site with search: site/index.html
 # make setup     make only the environment: .venv in this folder, with the `aopsd` command
 #
 # PYTHON=...       Python for the environment; default: the first of 3.11 to 3.13 on the PATH
@@ -17,16 +18,19 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test cluster-test lint grading clean
+PYTHON_FITS = if [ -z "$$($(PYTHON) -c '$(FITS)' 2>/dev/null)" ]; then echo "error: needs Python 3.11, 3.12 or 3.13, found \
+	$$($(or $(PYTHON),python3) --version 2>&1 | tail -1). Name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; fi
+VENV = $(PYTHON) -m venv $(1) || { echo "error: $(PYTHON) cannot make an environment; on Debian or Ubuntu: \
+	apt install python3-venv" >&2; exit 2; }
+
+.PHONY: setup demo test docs cluster-test lint grading clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
-	@if [ -z "$$($(PYTHON) -c '$(FITS)' 2>/dev/null)" ]; then echo "error: needs Python 3.11, 3.12 or 3.13, found \
-	$$($(or $(PYTHON),python3) --version 2>&1 | tail -1). Name one: make setup PYTHON=/path/to/python3.12" >&2; exit 2; fi
+	@$(PYTHON_FITS)
 	@echo "setting up .venv with $$($(PYTHON) --version); this downloads torch and takes some minutes"
-	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) cannot make an environment; on Debian or Ubuntu: \
-	apt install python3-venv" >&2; exit 2; }
+	@$(call VENV,.venv)
 	$(if $(TORCH_INDEX),$(PIP) install --quiet --constraint constraints.txt --index-url $(TORCH_INDEX) torch)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -37,6 +41,17 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 97
+
+# Needs none of the package, so an environment of its own: seconds, where .venv takes minutes.
+docs: build/docs/.ready
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+
+build/docs/.ready: pyproject.toml
+	@$(PYTHON_FITS)
+	@$(call VENV,build/docs)
+	build/docs/bin/pip install --quiet --disable-pip-version-check $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open( \
+	"pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
 
 cluster-test: $(READY)
 	AOPSD_CLUSTER_TEST=1 .venv/bin/python -m pytest tests/slurm --durations 0
@@ -50,4 +65,4 @@ grading: $(READY)
 	.venv/bin/python benchmarks/grading.py --fuzz 100000
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .coverage
+	rm -rf .venv build dist site *.egg-info .pytest_cache .hypothesis .ruff_cache .coverage

@@ -163,7 +163,7 @@ class MLflowKeys(Open):
 
 @dataclass(frozen=True)
 class LoggerKeys(Open):
-    """Where a run writes. Trackers get every number of `metrics.jsonl`: [nemo_rl.md](nemo_rl.md#trackers)."""
+    """Where a run writes. Trackers get every number of `metrics.jsonl`: [trackers.md](trackers.md)."""
 
     log_dir: Name
     """The run's folder."""

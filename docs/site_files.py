@@ -1,0 +1,27 @@
+"""A hook of mkdocs: the site keeps the paths of the repository, so a link is right both there and in a checkout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+ELSEWHERE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "containers/README.md", "examples/data/README.md")
+_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The pages of docs/, those beside it, and the files that a page links to."""
+    pages = [ROOT / name for name in ELSEWHERE] + sorted((ROOT / "docs").glob("*.md"))
+    linked = {(page.parent / name).resolve() for page in pages for name in _LINK.findall(page.read_text("utf-8"))}
+    theme = [file for file in files if file.generated_by or not str(file.abs_src_path).startswith(config.docs_dir)]
+    own = [*pages, *sorted(path for path in linked - set(pages) if path.is_file())]
+    return Files([*theme, *(_file(path, config) for path in own)])
+
+
+def _file(path: Path, config: MkDocsConfig) -> File:
+    name = path.relative_to(ROOT).as_posix()
+    return File(name, str(ROOT), config.site_dir, config.use_directory_urls)

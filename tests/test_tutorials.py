@@ -1,0 +1,138 @@
+"""The tutorials of docs/: their commands run as they stand, on the built-in model and a few problems."""
+
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from nemo_aopsd.analysis.suite import processes
+from tests import REPO
+from tests.fake_train import CHILD, Forked
+
+BUILTIN = REPO / "nemo_aopsd/builtin"
+ELSEWHERE = ("make setup", "source ", "pip ", "hf ", "curl ", "URL=", "MODEL=")  # downloads: not part of the test
+FEW = "data.train.data_path=train.jsonl aopsd.evaluation.data_path=held_out.jsonl aopsd.evaluation.num_samples=1"
+SHORT = "aopsd.max_num_steps=1 aopsd.num_prompts_per_step=4 aopsd.curriculum.num_initial_attempts=1"
+LESS = {  # what a command gets in addition, so that it takes seconds
+    "demo": f"{FEW} {SHORT}",
+    "train demo": f"{FEW} {SHORT}",
+    "train examples/": f"{SHORT} data.train.data_path=own.jsonl policy.generation.max_new_tokens=8",
+    "judge eval": "--kind log_odds",
+    "diagnose direction": "--answers 4 --problems 8",
+}
+INSTEAD = {"$MODEL": "models/student", "held-out 400": "held-out 2", "examples/data/judge_cases.jsonl": "cases.jsonl"}
+
+
+def blocks(page, language):
+    """The fenced blocks of a page, in order."""
+    text = (REPO / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(page):
+    """The lines to type, without those that download."""
+    for line in "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines():
+        if not line.startswith(ELSEWHERE):
+            yield line.replace("make demo", "aopsd demo")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder that looks like a checkout after the downloads."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(REPO / "examples")
+    for name, source, count in (("train", "train", 4), ("held_out", "heldout", 2)):
+        lines = (BUILTIN / f"data/{source}.jsonl").read_text(encoding="utf-8").splitlines()
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines[:count]), encoding="utf-8")
+    lines = (REPO / "examples/data/problems.jsonl").read_text(encoding="utf-8").splitlines()
+    model = shutil.copytree(BUILTIN / "model", tmp_path / "models/student")
+    settings = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 4096}), encoding="utf-8")
+    (tmp_path / "own.jsonl").write_text("\n".join(lines[:4]), encoding="utf-8")
+    lines = (REPO / "examples/data/judge_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "cases.jsonl").write_text("\n".join(lines[:3]), encoding="utf-8")
+    return tmp_path
+
+
+def run_all(page, command_line, allowed=(0,)):
+    """Run the commands of a page; returns them. `allowed` are exit codes of the demo."""
+    ran = []
+    for line in commands(page):
+        assert line.startswith("aopsd "), line
+        words = line.partition("#")[0].removeprefix("aopsd ").strip()
+        fitted = " ".join([words, *(less for start, less in LESS.items() if words.startswith(start))])
+        for there, here in INSTEAD.items():
+            fitted = fitted.replace(there, here)
+        code, out, err = command_line(fitted)
+        assert code in (allowed if words == "demo" else (0,)), f"{line}\n{out}{err}"
+        ran.append(words)
+    return ran
+
+
+@pytest.mark.slow
+def test_the_demo_and_own_problems(place, command_line):
+    ran = run_all("tutorial_laptop.md", command_line, allowed=(0, 1))  # 1: no gain, after a single step
+    assert len(ran) >= 10
+    for made in (
+        "runs/demo/report.html",
+        "runs/opsd/metrics.jsonl",
+        "graph.svg",
+        "dags.html",
+        "runs/smollm2/report.html",
+    ):
+        assert (place / made).stat().st_size, made
+
+
+SMALLER = {
+    "policy": {"precision": "float32", "generation": {"max_new_tokens": 112}, "prefix_cache_gb": 0},
+    "aopsd": {
+        "prompts": "tiny",  # those that the built-in model knows
+        "max_num_steps": 1,
+        "num_prompts_per_step": 4,
+        "judge": {"max_new_tokens": 64},
+        "curriculum": {"num_initial_attempts": 1},
+        "evaluation": {"num_samples": 1, "max_new_tokens": 112},
+    },
+}
+
+
+def as_gsm8k(line):
+    """A built-in problem in the form of GSM8K, None if a checkpoint gives its answer away."""
+    row = json.loads(line)
+    values = [node["statement"].split("=") for node in row["dag"]["nodes"]]
+    worked = [f"{name} is <<{value}={value}>>{value}" for name, value in values]
+    if row["answer"] in {value for _, value in values}:
+        return None
+    steps = [*worked, f"So <<{row['answer']}={row['answer']}>>{row['answer']}", f"#### {row['answer']}"]
+    return json.dumps({"question": row["problem"], "answer": "\n".join(steps)}) + "\n"
+
+
+@pytest.mark.slow
+def test_gsm8k_from_a_file_to_a_comparison(place, command_line, monkeypatch):
+    lines = (BUILTIN / "data/train.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(as_gsm8k, lines) if row]
+    (place / "train.jsonl").write_text("".join(rows[:10]), encoding="utf-8")
+    (place / "test.jsonl").write_text("".join(rows[10:12]), encoding="utf-8")
+    for block in blocks("tutorial_gsm8k.md", "yaml"):
+        name, content = block.splitlines()[0].removeprefix("# "), yaml.safe_load(block)
+        (place / name).write_text(yaml.safe_dump(merged(content, SMALLER) if name == "mine.yaml" else content))
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    monkeypatch.setattr(processes, "CHILD", CHILD)
+    monkeypatch.setattr(processes, "_PAUSE", 0.01)
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None, STDOUT=None))
+    ran = run_all("tutorial_gsm8k.md", command_line)
+    assert len(ran) >= 15
+    for made in ("runs/direction/direction.md", "runs/mine/report.html", "runs/mine_test/results.md"):
+        assert (place / made).stat().st_size, made
+    assert len(list(place.glob("runs/compare/suite/*/seed_2"))) == 3
+
+
+def merged(under, over):
+    """`over` on top of `under`, block by block."""
+    both = {
+        key: merged(under[key], over[key]) if isinstance(over[key], dict) else over[key] for key in under.keys() & over
+    }
+    return {**over, **under, **both}
