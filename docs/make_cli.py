@@ -27,9 +27,14 @@ def markdown() -> str:
     text = re.sub(r"\*\*Commands\*\*:\n\n(\* .*\n)+\n", "", text)  # a table of contents, its texts cut short
     text = re.sub(r"\*\*Options\*\*:\n\n(?!\*)", "", text)  # had no other than --help
     text = re.sub(r"  \[([^\[\]\n]+)\]$", r" (`\1`)", text, flags=re.MULTILINE)  # [default: 64; x>=1]
-    text = re.sub(r"^Example: (.*)$", r"```bash\n\1\n```", text, flags=re.MULTILINE)
+    text = re.sub(r"^Examples:\n\n((?:aopsd .*\n+)+)", _block, text, flags=re.MULTILINE)
     body = text.partition("\n")[2]
     return f"{_HEAD}{body}".rstrip() + "\n"
+
+
+def _block(found: re.Match[str]) -> str:
+    """The examples below each other, as one block to copy from."""
+    return "```bash\n{}\n```\n\n".format(re.sub(r"\n+", "\n", found[1]).strip())
 
 
 def main(folder: Path) -> None:

@@ -97,6 +97,11 @@ def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading_of_it(page):
             assert anchor in anchors(str(path.relative_to(REPO))), f"{target}#{anchor}"
 
 
+def test_the_readme_is_short():
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) <= 180 and max(map(len, lines)) <= 120
+
+
 def test_the_site_has_every_page_once():
     named = re.findall(r"^ +- .*: (\S+\.md)$", (REPO / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == sorted(PAGES)
