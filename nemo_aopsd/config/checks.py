@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nemo_aopsd.config.keys import Fault, Tree, flatten, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
 from nemo_aopsd.config.rules import contradictions, evaluation_faults
-from nemo_aopsd.config.schema import SINGLE_PRECISION, AOPSDConfig, EvaluationConfig
+from nemo_aopsd.config.schema import CHOICES, SINGLE_PRECISION, AOPSDConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def find_non_blocks(tree: Tree) -> Iterator[Fault]:
     for key in BLOCKS:
         value = select(tree, key)
         if value is not None and not isinstance(value, dict) and not (isinstance(value, str) and "${" in value):
-            yield key, f"`{key}` must be a block of `key: value` lines; got {value!r}."
+            hint = _meant(key, ["data_path"], value) if key == "data.train" else ""
+            yield key, f"`{key}` must be a block of `key: value` lines; got {value!r}.{hint}"
 
 
 def validate(kind: type[T], tree: Tree) -> tuple[T | None, list[Fault]]:
@@ -159,9 +160,22 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
             seen.add(key)
             value = select(tree, key)
             if "properties" in here:
-                yield key, f"`{key}` must be a block of keys: {', '.join(here['properties'])}; got {value!r}."
+                names = list(here["properties"])
+                hint = _meant(key, names, value)
+                yield key, f"`{key}` must be a block of keys: {', '.join(names)}; got {value!r}.{hint}"
             else:
                 yield key, f"`{key}` must be {expected(here)}; got {value!r}. {first_sentence(here)}".rstrip()
+
+
+def _meant(block: str, names: Sequence[str], value: object) -> str:
+    """A line to paste for a value that stands where a block must: the key that takes it, or nearly, or any key."""
+    inside = [f"{block}.{name}" for name in names]
+    for key in inside:
+        if near := get_close_matches(str(value), CHOICES.get(key.removeprefix("aopsd."), ()), n=1, cutoff=0.8):
+            return f" Set {key}={near[0]}."
+    if f"{block}.data_path" in inside and isinstance(value, str):
+        return f" Set {block}.data_path={value}."
+    return f" Set one of them, such as {inside[0]}=VALUE."
 
 
 def first_sentence(schema: Tree) -> str:

@@ -20,6 +20,9 @@ from nemo_aopsd.errors import nearest
 # Keys of NeMo RL's that look like one of ours beside them.
 _ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
 
+VALIDATION = ["data", "validation"]  # of NeMo RL's own scripts
+HELD_OUT = " Held-out problems are aopsd.evaluation.data_path=FILE."
+
 Fault = tuple[str, str]  # dotted key, what is wrong with it
 Origins = dict[str, str]  # dotted key -> where it was written: `file:line`, or the override
 Tree = dict[str, Any]  # nested blocks, interpolation as it is written

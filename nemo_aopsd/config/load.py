@@ -21,6 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks
 from nemo_aopsd.config.keys import (
+    HELD_OUT,
+    VALIDATION,
     Fault,
     Layer,
     Origins,
@@ -195,8 +197,8 @@ def _override_layer(text: str, tree: Tree) -> Layer:
     key = match["key"]
     may_add = match["new"] or key.startswith("aopsd.") or key in _KNOWN or key.split(".")[0] not in NEMO_RL_BLOCKS
     if not may_add and select(tree, key, _MISSING) is _MISSING:
-        names = [*flatten(tree), *LOCAL_KEYS]
-        raise UserError(f"override `{text}`: no key `{key}` in the config.{nearest(key, names)} To add it: `+{text}`.")
+        hint = HELD_OUT if key.split(".")[:2] == VALIDATION else nearest(key, [*flatten(tree), *LOCAL_KEYS])
+        raise UserError(f"override `{text}`: no key `{key}` in the config.{hint} To add it: `+{text}`.")
     try:
         layer = _plain(OmegaConf.from_dotlist([f"{key}={match['value']}"]))
     except _UNREADABLE as error:

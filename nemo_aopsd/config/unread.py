@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nemo_aopsd.config.extension import is_own
-from nemo_aopsd.config.keys import flatten
+from nemo_aopsd.config.keys import HELD_OUT, VALIDATION, flatten
 from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import READ_BY, AOPSDConfig, Config
 
@@ -23,6 +23,8 @@ def without_effect(config: Config, overrides: Sequence[str]) -> list[str]:
     for key in typed:
         if why := idle.get(key):
             told.append(f"{key} has no effect: {why}.")
+    if config.data.get("validation"):
+        told.append(f"data.validation has no effect: it is read by NeMo RL's own scripts.{HELD_OUT}")
     if aopsd.engine == "local" and (unread := sorted(_unread_by_local(config))):
         told.append(f"not read by aopsd.engine=local: {', '.join(unread)}.")
     return told
@@ -36,7 +38,7 @@ def _unread_by_local(config: Config) -> set[str]:
     for key in flatten({name: config.raw[name] for name in NEMO_RL_BLOCKS if name in config.raw}):
         parts = key.split(".")
         outer = [".".join(parts[: number + 1]) for number in range(len(parts))]
-        if not any(each in known for each in outer):
+        if not any(each in known for each in outer) and outer[1:2] != [".".join(VALIDATION)]:
             unread.add(next((each for each in outer if not any(name.startswith(f"{each}.") for name in known)), key))
     return unread
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.data.leaks import find_graph_faults
-from nemo_aopsd.data.problems import answer_text, bad_fields
+from nemo_aopsd.data.problems import answer_text, bad_fields, misspelt
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_line, read_lines
 
@@ -127,6 +127,6 @@ def _check(row: CheckedRow, graphs_only: bool = False) -> None:
         bad = {name: defect for name, defect in bad.items() if name == "id"}
     row.faults += [Fault("missing_id" if name == "id" else f"bad_{name}", defect) for name, defect in bad.items()]
     if row.record.get("dag") is None:
-        row.faults.append(Fault("missing_dag", "the row has no `dag`"))
+        row.faults.append(Fault("missing_dag", f"the row has no `dag`{misspelt(row.record, 'dag')}"))
     else:
         row.faults += find_graph_faults(row.record["dag"], answer if isinstance(answer, str) else None)

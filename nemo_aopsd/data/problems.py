@@ -7,6 +7,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def bad_fields(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """
     for field, value in zip(NEEDED, (record.get("id"), record.get("problem"), answer_text(record)), strict=True):
         if not isinstance(value, str) or not value.strip():
-            yield field, f"`{field}` must be a non-empty string, got {repr(value)[:80]}."
+            hint = misspelt(record, field) if field not in record else ""
+            yield field, f"`{field}` must be a non-empty string, got {repr(value)[:80]}.{hint}"
     if not isinstance(record.get("solution"), str | None):
         yield "solution", f"`solution` must be a string, got {type(record['solution']).__name__}."
     for field in ("plan", "subproblems"):
@@ -102,6 +104,24 @@ def bad_fields(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
         if value is not None and not is_list:
             yield field, f"`{field}` must be a list of non-empty strings, got {str(value)[:80]!r}."
+
+
+def misspelt(record: dict[str, Any], field: str) -> str:
+    """A hint for a record that lacks `field`: the unknown field that is nearly it; empty if there is none.
+
+    >>> misspelt({"id": "p", "soluton": "..."}, "solution")
+    ' Its field `soluton` is not read: did you mean `solution`?'
+    """
+    unknown = [name for name in record if name not in (*NEEDED, *_SHOWN)]
+    found = next((name for name in unknown if get_close_matches(name.lower(), [field], cutoff=0.75)), None)
+    return f" Its field `{found}` is not read: did you mean `{field}`?" if found else ""
+
+
+def row_at(where: str) -> dict[str, Any]:
+    """The record at `FILE:LINE`, read again for an error's hint; empty where there is no such file any more."""
+    file = where.rpartition(":")[0]
+    rows = read_jsonl(file) if Path(file).is_file() else ()
+    return next((record for place, record in rows if place == where), {})
 
 
 def answer_text(record: dict[str, Any]) -> Any:

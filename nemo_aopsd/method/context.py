@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, cast
 from nemo_aopsd.config.extension import is_own, made, own
 from nemo_aopsd.config.schema import AOPSDConfig, ContextKind, CurriculumConfig
 from nemo_aopsd.data.dag import frontier, serialize
-from nemo_aopsd.data.problems import Problem
+from nemo_aopsd.data.problems import Problem, misspelt, row_at
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.prompts import fill
@@ -72,7 +72,8 @@ def check_problems(problems: Sequence[Problem], kind: str, curriculum: str, trai
                 lacking = sum(not _has(each, field) for each in problems)
                 raise UserError(
                     f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs; {lacking} of "
-                    f"{len(problems)} problems lack it. Add it, drop these rows, or choose another setting."
+                    f"{len(problems)} problems lack it.{misspelt(row_at(problem.where), field)} Add it, drop these "
+                    "rows, or choose another setting."
                     + (_GRAPHS.format(file=shlex.quote(problem.where.rpartition(":")[0])) if field == "dag" else "")
                 )
     if kind == "other_problem":

@@ -309,6 +309,11 @@ def test_without_nemo_rl_its_absence_is_one_error_and_no_word_is_broken(monkeypa
     words = [str(CONFIGS / "aopsd_qwen3_4b_megatron.yaml"), "checkpointing.enabled=false"]
     checks = json.loads(CliRunner().invoke(app, ["doctor", *words, "--json"]).stdout)["checks"]
     assert [check["name"] for check in checks if check["severity"] == "error"] == ["nemo-rl", "gpu"]
+    told = next(check["found"] for check in checks if check["name"] == "nemo-rl")
+    passed_over = re.findall(r"[\w-]+", told.partition(", so ")[2].partition(" and the workers")[0])
+    assert {"ray", "vllm", "megatron-core"} <= set(passed_over)
+    assert not set(passed_over) & {check["name"] for check in checks}  # what is said to be left out is left out
+    assert all(max(map(len, text.splitlines())) <= 80 for text in [CliRunner().invoke(app, ["doctor", *words]).stdout])
     printed = CliRunner().invoke(app, ["doctor", *words]).stdout
     assert (
         printed.startswith("error  nemo-rl: not installed") and len(printed.partition("\nmemory ")[0].splitlines()) < 30

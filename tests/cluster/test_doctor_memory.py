@@ -212,11 +212,15 @@ def test_the_local_engine_by_hand():
     found = {row.name: row.size for row in rows("aopsd.teacher.weights=frozen")}
     assert found["weights"] == found["optimizer"] == 2 * 4 * 4_022_468_096
     assert found["gradients"] == 4 * 4_022_468_096
-    assert found["logits"] == 2 * 4 * 151936 * 2000
+    assert found["logits"] == 3 * 4 * 151936 * 883  # 2**27 // 151936 positions at once, whatever the rows are
     assert found["activations"] == 36 * 2 * 123_904 * 2000
     assert found["kept KV"] == 2e9
     by_tokens = "+policy.dynamic_batching={enabled: true, train_mb_tokens: 5000}"
-    assert {row.name: row.size for row in rows(by_tokens)}["logits"] == 2 * 4 * 151936 * 5000
+    assert {row.name: row.size for row in rows(by_tokens)}["activations"] == 36 * 2 * 123_904 * 5000
+    few = {row.name: row.size for row in rows("policy.max_total_sequence_length=200")}
+    assert few["logits"] == 3 * 4 * 151936 * 400
+    on_host = memory.local_items(size, load_config(CONFIGS / "aopsd_tiny_cpu.yaml", overrides), "host")
+    assert {row.name: row.size for row in on_host}["logits"] == 3 * 4 * 151936 * 220
     found = {row.name: row.size for row in rows("++policy.precision=bfloat16", "aopsd.teacher.weights=ema")}
     assert found["weights"] == 2 * 2 * 4_022_468_096
     assert found["gradients"] == (4 + 2) * 4_022_468_096  # summed in float32; those of a micro-batch

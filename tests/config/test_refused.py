@@ -58,6 +58,30 @@ def test_all_faults_of_a_config_are_told_at_once(write):
     assert len(lines) == len(expected)
 
 
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("aopsd.curriculum=shuffle", "Set aopsd.curriculum.name=shuffle."),
+        ("aopsd.curriculum=shufle", "Set aopsd.curriculum.name=shuffle."),
+        ("aopsd.objective=fkl", "Set aopsd.objective.name=fkl."),
+        ("aopsd.context=solution", "Set aopsd.context.kind=solution."),
+        ("aopsd.judge=log_odds", "Set aopsd.judge.kind=log_odds."),
+        ("aopsd.teacher=ema", "Set aopsd.teacher.weights=ema."),
+        ("aopsd.evaluation=x.jsonl", "Set aopsd.evaluation.data_path=x.jsonl."),
+        ("aopsd.probes=3", "such as aopsd.probes.threshold=VALUE."),
+        ("data.train=x.jsonl", "Set data.train.data_path=x.jsonl."),
+    ],
+)
+def test_a_value_where_a_block_stands_gets_the_line_to_paste(base, override, line):
+    assert message(base, override).splitlines()[0].endswith(line)
+
+
+@pytest.mark.parametrize("key", ["data.validation", "data.validation.data_path", "data.validation.path"])
+def test_validation_of_nemo_rl_is_told_where_held_out_problems_go(base, key):
+    text = message(base, f"{key}=x.jsonl")
+    assert "aopsd.evaluation.data_path=FILE" in text and "data.train" not in text
+
+
 # An override and what its message has, behind the override and its key.
 REFUSED = {
     "aopsd.seed=abc": "must be a whole number; got",

@@ -60,3 +60,10 @@ def test_a_thinking_switch_that_the_template_lacks_is_told():
     assert told.startswith("aopsd.thinking.student is false, without effect: the chat template of models/m ")
     assert check_thinking(asked, Switchable(), "models/m") == []
     assert check_thinking(dict.fromkeys(asked), CharTokenizer(), "models/m") == []
+
+
+@pytest.mark.parametrize("engine", ["local", "nemo_rl"])
+def test_held_out_problems_in_nemo_rl_s_place_are_told(base, engine):
+    overrides = [f"aopsd.engine={engine}", "+data.validation={data_path: x.jsonl}"]
+    told = [line for line in without_effect(load_config(base, overrides), []) if "validation" in line]
+    assert len(told) == 1 and "aopsd.evaluation.data_path=FILE" in told[0]

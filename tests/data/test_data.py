@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from nemo_aopsd.data.check import check_file
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.context import check_problems
 
 GOOD = {"id": "p1", "problem": "1 + 1?", "answer": "2"}
 
@@ -97,3 +99,34 @@ def test_no_file_and_no_problem(tmp_path, write):
         load_problems(tmp_path)
     with pytest.raises(UserError, match="no problem in it"):
         load_problems(write(b""))
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "told"),
+    [
+        ({"id": "p1", "problm": "1 + 1?", "answer": "2"}, "none", ("`problm`", "`problem`")),
+        ({"id": "p1", "problem": "1 + 1?", "Answers": "2"}, "none", ("`Answers`", "`answer`")),
+        (GOOD | {"soluton": "two"}, "solution", ("`soluton`", "`solution`")),
+        (GOOD | {"plans": ["add"]}, "plan", ("`plans`", "`plan`")),
+        (GOOD | {"dags": {}}, "dag_full", ("`dags`", "`dag`")),
+    ],
+)
+def test_a_field_that_is_nearly_ours_is_told(write, row, kind, told):
+    path = write(row)
+    with pytest.raises(UserError) as caught:
+        check_problems(load_problems(path), kind, "shuffle")
+    assert str(caught.value).startswith(f"{path}:1: ")
+    assert "Its field {} is not read: did you mean {}?".format(*told) in str(caught.value)
+
+
+def test_another_field_is_not_taken_for_one_of_ours(write):
+    path = write(GOOD | {"question": "1 + 1?", "source": "x"})
+    with pytest.raises(UserError) as caught:
+        check_problems(load_problems(path), "solution", "shuffle")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_graph_under_another_name_is_told_by_the_check_of_files(write):
+    graph = {"nodes": [{"id": "1", "statement": "a"}], "edges": []}
+    rows = list(check_file(write(GOOD | {"dag": graph}, GOOD | {"id": "p2", "dags": graph})))
+    assert "`dags`" in rows[1].faults[-1].detail and rows[1].faults[-1].kind == "missing_dag"

@@ -13,6 +13,7 @@ from nemo_aopsd.cluster import SCORED_ROWS
 from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.engines.local.settings import chunk_size
 
 TRAIN, SAMPLE = "training", "sampling"
 BOTH = (TRAIN, SAMPLE)
@@ -238,6 +239,7 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
     tokens = (policy.get("train_micro_batch_size") or 4) * longest
     if budgets.get("enabled") and budgets.get("train_mb_tokens"):
         tokens = max(longest, budgets["train_mb_tokens"])
+    chunk = min(tokens, chunk_size(size.vocabulary, place == "gpu"))
     cache = policy.get("prefix_cache_gb")
     of_layers = len(size.layers) * layer_bytes(size) * num_bytes / BF16 * tokens
     banks = 1 if teacher == "live" else 2
@@ -251,6 +253,6 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
         Item("gradients", place, (TRAIN,), gradients * count, f"{gradients} B x P"),
         Item("optimizer", place, BOTH, kept * count, what),
         Item("activations", place, (TRAIN,), of_layers, "layers x layer's bytes x tokens"),
-        Item("logits", place, (TRAIN,), 2 * FP32 * size.vocabulary * tokens, "2 x 4 B x vocabulary x tokens"),
+        Item("logits", place, (TRAIN,), 3 * FP32 * size.vocabulary * chunk, f"3 x 4 B x vocabulary x chunk of {chunk}"),
         Item("kept KV", place, BOTH, 2e9 * (2.0 if cache is None else cache), "prefix_cache_gb, by role"),
     ]

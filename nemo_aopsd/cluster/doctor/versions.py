@@ -52,7 +52,8 @@ def check_tested(package: str, found: str | None, where: str = "") -> Check:
     """`where` names the environment in the finding's name, for a worker's."""
     name, expected = f"{where}{package}", TESTED[package]
     if found is None:
-        beside = ", so that nothing beside it was looked at" if name == "nemo-rl" else ""
+        others = [each for each in TESTED if each != "nemo-rl"]
+        beside = f", so {', '.join(others)} and the workers were not looked at" if name == "nemo-rl" else ""
         return Check(name, ERROR, f"not installed{beside}", expected, _INSIDE)
     accepted = ACCEPTED.get(package)
     if accepted and not _is_in(found, accepted):

@@ -19,10 +19,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.settings import MAX_LOGITS, chunk_size
 from nemo_aopsd.types import TopK
 
 FUSED_ON = ("cuda",)  # on a CPU six kernels are as fast
-MAX_LOGITS = 2**25  # logits that exist at once, 128 MiB in float32; a GPU takes four times as many
 
 
 class Network:
@@ -99,8 +99,7 @@ class Network:
     @property
     def chunk(self) -> int:
         """Positions whose logits may exist at once."""
-        limit = MAX_LOGITS * (4 if self.device.type == "cuda" else 1)
-        return max(1, limit // self.head.weight.shape[0])
+        return chunk_size(self.head.weight.shape[0], self.device.type == "cuda", MAX_LOGITS)
 
 
 @torch.no_grad()
