@@ -15,6 +15,8 @@ from nemo_aopsd.models.config_json import FILE, ModelConfig, read_model_config
 ROW = "policy.max_total_sequence_length"
 _LEAST_KEPT = 0.5  # share of the letters and digits of a text that must come back
 
+MAX_LOGITS = 2**25  # logits that exist at once, 128 MiB in float32; a GPU takes four times as many
+
 
 def check_limits(config: Config, model: Path) -> None:
     """Raise UserError if `model`, a Hugging Face directory, has fewer words or positions than the config reads.
@@ -78,3 +80,8 @@ def _comes_back(text: str, tokenizer: Tokenizer) -> bool:
 
 def _letters(text: str) -> int:
     return sum(character.isalnum() for character in text)
+
+
+def chunk_size(vocabulary: int, on_gpu: bool, most: int = MAX_LOGITS) -> int:
+    """Positions whose logits the local engine forms at once."""
+    return max(1, most * (4 if on_gpu else 1) // vocabulary)

@@ -13,7 +13,7 @@ from nemo_aopsd.cluster import SCORED_ROWS
 from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.engines.local.settings import chunk_size
+from nemo_aopsd.models.limits import chunk_size
 
 TRAIN, SAMPLE = "training", "sampling"
 BOTH = (TRAIN, SAMPLE)

@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local.kv import KVBuffer
-from nemo_aopsd.engines.local.settings import MAX_LOGITS, chunk_size
+from nemo_aopsd.models.limits import MAX_LOGITS, chunk_size
 from nemo_aopsd.types import TopK
 
 FUSED_ON = ("cuda",)  # on a CPU six kernels are as fast

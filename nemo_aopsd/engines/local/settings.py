@@ -12,7 +12,6 @@ from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.models.limits import check_limits
 
-MAX_LOGITS = 2**25  # logits that exist at once, 128 MiB in float32; a GPU takes four times as many
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 
@@ -118,8 +117,3 @@ def _existing(name: str, key: str) -> Path:
             "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing."
         )
     return path
-
-
-def chunk_size(vocabulary: int, on_gpu: bool, most: int = MAX_LOGITS) -> int:
-    """Positions whose logits may exist at once."""
-    return max(1, most * (4 if on_gpu else 1) // vocabulary)
