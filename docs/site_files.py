@@ -18,7 +18,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = [ROOT / name for name in ELSEWHERE] + sorted((ROOT / "docs").glob("*.md"))
     linked = {(page.parent / name).resolve() for page in pages for name in _LINK.findall(page.read_text("utf-8"))}
     theme = [file for file in files if file.generated_by or not str(file.abs_src_path).startswith(config.docs_dir)]
-    own = [*pages, *sorted(path for path in linked - set(pages) if path.is_file())]
+    styles = [ROOT / name for name in config.extra_css]
+    own = [*pages, *styles, *sorted(path for path in linked - set(pages) if path.is_file())]
     return Files([*theme, *(_file(path, config) for path in own)])
 
 
