@@ -1,7 +1,7 @@
 # make demo      run the whole algorithm on a tiny built-in model; the report is runs/demo/report.html
 # make test      run the tests, with a minimum coverage of the core
 # make cluster-test  test slurm/ under a real Slurm, some minutes; needs root and `apt-get install slurm-wlm munge`
-# make docs      build the documentation as a site with search: site/index.html
+# make docs      build the documentation as a site with search, in site/
 # make setup     make only the environment: .venv in this folder, with the `aopsd` command
 #
 # PYTHON=...       Python for the environment; default: the first of 3.11 to 3.13 on the PATH
@@ -45,6 +45,7 @@ test: $(READY)
 # Needs none of the package, so an environment of its own: seconds, where .venv takes minutes.
 docs: build/docs/.ready
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+	@echo "to read it with search: $(PYTHON) -m http.server 8000 -d site, then http://localhost:8000"
 
 build/docs/.ready: pyproject.toml
 	@$(PYTHON_FITS)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "containers/README.md", "examples/data/README.md")
+LOGS = ("docs/verification.md", "docs/results.md", "CHANGELOG.md")
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
 
 
@@ -21,6 +23,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     styles = [ROOT / name for name in config.extra_css]
     own = [*pages, *styles, *sorted(path for path in linked - set(pages) if path.is_file())]
     return Files([*theme, *(_file(path, config) for path in own)])
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
+    """Who searches wants the page that explains a word, not the log that has it most often."""
+    if page.file.src_uri in LOGS:
+        page.meta["search"] = {"boost": 0.1}
 
 
 def _file(path: Path, config: MkDocsConfig) -> File:
