@@ -91,11 +91,12 @@ def to_inline_svg(document: str, name: str, label: str) -> str:
     found = re.search(r'viewBox="([^"]+)"', body)
     assert found, "matplotlib writes a viewBox"
     view_box = found[1]
-    body = re.sub(r"^<svg[^>]*>", "", body)
+    root, _, body = body.partition(">")
+    kept = "".join(re.findall(r' (?:font-size|fill)="[^"]*"', root)).replace(INK, "var(--ink)")
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
     body = re.sub(r"url\(#", f"url(#{name}-", body)
     body = body.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)")
     width = float(view_box.split()[2]) * _PIXELS_PER_POINT
     head = f'<svg role="img" aria-label="{escape(label, quote=True)}" viewBox="{view_box}"'
-    return f'{head} style="--natural: {width:.0f}px">{body}'
+    return f'{head}{kept} style="--natural: {width:.0f}px">{body}'

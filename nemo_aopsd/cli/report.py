@@ -25,7 +25,7 @@ def report(
     run: RunPath,
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="FOLDER", help="Also in the tables: a run, or an evaluation of a model."),
+        typer.Option("--with", metavar="FOLDER", help="Compare with a run, or with an evaluation of a model."),
     ] = None,
 ) -> None:
     """Write RUN/report.html from the files of a run, finished or not."""

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.report import figures
-from nemo_aopsd.analysis.report.comparison import read_source, side_by_side
+from nemo_aopsd.analysis.report.comparison import read_source, read_sources, side_by_side
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.summary import summarize
@@ -40,6 +40,10 @@ def add_results(folder, model, summaries):
     return folder
 
 
+def table(paths):
+    return side_by_side(read_sources(paths))
+
+
 def texts(cells):
     return [cell.text for cell in cells]
 
@@ -60,7 +64,7 @@ def test_runs_stand_side_by_side_by_pass_at_1(bare, tmp_path):
     add_results(bare / "eval/end", "step_000006", {"heldout": evaluated(4, **few), "aime24": evaluated(2, **few)})
     model = add_results(tmp_path / "model", "other", {"aime24": evaluated(3, **few)})
     with_times(bare, [60, 120, 60, 120, 240, 480])  # 3, 3 and 12 minutes
-    header, run, other = side_by_side([bare, model, bare])
+    header, run, other = table([bare, model, bare])
     assert tuple(texts(header[2:])) == (
         "aime24, first",
         "aime24, newest",
@@ -78,8 +82,8 @@ def test_an_unfinished_epoch_has_no_minutes(bare, tmp_path):
     history = (bare / "competence.jsonl").read_text().splitlines(keepends=True)
     for kept, minutes in ((3, ["3", "2 epochs"]), (1, ["-", ""])):  # before training, after epochs 1 and 2
         (bare / "competence.jsonl").write_text("".join(history[:kept]))
-        last = side_by_side([bare, add_results(tmp_path / str(kept), "m", {})])[1][-1]
-        assert [last.text, last.detail] == minutes
+        found = read_source(bare).minutes
+        assert [found.text, found.detail] == minutes
 
 
 def test_training_s_own_evaluations_count_at_the_step_that_ended_their_epoch(tmp_path):
@@ -88,7 +92,7 @@ def test_training_s_own_evaluations_count_at_the_step_that_ended_their_epoch(tmp
     assert source.name == "opsd/seed_0" and [one.step for one in source.evaluations] == [0, 2, 4, 6]
     last = json.loads((run / "eval/epoch_003.json").read_text())
     assert source.evaluations[-1].summary.correct_per_problem == last["correct_per_problem"]
-    assert side_by_side([run]) == []  # nothing to compare it with
+    assert table([run]) == []  # nothing to compare it with
 
 
 OTHERWISE = [
@@ -115,15 +119,15 @@ def test_an_evaluation_that_asks_otherwise_is_listed_but_replaces_none(tmp_path,
         path = add_results(run / f"eval/{folder}", f"step_{step:06d}", {benchmark: summary | counts})
         (path / f"{benchmark}.settings.json").write_text(json.dumps({**settings, "seed": 2}))
 
-    before = side_by_side([run, add_results(tmp_path / "model", "m", {})])[1]
+    before = table([run, add_results(tmp_path / "model", "m", {})])[1]
     add("other", 8, asked | other, 0.125)
     add("again", 6, asked, 0.25)  # of the step that training evaluated
-    header, row, _ = side_by_side([run, tmp_path / "model"])
+    header, row, _ = table([run, tmp_path / "model"])
     assert texts(header[2:4]) == [f"{benchmark}, first", f"{benchmark}, newest"] and len(header) == 5
     assert texts(row) == texts(before) and row[2].detail == before[2].detail
     assert row[3].detail.startswith(before[3].detail) and "12.5 at step 8, 10 problems" in row[3].detail
     add("later", 9, asked, 0.375)
-    assert side_by_side([run, tmp_path / "model"])[1][3].text == "37.5"
+    assert table([run, tmp_path / "model"])[1][3].text == "37.5"
 
 
 def test_the_page_has_the_table(bare, tmp_path, monkeypatch):

@@ -1,8 +1,5 @@
-import html
 import json
 import re
-import shutil
-import subprocess
 import tomllib
 
 import pytest
@@ -10,8 +7,8 @@ import pytest
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.graphs.browser import write_browser
 from tests import REPO
+from tests.browser import in_browser, needs_browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</script><script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\"> \u2028 & <!--"
 
 
@@ -83,21 +80,7 @@ def test_rows_that_training_refuses_are_marked(tmp_path):
     assert all(entry["drawing"] for entry in shown) and shown[2]["id"] == f"{source}:3"
 
 
-def in_browser(page, script):
-    """The JSON that `script` returns when run in the page by a headless browser; fails on any console message."""
-    probe = page.with_name("probe.html")
-    run = f"<script>document.documentElement.append(Object.assign(document.createElement('pre'), {{id: 'result', \
-textContent: JSON.stringify((() => {{ {script} }})())}}));</script>"
-    probe.write_text(page.read_text(encoding="utf-8").replace("</body>", run + "</body>"), encoding="utf-8")
-    assert CHROMIUM
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={page.parent / 'profile'}", "--window-size=1200,800", probe.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(html.unescape(re.findall(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)[0]))
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open the page with")
+@needs_browser
 def test_page_in_a_browser(page):
     """Search, keyboard, marks, states of checkpoints and escaping, in one opening of the page."""
     script = """

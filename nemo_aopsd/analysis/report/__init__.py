@@ -8,23 +8,25 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nemo_aopsd.analysis.report import page, panels
-from nemo_aopsd.analysis.report.comparison import name_of, side_by_side
+from nemo_aopsd.analysis.report.comparison import differences, name_of, read_sources, side_by_side
 from nemo_aopsd.analysis.report.digest import read_reported
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.health import WINDOW
 
 
 def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
     """Write `run/report.html` and return its path. A run that was cut short gets what it has.
 
-    `others`: more runs, and evaluations of untrained models, for the tables that compare.
+    `others`: more runs, whose curves lie over those of `run`; evaluations of untrained models are in the tables alone.
     Raises UserError if a folder holds nothing to report, or a file in it is broken.
     """
-    data = read_reported(run)
-    comparison = side_by_side([run, *others])  # before the figures: it refuses what is no run
+    sources = read_sources([run, *others])  # first: it refuses what is no run
+    data = read_reported(run, others)
     groups = [panels.draw(data, wanted) for wanted in (panels.OUTCOME, panels.METHOD, panels.STEPS)]
     outcome, method, steps = (shown for shown, _ in groups)
     graph, problem = page.graph_panel(data) or (None, None)
+    rollout = data.digest.graph_rollout
     environment = Environment(
         loader=PackageLoader("nemo_aopsd.analysis.report"),
         autoescape=True,
@@ -35,8 +37,11 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
     html = environment.get_template("report.html.jinja").render(
         name=name_of(run),
         tiles=page.headline(data),
+        differences=differences(sources),
+        hints=page.hints(data),
+        judged=len(data.metrics) >= WINDOW,
         facts=page.facts(data),
-        comparison=comparison,
+        comparison=side_by_side(sources),
         outcome=outcome,
         evaluations=panels.evaluation_table(data),
         method=method,
@@ -44,7 +49,8 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         missing=[title for _, titles in groups for title in titles],
         graph=graph,
         problem=problem,
-        rollout=data.digest.graph_rollout,
+        rollout=rollout,
+        answer=page.answer_of(rollout, problem) if rollout and problem else "",
         examples=page.examples(data),
         commands=page.commands(data, others),
     )

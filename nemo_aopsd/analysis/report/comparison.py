@@ -12,10 +12,12 @@ from typing import NamedTuple
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.benchmarks import benchmark_name
+from nemo_aopsd.evaluation.tables import ends
 from nemo_aopsd.files import read_json
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import Run, load_run, parse
 from nemo_aopsd.run.record_types import Evaluation
+from nemo_aopsd.stats import paired_bootstrap_interval, sign_flip_p_value
 
 _SETTINGS = ("temperature", "top_p", "top_k", "max_new_tokens", "prompts_and_answers")  # names in `.settings.json`
 
@@ -55,21 +57,50 @@ class _Results:
     benchmarks: dict[str, Evaluation]
 
 
-def side_by_side(paths: Sequence[Path]) -> list[list[Cell]]:
-    """A header and a row a folder: pass@1 at the first and at the newest checkpoint evaluated on each set of problems.
+def read_sources(paths: Sequence[Path]) -> list[Source]:
+    """Each folder once. Raises UserError on one that is neither a run nor an evaluation, or has a broken file."""
+    return [read_source(path) for path in {path.resolve(): path for path in paths}.values()]
+
+
+def side_by_side(sources: Sequence[Source]) -> list[list[Cell]]:
+    """A header and a row a source: pass@1 at the first and at the newest checkpoint evaluated on each set of problems.
 
     Both are of evaluations like training's own, with the same prompts, samples and sampling settings; if training made
     none on these problems, of the largest group of like evaluations. The others are listed below the newest.
-    Empty if there is nothing to compare: one run with no evaluation but those of its training. Raises UserError on a
-    folder that is neither a run nor an evaluation, or has a broken file.
+    A column without any value is left out. Empty if there is nothing to compare: one run with no evaluation but those
+    of its training, or no number at all.
     """
-    sources = [read_source(path) for path in {path.resolve(): path for path in paths}.values()]
     sets = sorted({name for source in sources for name, *_ in source.evaluations})
     if len(sources) == 1 and len(sets) <= 1:
         return []
     columns = [f"{name}, {when}" for name in sets for when in ("first", "newest")]
     header = [Cell(text) for text in ("Run", "Method", *columns, "min an epoch")]
-    return [header, *(_row(source, sets) for source in sources)]
+    rows = [header, *(_row(source, sets) for source in sources)]
+    filled = [column for column in zip(*rows, strict=True) if any(cell.text not in ("", "-") for cell in column[1:])]
+    has_numbers = any(column[0].text not in ("Run", "Method") for column in filled)
+    return [list(row) for row in zip(*filled, strict=True)] if has_numbers else []
+
+
+def differences(sources: Sequence[Source]) -> list[list[Cell]]:
+    """A header and a row for each other source and set of problems: pass@1 of the first source less that of the other.
+
+    Of the newest checkpoints that `side_by_side` names, paired by problem. Empty if no two evaluated the same problems.
+    """
+    here, rows = sources[0], []
+    for there in sources[1:]:
+        for name in sorted({one.problems for one in here.evaluations} & {one.problems for one in there.evaluations}):
+            ours, theirs = (_alike(source, name)[-1] for source in (here, there))
+            rows.append([Cell(there.name, there.method), *_difference(ours, theirs), Cell(name)])
+    return (
+        [[Cell(text) for text in ("This run against", "difference", "here", "there", "problems")], *rows]
+        if rows
+        else []
+    )
+
+
+def verdict(low: float, high: float) -> str:
+    """What the interval of a difference says."""
+    return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
 
 def read_source(path: Path) -> Source:
@@ -128,22 +159,47 @@ def _asked(one: Evaluation, stem: Path) -> tuple[object, ...]:
 def _row(source: Source, sets: Sequence[str]) -> list[Cell]:
     cells = [Cell(source.name, source.model), Cell(source.method)]
     for wanted in sets:
-        cells += _first_and_newest([one for one in source.evaluations if one.problems == wanted])
+        cells += _first_and_newest(source, wanted)
     return [*cells, source.minutes]
 
 
-def _first_and_newest(found: Sequence[Measured]) -> list[Cell]:
-    if not found:
+def _first_and_newest(source: Source, problems: str) -> list[Cell]:
+    alike = _alike(source, problems)
+    if not alike:
         return [Cell("-")] * 2
-    groups = Counter(one.asked for one in found)
-    # max takes the earliest of equals: of a step that training evaluated and `aopsd evaluate` again, training's own.
-    leading = max(found, key=lambda one: (one.by_training, groups[one.asked], one.summary.num_samples))
-    alike = [one for one in found if one.asked == leading.asked]
-    newest = max(alike, key=lambda one: one.step)
-    text, detail = _rate(newest.step, newest.summary)
-    others = [_rate(one.step, one.summary) for one in found if one.asked != leading.asked]
+    text, detail = _rate(alike[-1].step, alike[-1].summary)
+    found = [one for one in source.evaluations if one.problems == problems]
+    others = [_rate(one.step, one.summary) for one in found if one.asked != alike[0].asked]
     detail += "".join(f"; asked otherwise: {other.text} at {other.detail}" for other in others)
     return [_rate(alike[0].step, alike[0].summary), Cell(text, detail)]
+
+
+def _alike(source: Source, problems: str) -> list[Measured]:
+    """The evaluations on these problems that are asked as training asks, by step, one a step."""
+    found = [one for one in source.evaluations if one.problems == problems]
+    if not found:
+        return []
+    groups = Counter(one.asked for one in found)
+    leading = max(found, key=lambda one: (one.by_training, groups[one.asked], one.summary.num_samples))
+    # The first of a step stays: where training evaluated it and `aopsd evaluate` again, training's own.
+    by_step = {one.step: one for one in reversed(found) if one.asked == leading.asked}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _difference(ours: Measured, theirs: Measured) -> list[Cell]:
+    """The difference, and pass@1 of both."""
+    sides = [_rate(one.step, one.summary) for one in (ours, theirs)]
+    if ours.asked != theirs.asked:
+        return [Cell("-", "asked otherwise: not paired"), *sides]
+    before, after = (
+        [count / one.summary.num_samples for _, count in sorted(one.summary.correct_per_problem.items())]
+        for one in (theirs, ours)
+    )
+    low, high = paired_bootstrap_interval(before, after)
+    p_value = sign_flip_p_value([[one - other for other, one in zip(before, after, strict=True)]])
+    change = 100 * (ours.summary.pass_at_k[1] - theirs.summary.pass_at_k[1])
+    told = f"95 % interval {ends(low, high, '+')}, p = {p_value:.2g} (sign flips): {verdict(low, high)}"
+    return [Cell(f"{change:+.1f} points", told), *sides]
 
 
 def _rate(step: int, one: Evaluation) -> Cell:

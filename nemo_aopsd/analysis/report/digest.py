@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,8 +62,11 @@ class RolloutDigest:
             self.examples[name] = rollout, probe
 
 
+@dataclass(frozen=True)
 class ReportedRun(Run):
-    """A run with a digest of its rollouts, which are read once."""
+    """A run with a digest of its rollouts, which are read once. `others` are runs whose curves lie over its own."""
+
+    others: tuple[Run, ...] = ()
 
     @property
     def method(self) -> AOPSDConfig:
@@ -78,10 +82,14 @@ class ReportedRun(Run):
         return digest
 
 
-def read_reported(path: Path) -> ReportedRun:
-    """Whatever a run has written so far. Raises UserError if that is nothing, or a file is broken."""
+def read_reported(path: Path, others: Sequence[Path] = ()) -> ReportedRun:
+    """Whatever a run has written so far, and those of `others` that are runs.
+
+    Raises UserError if that is nothing, or a file is broken.
+    """
     run = load_run(path)
-    found = ReportedRun(run.path, run.config)
+    runs = tuple(load_run(other) for other in others if (other / layout.CONFIG).is_file())
+    found = ReportedRun(run.path, run.config, runs)
     if not (found.metrics or found.evaluations or layout.rollout_files(path)):
         raise UserError(
             f"{path}: nothing to report yet: no metrics.jsonl, no eval/epoch_*.json, no rollouts/step_*.jsonl. "

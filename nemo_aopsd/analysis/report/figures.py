@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,7 @@ from nemo_aopsd.run.record_types import Evaluation
 
 PALETTE = (svg.BLUE, svg.ORANGE, svg.TEAL, svg.PURPLE, svg.GOLD, svg.GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
-WIDE, SMALL = 5.7, 4.4  # inches; on the page one half and one third of the column
+WIDE, SMALL = 4.9, 4.4  # inches; on the page one half and one third of the column
 STAGES = ("rollout", "judge", "teacher", "student", "probes", "update")
 
 
@@ -33,9 +33,11 @@ class Series:
     dots: bool = False
 
 
-def pass_at_k(evaluations: Sequence[Evaluation], ks: Sequence[int]) -> str:
-    """pass@k by epoch with 95 % error bars."""
-    with _drawing(WIDE, 3.5) as figure:
+def pass_at_k(
+    evaluations: Sequence[Evaluation], ks: Sequence[int], others: Mapping[str, Sequence[Evaluation]] | None = None
+) -> str:
+    """pass@k by epoch with 95 % error bars; of `others`, runs by name, pass@1."""
+    with _drawing(WIDE, 3.1) as figure:
         axes = figure.subplots()
         for index, k in enumerate(ks):
             # Samplings may differ between evaluations, so a k can be absent from some.
@@ -49,10 +51,13 @@ def pass_at_k(evaluations: Sequence[Evaluation], ks: Sequence[int]) -> str:
                 label=f"pass@{k}",
                 **_look(index),
             )
+        for index, (name, found) in enumerate((others or {}).items(), start=len(ks)):
+            at, rates = [one.epoch for one in found], [one.pass_at_k[1] for one in found]
+            svg.with_errors(axes, at, rates, None, label=f"pass@1, {name}", linestyle="--", **_look(index))
         axes.set(xlabel="epochs trained", ylim=(0, 1.02))
-        axes.set_xticks([evaluation.epoch for evaluation in evaluations])
+        axes.set_xticks(sorted({one.epoch for found in (evaluations, *(others or {}).values()) for one in found}))
         axes.yaxis.set_major_formatter(svg.PERCENT)
-        figure.legend(loc="outside upper left", ncols=len(ks), columnspacing=1.4, handletextpad=0.5)
+        _legend(figure, WIDE)
         return _finish(figure, "pass-at-k", "pass@k by epoch")
 
 
@@ -74,14 +79,14 @@ def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:
 
 def gap_mass(gaps: GapMass, marks: Sequence[float]) -> str:
     """Share of tokens and of gap mass with |gap| at or above a threshold, over thresholds."""
-    with _drawing(WIDE, 3.5) as figure:
+    with _drawing(WIDE, 3.1) as figure:
         gaps.draw(figure, figure.subplots(), marks)
         return _finish(figure, "gap-mass", "Share of tokens and of gap mass over the gap threshold")
 
 
 def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[float, float]) -> str:
     """L_t by sign of the gap, with the weight that each value gets."""
-    with _drawing(WIDE, 4.3) as figure:
+    with _drawing(WIDE, 3.9) as figure:
         top = max([*positive, *negative, 2 * max(betas)])
         edges = np.linspace(0, min(top, 10.0), 31)
         grid = np.linspace(0, edges[-1], 200)
@@ -109,7 +114,7 @@ def by_step(
     name: str, label: str, lines: Sequence[Series], *, unit: str = "", share: bool = False, wide: bool = False
 ) -> str:
     """One or a few lines over steps. `share` shows values in percent, from 0."""
-    with _drawing(*((WIDE, 3.5) if wide else (SMALL, 2.45))) as figure:
+    with _drawing(*((WIDE, 3.1) if wide else (SMALL, 2.45))) as figure:
         axes = figure.subplots()
         for index, line in enumerate(lines):
             if line.dots:
@@ -127,8 +132,10 @@ def by_step(
             axes.set_ylim(0, min(1.12 * top, 1.03) if top > 0 else 0.05)
             axes.yaxis.set_major_locator(MaxNLocator(4))
             axes.yaxis.set_major_formatter(svg.PERCENT)
+        elif not any(value for line in lines for value in line.values):  # a count that is 0 at every step
+            axes.set_ylim(0, 1)
         if len(lines) > 1:
-            figure.legend(loc="outside upper left", ncols=len(lines), columnspacing=1.2, handletextpad=0.5)
+            _legend(figure, WIDE if wide else SMALL)
         return _finish(figure, name, label)
 
 
@@ -138,6 +145,22 @@ def group_size(num_steps: int) -> int:
 
 
 _drawing = partial(svg.drawing, background="none")
+
+
+def _legend(figure: Figure, width: float) -> None:
+    """Above the axes, in as many columns as surely fit; of a label that is too long the ends are kept."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    most = int((width - 0.5) / 0.085)  # inches: handle and gap, a character
+    labels = [label if len(label) <= most else f"{label[: most // 2]}…{label[-most // 2 + 1 :]}" for label in labels]
+    columns = max(1, int(width / (0.5 + 0.085 * max(map(len, labels)))))
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper left",
+        ncols=min(columns, len(labels)),
+        columnspacing=1.2,
+        handletextpad=0.5,
+    )
 
 
 def _look(index: int) -> dict[str, str]:

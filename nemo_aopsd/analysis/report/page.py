@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import percent
+from nemo_aopsd.analysis.report.comparison import verdict
 from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.panels import Panel
 from nemo_aopsd.clock import duration
@@ -18,8 +19,10 @@ from nemo_aopsd.config.label import label_run
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import paired_interval
+from nemo_aopsd.grading import grade
 from nemo_aopsd.graphs.picture import draw_svg
-from nemo_aopsd.run import layout
+from nemo_aopsd.run import health, layout
+from nemo_aopsd.run.record_types import Rollout
 
 _LABELS = {
     "positive": "Reinforced: the teacher likes the student's token, and its continuation gets the most weight",
@@ -27,6 +30,18 @@ _LABELS = {
     "damped": "Damped most: the continuation is either no news to the student or foreign to it",
 }
 _CONTEXT_CHARACTERS = 160
+_BUILT_IN = ("nemo_aopsd", "builtin", "model")  # where the package has its model
+_CAVEAT = (
+    "This is the built-in model. Its warm start decides what each context does, so the direction of the effect is "
+    "built in. The run shows that every part works, not that one method beats another: with uniform weights the demo "
+    "ends at the same pass@1."
+)
+_ANSWERS = {
+    "correct": "Its answer is right.",
+    "wrong": "Its answer is wrong.",
+    "no_answer": "It gives no answer, so it counts as wrong.",
+    "ungradable": "Its answer cannot be graded, so it counts as wrong.",
+}
 _FACTS = (
     *("policy.model_name", "aopsd.context.kind", "aopsd.weighting", "aopsd.probes.threshold", "aopsd.probes.length"),
     *("aopsd.probes.betas", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
@@ -37,16 +52,27 @@ _FACTS = (
 
 
 class Tile(NamedTuple):
-    """One number of the headline."""
+    """One number of the headline. `caveat` is what it does not show."""
 
     label: str
     value: str
     detail: str
+    caveat: str = ""
+
+
+class Hint(NamedTuple):
+    """A number that left its healthy range."""
+
+    sentence: str
+    when: str
+    remedy: str
 
 
 def headline(run: ReportedRun) -> list[Tile]:
     """What a reader wants first: pass@1, then numbers of the method as far as there are any."""
     tiles = _pass_tiles(run)
+    if run.evaluations and Path(run.config.policy["model_name"]).parts[-3:] == _BUILT_IN:
+        tiles[0] = tiles[0]._replace(caveat=_CAVEAT)
     if run.digest.gaps.tokens.sum() and run.digest.gaps.mass.sum():
         threshold = run.method.probes.threshold
         tokens, mass = run.digest.gaps.at(threshold)
@@ -61,6 +87,27 @@ def headline(run: ReportedRun) -> list[Tile]:
         detail = f"{steps} steps, {duration(seconds / steps)} each; initial attempts and evaluations apart"
         tiles.append(Tile("Time in steps", duration(seconds), detail))
     return tiles
+
+
+def hints(run: ReportedRun) -> list[Hint]:
+    """What to look at, by the rules that the run warned by."""
+    num_steps = len(run.metrics)
+    return [
+        Hint(
+            found.sentence,
+            f"step {found.first}"
+            if found.first == found.last
+            else f"steps {found.first} to {found.last} of {num_steps}",
+            found.rule.remedy,
+        )
+        for found in health.findings(health.rules(run.method), run.metrics)
+    ]
+
+
+def answer_of(rollout: Rollout, problem: Problem) -> str:
+    """Whether a response is right, for who reads it."""
+    cut = "" if rollout.finished else "It was cut off. "
+    return cut + _ANSWERS[grade(rollout.response_text, problem.answer).reason]
 
 
 def facts(run: ReportedRun) -> list[tuple[str, str]]:
@@ -148,10 +195,9 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     if before is after:
         return [Tile("pass@1, only evaluation so far", f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
     low, high = paired_interval(asdict(before), asdict(after))
-    verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
     detail = (
         f"{counts[0]} → {counts[1]} samples correct, n = {after.num_problems} held-out problems. "
-        f"Paired change {rates[1] - rates[0]:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]: {verdict}."
+        f"Paired change {rates[1] - rates[0]:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]: {verdict(low, high)}."
     )
     leaks = f"{percent(before.leak_rate)} → {percent(after.leak_rate)}"
     return [

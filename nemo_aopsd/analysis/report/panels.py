@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report import figures
+from nemo_aopsd.analysis.report.comparison import name_of
 from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
 from nemo_aopsd.analysis.report.figures import Series
 from nemo_aopsd.clock import duration
+from nemo_aopsd.run.reader import Run
 
 MAX_EPOCHS_SHOWN = 6
 _KS = (1, 2, 4, 8, 16, 32, 64)
@@ -68,7 +71,8 @@ def _pass_at_k(run: ReportedRun, title: str) -> Drawn:
         f"Bare question only. n = {last.num_problems} problems × {last.num_samples} samples; bars are 95 % "
         "bootstrap intervals over problems. Epoch 0 is before training."
     )
-    return caption, figures.pass_at_k(run.evaluations, _shown_ks(run))
+    others = {name_of(other.path): other.evaluations for other in run.others if other.evaluations}
+    return caption, figures.pass_at_k(run.evaluations, _shown_ks(run), others)
 
 
 def _leak_meter(run: ReportedRun, title: str) -> Drawn:
@@ -82,6 +86,7 @@ def _leak_meter(run: ReportedRun, title: str) -> Drawn:
         lines.append(Series("held-out evaluations", steps, rates, dots=True))
         last = run.evaluations[-1]
         parts.append(f"{last.num_problems * last.num_samples} held-out responses an evaluation")
+    lines += _of_others(run, "rollout/leak_rate")
     if not lines:
         return None
     caption = (
@@ -170,19 +175,27 @@ def _by_step(labels: Mapping[str, str], *, share: bool = False) -> Draw:
         said = [f"{labels[key]}: first {values[0]:.3g}, last {values[-1]:.3g}" for key, values in known.items()]
         caption = f"{'; '.join(said).capitalize()}. n = {run.digest.num_rollouts} rollouts, {_num_steps(run)}."
         first, lines = next(iter(known)), [_series(run, key, labels[key]) for key in known]
+        if run.others and len(known) == 1:
+            lines = [replace(lines[0], label=name_of(run.path))]
+        lines += [line for key in known for line in _of_others(run, key, f"{labels[key]}, " if len(known) > 1 else "")]
         unit = "" if share else labels[first]
         return caption, figures.by_step(first.replace("/", "-"), title, lines, unit=unit, share=share)
 
     return make
 
 
-def _series(run: ReportedRun, key: str, label: str) -> Series:
+def _series(run: Run, key: str, label: str) -> Series:
     """A metric over steps; a step that has no value leaves a hole."""
     values = [row.get(key) for row in run.metrics]
     return Series(label, [row.step for row in run.metrics], [math.nan if v is None else v for v in values])
 
 
-def _present(run: ReportedRun, key: str) -> list[float]:
+def _of_others(run: ReportedRun, key: str, prefix: str = "") -> list[Series]:
+    """The same metric of the other runs that have it."""
+    return [_series(other, key, f"{prefix}{name_of(other.path)}") for other in run.others if _present(other, key)]
+
+
+def _present(run: Run, key: str) -> list[float]:
     """The numbers that a metric has."""
     values = (row.get(key) for row in run.metrics)
     return [value for value in values if value is not None and not math.isnan(value)]
