@@ -220,11 +220,11 @@ srun_command() {
     if has_gres; then command+=(--gres="gpu:$AOPSD_GPUS_PER_NODE"); fi
     local mounts
     mounts=$(all_mounts)
-    case $AOPSD_CONTAINER in
+    case $AOPSD_CONTAINER in # can be written to: NeMo RL's workers patch files of vLLM and Transformer Engine in it
         none) ;;
-        *.sif) command+=(apptainer exec --nv --bind "$mounts" --pwd "$AOPSD_HOME" "$AOPSD_CONTAINER") ;;
+        *.sif) command+=(apptainer exec --nv --writable-tmpfs --bind "$mounts" --pwd "$AOPSD_HOME" "$AOPSD_CONTAINER") ;;
         *)
-            command+=(--no-container-mount-home --container-image="$AOPSD_CONTAINER")
+            command+=(--no-container-mount-home --container-writable --container-image="$AOPSD_CONTAINER")
             command+=(--container-mounts="$mounts" --container-workdir="$AOPSD_HOME")
             ;;
     esac

@@ -15,9 +15,17 @@ OVERRIDES=()
 check_task() {
     cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     check_file AOPSD_CONFIG "$AOPSD_CONFIG" "Paths are taken from $AOPSD_HOME."
-    local word
+    local word name
     for word in "${ARGS[@]}"; do
         [[ $word == *=* && $word != -* ]] || die "unknown argument '$word': settings are KEY=VALUE, besides --dry-run and --help."
+        case ${word#+} in # what set_overrides makes from a variable
+            logger.log_dir=*) name=AOPSD_RUN ;;
+            aopsd.engine=*) name=AOPSD_ENGINE ;;
+            cluster.num_nodes=*) name=AOPSD_NODES ;;
+            cluster.gpus_per_node=*) name=AOPSD_GPUS_PER_NODE ;;
+            *) continue ;;
+        esac
+        die "'$word' would not agree with the job, which goes by a variable: set $name=${word#*=} instead."
     done
     if [[ $AOPSD_ENGINE == nemo_rl && -z $AOPSD_DATA && " ${ARGS[*]}" != *" data.train.data_path="* ]]; then
         die "AOPSD_DATA is not set: a JSONL file of problems with graphs (to try: examples/data/problems.jsonl)."
@@ -58,6 +66,7 @@ check_program() {
     local -a command
     local told
     train_command
+    # shellcheck disable=SC2154  # run_check of lib.sh sets it
     command[0]=$checker
     told=$(cd "$AOPSD_HOME" && "${command[@]}" --check --mounts "$(all_mounts)" 2>&1) || die "${told#error: }
 The settings above cannot be right; nothing was submitted."

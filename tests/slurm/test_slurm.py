@@ -81,7 +81,11 @@ def test_account_partition_time_mounts_and_a_sif_image_are_variables(tmp_path):
     plan = planned("aopsd_qwen3_4b", **{f"AOPSD_{name}": value for name, value in names.items()})
     assert "--account=physics --partition=long --time=01:00:00" in plan
     assert "--qos=high --array=0-4" in plan and "/usr:/there" in plan
-    assert "apptainer exec --nv --bind" in plan and "--container-image" not in plan
+    assert "apptainer exec --nv --writable-tmpfs --bind" in plan and "--container-image" not in plan
+
+
+def test_a_container_can_be_written_to_since_workers_patch_their_libraries():
+    assert " --container-writable " in planned("aopsd_qwen3_4b", AOPSD_CONTAINER="nvcr.io/nemo-rl", AOPSD_DATA=DATA)
 
 
 def test_an_existing_run_is_resumed_and_the_local_engine_needs_no_ray_and_no_gpu(tmp_path):
@@ -153,6 +157,20 @@ def test_a_word_that_is_no_setting_is_refused():
     assert "unknown argument '--sed'" in refused("aopsd_qwen3_4b", "--sed", AOPSD_CONTAINER="none", AOPSD_DATA=DATA)
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("logger.log_dir=runs/x", "AOPSD_RUN"),
+        ("+cluster.num_nodes=2", "AOPSD_NODES"),
+        ("cluster.gpus_per_node=4", "AOPSD_GPUS_PER_NODE"),
+        ("aopsd.engine=local", "AOPSD_ENGINE"),
+    ],
+)
+def test_a_setting_that_the_script_makes_itself_is_refused_with_its_variable(word, name):
+    told = refused("aopsd_qwen3_4b", "--dry-run", word, AOPSD_CONTAINER="none", AOPSD_DATA=DATA)
+    assert f"'{word}'" in told and f"{name}={word.partition('=')[2]}" in told
+
+
 def test_nodes_with_fewer_gpus_and_a_slurm_without_pyxis_are_refused(cluster, tmp_path):
     env = cluster | {"AOPSD_CONTAINER": "none", "AOPSD_DATA": DATA}
     assert "nodes of the partition have 4 at most" in refused("aopsd_qwen3_4b", **env)
@@ -209,3 +227,45 @@ def test_a_path_outside_of_the_mounts_is_refused(script, name, env, tmp_path):
     assert refused(script, "--dry-run", **env).startswith(f"{name}: {tmp_path}")
     planned(script, **env, AOPSD_MOUNTS=f"{tmp_path}:{tmp_path}")
     planned(script, **env | {"AOPSD_CONTAINER": "none"})
+
+
+RECORD = 'echo "$(basename "$0") $* [$PYTHONPATH $HF_HOME]" >>"$CALLS"'
+
+
+def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
+    """All commands of its eight steps in one shell, with stand-ins for the downloads and for a Slurm with Pyxis."""
+    shared, home = tmp_path / "shared", tmp_path / "shared/nemo_aopsd"
+    (home / ".venv/bin").mkdir(parents=True)
+    (home / ".venv/bin/activate").touch()
+    shutil.copytree(REPO / "slurm", home / "slurm")
+    (home / "examples").symlink_to(REPO / "examples")
+    (home / "runs/qwen3_4b").mkdir(parents=True)
+    shutil.copy(REPO / DATA, shared / "dags.jsonl")
+    fakes = dict.fromkeys(("git", "make", "hf", "aopsd"), RECORD) | {
+        "enroot": f'{RECORD}; touch "$3"',
+        "srun": f"if [[ $1 == --help ]]; then echo --container-image; else {RECORD}; fi",
+        "sbatch": f"{RECORD}; echo 17",
+        "sinfo": "echo gpu:h100:8",
+    }
+    for name, body in fakes.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+    steps = (REPO / "docs/slurm.md").read_text(encoding="utf-8").partition("## The scripts")[0]
+    typed = "".join(re.findall(r"^```bash\n(.*?)^```$", steps, re.MULTILINE | re.DOTALL))
+    assert len(re.findall("^## [1-8][.] ", steps, re.MULTILINE)) == 8
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("AOPSD_", "SLURM_", "PYTHONPATH"))}
+    env |= cluster | {"AOPSD_CHECK": "false"}
+    env.pop("AOPSD_LOGS")
+    script = "set -euo pipefail\n" + typed.replace("/shared", str(shared))
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    order = ["git", "make", "enroot", "srun", "hf", "srun", "aopsd", "aopsd", "sbatch", "sbatch", "sbatch", "aopsd"]
+    assert [line.partition(" ")[0] for line in calls] == order
+    jobs = [line for line in calls if line.startswith("sbatch")]
+    assert all(line.endswith(f"[{shared}/aopsd_site {shared}/hf]") for line in jobs)
+    assert [("--array=0-4" in line, "aopsd.max_num_steps=2" in line) for line in jobs] == [
+        (False, False), (True, False), (False, True)
+    ]  # fmt: skip
+    assert all("--account=mine --partition=h100 --gres=gpu:8" in line for line in jobs)
+    assert f"--container-image={shared}/nemo-rl.sqsh" in done.stdout  # the dry run
