@@ -91,6 +91,7 @@ def step_line(metrics: dict[str, float], whole: Whole) -> str:
         ("rollout/truncated", "truncated", "{:.0f}"),
         ("judge/failed", "unread verdicts", "{:.0f}"),
         ("context/dropped", "dropped", "{:.0f}"),
+        ("reward/undecided", "ungradable answers", "{:.0f}"),
         ("time/step", "", "{:.1f} s"),
     ):
         if key in metrics and not (key in _ONLY_IF_SOME and not metrics[key]):
@@ -107,4 +108,4 @@ def evaluation_line(summary: dict[str, Any]) -> str:
     return f"after epoch {summary['epoch']}: {rates} on {summary['num_problems']} held-out problems{doubtful}"
 
 
-_ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped"}
+_ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}

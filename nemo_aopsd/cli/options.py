@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -72,12 +72,12 @@ def say(lines: Iterable[object]) -> None:
 
 
 @contextmanager
-def interruptible(remedy: str) -> Iterator[None]:
-    """On Ctrl-C, say how to go on and exit with 130; on a full disk, say it too."""
+def interruptible(remedy: str, lost: Callable[[], str] = str) -> Iterator[None]:
+    """On Ctrl-C, say what is `lost` and how to go on, and exit with 130; on a full disk, say how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted. {remedy}", err=True)
+        typer.echo(f"\ninterrupted. {lost()}{remedy}", err=True)
         raise typer.Exit(130) from None
     except OSError as error:
         if not is_full(error):

@@ -178,8 +178,19 @@ def _train(
     run_folder.check_extensions(run, config.aopsd)
     run_folder.write_config(run, to_yaml(config), typed)
     run_folder.keep_extensions(run, config.aopsd)
-    with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}"):
+    with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}", lambda: _lost(config)):
         train_problems(config, problems, held_out, engine, run, resume=resume)
+
+
+def _lost(config: Config) -> str:
+    """What a resume will do again."""
+    from nemo_aopsd.run.checkpoint import steps_without
+
+    number = steps_without(_checkpoints(config), _run(config) / layout.METRICS)
+    settings = config.checkpointing
+    why = f"save_period={settings['save_period']}" if settings["enabled"] else "enabled=false"
+    steps = "1 step has" if number == 1 else f"{number} steps have"
+    return f"{steps} no checkpoint (checkpointing.{why}) and will be made again. " if number else ""
 
 
 def _run(config: Config) -> Path:

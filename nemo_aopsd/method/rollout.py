@@ -28,6 +28,7 @@ class Draft:
     output: Generation
     is_demonstration: bool = False  # the data's solution, not the student's answer
     reward: float | None = None
+    undecided: bool = False  # the grader could not tell, so the reward is that of a wrong answer
     verdict: Verdict | None = None
     reached: frozenset[str] | None = None  # R
     teacher_prompt: Tokens | None = None

@@ -19,7 +19,7 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
-from nemo_aopsd.grading import is_correct
+from nemo_aopsd.grading import grade
 from nemo_aopsd.method.context import shown_messages, student_prompts
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
@@ -81,7 +81,7 @@ def collect(
         asked = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]
         drafts = _answer(asked, engine, config, seed, from_data=from_data)
     if objective.needs_reward:
-        drafts = [replace(draft, reward=reward(draft, tokenizer)) for draft in drafts]
+        drafts = [rewarded(draft, tokenizer) for draft in drafts]
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):
@@ -151,10 +151,12 @@ def judge_rollouts(
     return judge_attempts(model, engine.tokenizer, problems, responses, config, seed)
 
 
-def reward(draft: Draft, tokenizer: Tokenizer) -> float:
-    """1 for a finished answer that is right, else 0."""
-    text = whole_text(draft.student_prompt, draft.output.tokens, tokenizer)
-    return float(draft.output.finished and is_correct(text, draft.problem.answer))
+def rewarded(draft: Draft, tokenizer: Tokenizer) -> Draft:
+    """With reward 1 for a finished answer that is right, else 0; `undecided` where the grader could not tell."""
+    if not draft.output.finished:
+        return replace(draft, reward=0.0)
+    graded = grade(whole_text(draft.student_prompt, draft.output.tokens, tokenizer), draft.problem.answer)
+    return replace(draft, reward=float(graded.correct), undecided=graded.reason == "ungradable")
 
 
 def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, *, from_data: bool) -> list[Draft]:

@@ -17,7 +17,7 @@ from typing import Any
 from nemo_aopsd.console import warn
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_directory, atomic_write
+from nemo_aopsd.files import atomic_directory, atomic_write, read_journal
 
 _NAME = re.compile(r"step_(\d+)")
 MANIFEST = "manifest.json"
@@ -55,6 +55,14 @@ def newest(folder: Path) -> Path | None:
     """The newest complete checkpoint of a folder; None if there is none yet."""
     kept = complete(folder)
     return kept[-1] if kept else None
+
+
+def steps_without(folder: Path, metrics: Path) -> int:
+    """Steps of the journal that a resume makes again: those after the newest checkpoint of `folder`."""
+    kept = newest(folder)
+    match = kept and _NAME.fullmatch(kept.name)
+    last = int(match[1]) if match else 0
+    return sum(line["step"] > last for line in read_journal(metrics, "step"))
 
 
 def load(path: Path, engine: Engine) -> CheckpointState:

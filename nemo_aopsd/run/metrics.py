@@ -20,7 +20,7 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "rollout/mean_tokens": mean(len(draft.output.tokens) for draft in drafts),
         "rollout/truncated": sum(not draft.output.finished for draft in drafts),
         **_source_metrics(drafts, aopsd, leaks),
-        **_mean("reward/mean", (draft.reward for draft in drafts)),
+        **_reward_metrics(drafts),
         "context/dropped": len(drafts) - len(scored),
         **_progress_metrics(drafts, aopsd.shown_context),
         **_gap_metrics(scored),
@@ -41,6 +41,11 @@ def _source_metrics(drafts: list[Draft], aopsd: AOPSDConfig, leaks: list[bool]) 
         metrics["rollout/demonstrations"] = len(solutions)
         metrics["rollout/cut_demonstrations"] = sum(not draft.output.finished for draft in solutions)
     return metrics
+
+
+def _reward_metrics(drafts: list[Draft]) -> dict[str, float]:
+    found = _mean("reward/mean", (draft.reward for draft in drafts))
+    return found | {"reward/undecided": sum(draft.undecided for draft in drafts)} if found else {}
 
 
 def _progress_metrics(drafts: list[Draft], context: str) -> dict[str, float]:

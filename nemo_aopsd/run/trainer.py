@@ -268,7 +268,7 @@ class Trainer:
         if not self.step and self.aopsd.curriculum.name != "shuffle":
             kept = {line["problem_id"] for line in read_journal(self.folder / layout.INITIAL_PROGRESS, "problem_id")}
             said += f", keeps the initial attempts at {len(kept)} of {len(self.problems)} problems"
-        lost = sum(line["step"] > self.step for line in read_journal(self.folder / layout.METRICS, "step"))
+        lost = checkpoint.steps_without(self.checkpoints, self.folder / layout.METRICS)
         said += f"; makes {lost} steps without a checkpoint again" if lost else ""
         self.console.print(said, highlight=False, soft_wrap=True)
 

@@ -15,6 +15,7 @@ from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.grading import Grade
 from nemo_aopsd.method import step
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -51,7 +52,9 @@ def by_hand(engine, rows, factors):
 @pytest.fixture
 def found(tmp_path, monkeypatch):
     """Everything of one small measurement; an answer is right if its number of tokens is even."""
-    monkeypatch.setattr(step, "is_correct", lambda text, _answer: len(text) % 2 == 0)
+    monkeypatch.setattr(
+        step, "grade", lambda text, _: Grade(not len(text) % 2, "ungradable" if len(text) % 2 else "correct")
+    )
     engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
     aopsd = AOPSDConfig(
         context=ContextConfig(kind="dag_full"), probes=ProbeConfig(threshold=1.5, untriggered_weight=0.5)
@@ -69,6 +72,7 @@ def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found
     advantages = [row.advantages[0].item() for rows in halves for row in rows]
     assert sum(advantages) == pytest.approx(0)  # each problem's sum to 0
     assert {round(value * 4) / 4 for value in advantages} == set(advantages) - {0.0}  # quarters, of four answers
+    assert (result.yardstick.num_right, result.yardstick.num_undecided) == (5, 3)  # of the 8 that are finished
     assert result.yardstick.num_answers == 24 and 0 < result.yardstick.num_mixed <= 6
 
 
@@ -109,7 +113,7 @@ def test_a_noisy_yardstick_says_how_much_it_can_show():
 
 
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
-    monkeypatch.setattr(step, "is_correct", lambda *_: False)
+    monkeypatch.setattr(step, "grade", lambda *_: Grade(False, "wrong"))
     engine = GradientEngine(random_table(0), random_table(1))
     with pytest.raises(UserError, match="8 answers, 0 right"):
         diagnose_direction(make_config(tmp_path), [make_problem(0), make_problem(1)], engine, ["none"], 4)

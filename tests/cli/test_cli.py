@@ -242,6 +242,29 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
     assert len((tmp_path / "my run/metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"), [("save_period=2", "save_period=2"), ("enabled=false", "enabled=false"), ("save_period=1", "")]
+)
+def test_ctrl_c_and_resume_say_which_steps_come_again(aopsd, monkeypatch, settings, why):
+    from nemo_aopsd.run import trainer
+
+    step, calls = trainer.train_step, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "train_step", interrupted)
+    line = f"train run.yaml checkpointing.{settings}"
+    code, _, err = aopsd(line)
+    told = f"1 step has no checkpoint (checkpointing.{why}) and will be made again. " if why else ""
+    assert code == 130 and f"interrupted. {told}To go on: aopsd {line} --resume run" in err
+    _, out, _ = aopsd(f"{line} --resume run")
+    assert ("makes 1 steps without a checkpoint again" in out) == bool(why)
+
+
 # What cannot work: one message that names file, line and remedy
 
 

@@ -59,7 +59,8 @@ method/rollout.py : STEP
     output.finished or draft.is_demonstration or => output.finished or
 method/step.py : STEP
     probe = probe_room(config.aopsd) => probe = 0
-    float(output.finished and is_correct => float(is_correct
+    if not draft.output.finished: => if False:
+    undecided=graded.reason == "ungradable" => undecided=False
 method/demonstrations.py : method/test_step_objectives.py
     finished=len(tokens) <= room => finished=len(tokens) < room
 data/dag.py : data/test_dag.py method/test_context.py

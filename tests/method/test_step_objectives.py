@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import CHOICES, AOPSDConfig, ContextConfig, CurriculumConfig, ObjectiveConfig
+from nemo_aopsd.console import Whole, step_line
+from nemo_aopsd.grading.budget import LONGEST
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
@@ -15,6 +17,7 @@ from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.types import Generation
 from tests.fakes import END, CharTokenizer, make_config, make_engine, make_problem
 
+AT, WHOLE = {"step": 1.0, "epoch": 0.0}, Whole(1, 1, 0.0)
 PROBLEMS = [make_problem(index) for index in range(4)]
 NAMES = CHOICES["objective.name"]
 SHUFFLE = CurriculumConfig(name="shuffle")
@@ -150,6 +153,20 @@ def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
     assert found == pytest.approx([value / 3**0.5 for value in (2, -1, -1)], abs=1e-5)
     after = engine.student.logprobs([row.prompt for row in rows], [row.response for row in rows])
     assert after[0].sum() > rows[0].old_logprobs.sum()
+
+
+def test_an_answer_that_the_grader_cannot_judge_is_counted():
+    engine = make_engine()
+    aopsd = replace(settings("grpo"), num_generations_per_prompt=3)
+    texts = ("so \\boxed{1}", f"\\boxed{{{'n' * (LONGEST + 1)}}}", "no \\boxed{7}")
+    encode = CharTokenizer().encode
+    engine.student.generate = lambda *_: [Generation([*encode(text), END], True) for text in texts]
+    result = step(engine, aopsd, problems=PROBLEMS[:1])
+    metrics = step_metrics(result, aopsd, [False] * 3)
+    assert (metrics["reward/mean"], metrics["reward/undecided"]) == (pytest.approx(1 / 3), 1.0)
+    assert "ungradable answers 1" in step_line(metrics | AT, WHOLE)
+    metrics = step_metrics(step(make_engine(), settings("pg")), settings("pg"), [False] * 4)
+    assert "reward/undecided" not in metrics
 
 
 # Payload

@@ -28,7 +28,7 @@ from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.method.probes import probe_weights, reweigh
 from nemo_aopsd.method.rollout import Draft, Scored
-from nemo_aopsd.method.step import collect, reward
+from nemo_aopsd.method.step import collect, rewarded
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.types import TrainRow
 
@@ -62,6 +62,7 @@ class Yardstick:
     num_right: int
     num_mixed: int  # problems with right and wrong answers: the others have no gradient
     num_problems: int
+    num_undecided: int = 0  # answers that the grader could not judge, counted as wrong
 
     @cached_property
     def _products(self) -> tuple[float, float, float]:
@@ -152,7 +153,8 @@ def measure_correctness(
     asked = [problem for problem in problems for _ in range(num_answers)]
     prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
     outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
-    right = [reward(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
+    drafts = [rewarded(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
+    right = [draft.reward or 0.0 for draft in drafts]
     groups = [right[start : start + num_answers] for start in range(0, len(right), num_answers)]
     num_mixed = sum(0 < sum(group) < num_answers for group in groups)
     if not num_mixed:
@@ -167,7 +169,8 @@ def measure_correctness(
             halves[index % num_answers % 2].append(_answer_row(prompt, output.tokens, advantage))
     objective = _Correctness(ObjectiveConfig())
     first, second = (engine.gradient(rows, objective) for rows in halves)
-    return Yardstick((first, second), len(right), int(sum(right)), num_mixed, len(groups))
+    num_undecided = sum(draft.undecided for draft in drafts)
+    return Yardstick((first, second), len(right), int(sum(right)), num_mixed, len(groups), num_undecided)
 
 
 class _Correctness(BaseObjective):

@@ -58,8 +58,9 @@ def _terminal_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[st
 
 def _yardstick(stick: Yardstick, config: Config) -> str:
     model, threshold = config.policy["model_name"], config.aopsd.probes.threshold
+    undecided = f", {stick.num_undecided} ungradable and counted as wrong" if stick.num_undecided else ""
     return (
-        f"{model}, threshold {threshold}. Yardstick: {stick.num_answers} answers, {stick.num_right} right; "
+        f"{model}, threshold {threshold}. Yardstick: {stick.num_answers} answers, {stick.num_right} right{undecided}; "
         f"{stick.num_mixed} of {stick.num_problems} problems have right and wrong ones. Its halves agree at cosine "
         f"{stick.agreement:.3f}, so a perfect update would show about {stick.ceiling:.3f}."
     )
@@ -74,7 +75,7 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
     parts.append(_table(columns, found.arms))
     parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))
-    names = ("num_answers", "num_right", "num_mixed", "num_problems", "agreement", "ceiling")
+    names = ("num_answers", "num_right", "num_undecided", "num_mixed", "num_problems", "agreement", "ceiling")
     numbers = {
         "yardstick": {name: getattr(stick, name) for name in names},
         "contexts": [asdict(signal) for signal in found.signals],
