@@ -24,6 +24,13 @@ __all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grad
 
 Reason = Literal["correct", "wrong", "no_answer", "ungradable"]
 
+_SAID: dict[Reason, str] = {
+    "correct": "Its answer is right.",
+    "wrong": "Its answer is wrong.",
+    "no_answer": "It gives no answer, so it counts as wrong.",
+    "ungradable": "Its answer cannot be graded, so it counts as wrong.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Grade:
@@ -35,6 +42,9 @@ class Grade:
     correct: bool
     reason: Reason
     cause: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return _SAID[self.reason] + (f" ({self.cause})" if self.cause else "")
 
 
 def is_correct(text: str, answer: str) -> bool:

@@ -29,7 +29,7 @@ class Rule:
     name: str
     metric: str
     limit: float
-    sentence: str  # `{value}` is the number
+    sentence: str  # `{value}` is the number, `{points}` a hundred times as much
     remedy: str
     per: str | None = None
     over: Over = "newest"
@@ -78,7 +78,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        return self.rule.sentence.format(value=self.value)
+        return self.rule.sentence.format(value=self.value, points=100 * self.value)
 
 
 def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
@@ -135,8 +135,8 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             "leaks",
             "rollout/leak_rate",
             0.1,
-            f"Of the responses {{value:.0%}} more than in the first {WINDOW} steps name the private context, which the "
-            "student never saw.",
+            "The share of responses that name the private context, which the student never saw, is {points:.0f} points "
+            f"above that of the first {WINDOW} steps.",
             "Read some in rollouts/. The student takes on the teacher's words; stop earlier, or reword the teacher's "
             "prompt (aopsd.prompts).",
             over="rise",

@@ -15,6 +15,7 @@ from nemo_aopsd.config.schema import Config, ObjectiveConfig, continues
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
+from nemo_aopsd.grading import grade
 from nemo_aopsd.method.context import disclosed_share, donors_for
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.rollout import Draft, Scored
@@ -74,6 +75,7 @@ def _show_response(
         gaps = _gaps(scored)
         console.print(gap_text(pieces, gaps, threshold), highlight=False)
         _plain(console, f"\n«token #row»: |gap| at least {threshold:g} nats, listed under 5.")
+    _plain(console, str(grade(tokenizer.decode(tokens), draft.problem.answer)))
 
 
 def gap_text(pieces: list[str], gaps: list[float], threshold: float) -> Text:

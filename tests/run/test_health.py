@@ -77,6 +77,7 @@ def test_the_demo_is_told_of_its_leaks_and_of_nothing_else(demo):
     assert len(demo) == 36 and told(demo) == [(31, "leaks")]
     (found,) = findings(RULES, demo)
     assert (found.first, found.last) == (31, 36) and found.value == pytest.approx(0.2656 - 0.0312, abs=1e-3)
+    assert " 23 points " in found.sentence
 
 
 # name, numbers within the limit, numbers beyond it, value that is told

@@ -103,6 +103,13 @@ def test_an_unreadable_verdict_is_quoted_and_a_dropped_rollout_says_why():
     assert "this rollout is dropped" in text and "answer<end>" in text
 
 
+def test_a_response_says_whether_it_is_right():
+    found = [(rf"so \boxed{{{PROBLEMS[1].answer}}}", "is right"), (r"so \boxed{-1}", "is wrong"), ("so", "no answer")]
+    for response, said in found:
+        text, _ = preview(AOPSDConfig(), scripted(response, "[]"))
+        assert len(re.findall(r"^It(?:s| gives) .*answer.*\.$", text, re.MULTILINE)) == 1 and said in text
+
+
 def test_an_empty_unfinished_response_and_one_that_would_steer_the_terminal():
     text, _ = preview(AOPSDConfig(), scripted("", "[]", finished=False))
     assert "(an empty response)" in text and "0 tokens, cut off at the length limit" in text

@@ -36,12 +36,6 @@ _CAVEAT = (
     "built in. The run shows that every part works, not that one method beats another: with uniform weights the demo "
     "ends at the same pass@1."
 )
-_ANSWERS = {
-    "correct": "Its answer is right.",
-    "wrong": "Its answer is wrong.",
-    "no_answer": "It gives no answer, so it counts as wrong.",
-    "ungradable": "Its answer cannot be graded, so it counts as wrong.",
-}
 _FACTS = (
     *("policy.model_name", "aopsd.context.kind", "aopsd.weighting", "aopsd.probes.threshold", "aopsd.probes.length"),
     *("aopsd.probes.betas", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
@@ -107,7 +101,7 @@ def hints(run: ReportedRun) -> list[Hint]:
 def answer_of(rollout: Rollout, problem: Problem) -> str:
     """Whether a response is right, for who reads it."""
     cut = "" if rollout.finished else "It was cut off. "
-    return cut + _ANSWERS[grade(rollout.response_text, problem.answer).reason]
+    return f"{cut}{grade(rollout.response_text, problem.answer)}"
 
 
 def facts(run: ReportedRun) -> list[tuple[str, str]]:
