@@ -27,10 +27,11 @@ def test_the_config_reference_and_the_editor_s_schema_are_made_from_the_schema(t
         assert shipped == (tmp_path / name).read_text(encoding="utf-8"), "python docs/make_config.py"
 
 
-def test_the_command_reference_is_made_from_the_commands(tmp_path):
-    runpy.run_path(str(REPO / "docs/make_cli.py"))["main"](tmp_path)
-    shipped = (REPO / "docs/cli.md").read_text(encoding="utf-8")
-    assert shipped == (tmp_path / "cli.md").read_text(encoding="utf-8"), "python docs/make_cli.py"
+def test_the_references_of_commands_and_of_the_paper_are_made_from_both(tmp_path):
+    runpy.run_path(str(REPO / "docs/make_reference.py"))["main"](tmp_path)
+    for name in ("cli.md", "paper_index.md"):
+        shipped = (REPO / "docs" / name).read_text(encoding="utf-8")
+        assert shipped == (tmp_path / name).read_text(encoding="utf-8"), "python docs/make_reference.py"
 
 
 def test_every_key_has_a_reason():
