@@ -6,7 +6,7 @@ import json
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from nemo_aopsd import engines
 from nemo_aopsd.cli.options import AsJson, examples, interruptible, say
 from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.shipped import FOLDER, KINDS, Method, find_method, find_recipe, list_methods
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer()
 
@@ -30,6 +33,8 @@ def methods(
     as_json: AsJson = False,
 ) -> None:
     """Methods and ablations, for --method and suites; with NAME its settings and the row of the paper that it is."""
+    from rich.console import Console
+
     if name is not None:
         find_method(name)
     found = [method for method in list_methods() if name in (None, method.name)]
@@ -38,7 +43,7 @@ def methods(
     elif name is not None:
         _show_method(found[0])
     else:
-        _list_methods(found)
+        list_briefly(found, Console())
 
 
 def _show_method(method: Method) -> None:
@@ -47,24 +52,23 @@ def _show_method(method: Method) -> None:
     say(["", f"aopsd train demo --method {method.name} logger.log_dir=runs/{method.name}"])
 
 
-def _list_methods(found: list[Method]) -> None:
-    """A line a method: where a terminal is too narrow, it ends in dots."""
+def list_briefly(found: list[Method], console: Console) -> None:
+    """A line a method: where a terminal is too narrow for what it is, that ends in dots."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     if not console.is_terminal:
-        console = Console(width=200)
+        console.width = 200
     for kind in KINDS:
         table = Table(kind, "what", box=box.SIMPLE_HEAD, pad_edge=False)
         for column in table.columns:
             column.no_wrap = True
+        table.columns[0].min_width = max(len(method.name) for method in found)
         for method in found:
             if method.kind == kind:
                 table.add_row(method.name, method.title)
         console.print(table, highlight=False, markup=False)
-    typer.echo("All about one: aopsd methods NAME")
+    console.print("All about one: aopsd methods NAME", highlight=False)
 
 
 @app.command(

@@ -132,8 +132,12 @@ def teacher(
     """Does the context help the teacher (Figure 1a)? Needs the run's model; can be interrupted."""
     from dataclasses import replace
 
+    from rich.console import Console
+
     from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
+    from nemo_aopsd.console import show_page
+    from nemo_aopsd.evaluation.tables import markdown_table
     from nemo_aopsd.run.reader import load_run
 
     config = load_run(run).config
@@ -144,11 +148,13 @@ def teacher(
     engine = engines.pick(config).build(config)
     kinds = dict.fromkeys(("none", config.aopsd.context.kind))
     found = {kind: evaluate_teacher(plan, kind, config, engine) for kind in kinds}
+    rows = []
     for kind, summary in found.items():
         correct, total = sum(summary["correct_per_problem"].values()), summary["num_problems"] * plan.num_samples
-        typer.echo(f"context {kind}: {correct} of {total} right, {summary['num_problems']} problems")
-    for line in utility(*found.values()) if len(found) > 1 else ():
-        typer.echo(line)
+        rows.append([kind, f"{correct} of {total}", summary["num_problems"]])
+    show_page(markdown_table(["context", "right", "problems"], rows) + "\n", Console())
+    if len(found) > 1:
+        show_page(utility(*found.values()) + "\n", Console())
     typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible, say
+from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible
 from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
@@ -86,8 +86,11 @@ def evaluate(
     Sampling defaults are those of `aopsd.evaluation`: 8 samples at temperature 0.6, top-p 0.95, top-k 20, at most
     12,288 tokens; for a run, a checkpoint or an exported model, those of its own config.
     """
+    from rich.console import Console
+
+    from nemo_aopsd.console import show_page
     from nemo_aopsd.evaluation.benchmarks import load_benchmarks
-    from nemo_aopsd.evaluation.report import asked_line, summary_lines
+    from nemo_aopsd.evaluation.report import asked_line, summary_table
 
     if gpu_memory is not None and engine != "vllm":
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
@@ -100,7 +103,7 @@ def evaluate(
         if dev:
             target = _choose(target, asked, dev, benchmarks)
         found, results, folder = asked.measure(target, benchmarks, out)
-    say(summary_lines(results))
+    show_page(summary_table(results), Console())
     typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(folder / 'results.md'))}")
 
 

@@ -29,15 +29,23 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seconds by stage, GPU-hours and memory of a cluster run before it runs.
+    """Work and memory of a run before it runs; on a cluster also seconds by stage and GPU-hours.
 
     It states seconds only where steps of that kind were measured, with the errors that it had there.
     """
     from rich.console import Console
 
-    from nemo_aopsd.cluster.plan import make_plan, show
+    from nemo_aopsd.cluster.plan import make_local_plan, make_plan, show
 
-    made = make_plan(load_chosen(config, overrides, method), gpu, response)
+    settings = load_chosen(config, overrides, method)
+    if settings.aopsd.engine == "local":
+        local = make_local_plan(settings, response)
+        if as_json:
+            typer.echo(json.dumps(show.local_as_json(local), ensure_ascii=False, indent=1))
+        else:
+            show.show_local(local, Console())
+        return
+    made = make_plan(settings, gpu, response)
     if as_json:
         typer.echo(json.dumps(show.as_json(made), ensure_ascii=False, indent=1))
     else:

@@ -37,16 +37,22 @@ def markdown(results: Summary) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def summary_lines(results: Summary) -> list[str]:
-    """A line a benchmark for a terminal, the mean last."""
-    n = results["settings"]["num_samples"]
-    lines, rows = [], _rows(results)
-    width = max(len(name) for name, _ in rows) + 1
-    for name, part in rows:
-        rates = "  ".join(f"pass@{k} {_rate_and_interval(part, k)}" for k in dict.fromkeys((1, n)))
-        solved = f"{part['num_solved']} of {part['num_problems']} solved"
-        lines.append(f"{name + ':':<{width}} {rates}  {solved}  truncated {percent(part['truncation_rate'])}")
-    return lines
+def summary_table(results: Summary) -> str:
+    """The columns of the page's tables that fit a terminal: a row a benchmark, the mean last."""
+    ks = list(dict.fromkeys((1, results["settings"]["num_samples"])))
+    header = ["benchmark", *(f"pass@{k}" for k in ks), "solved", "truncated"]
+    return markdown_table(
+        header,
+        [
+            [
+                name,
+                *(_rate_and_interval(part, k) for k in ks),
+                f"{part['num_solved']} of {part['num_problems']}",
+                percent(part["truncation_rate"]),
+            ]
+            for name, part in _rows(results)
+        ],
+    )
 
 
 def asked_line(settings: Summary) -> str:

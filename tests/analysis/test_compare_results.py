@@ -83,11 +83,13 @@ def test_the_page_and_the_csv_have_counts_intervals_and_what_is_missing(tmp_path
     assert opsd[6].startswith("+37.5 pp [") and opsd[7] == "-"
     assert opsd[8:] == ["62.5 %", "37.5 %", "2.00", "2", "80", "13.0"] and mine[8:10] == ["-", "-"]
     assert mine[7].startswith("+25.0 pp [") and mine[-1] == "-"
+    assert opsd[6].endswith("], 25.0 % -> 62.5 %") and mine[7].endswith("], 50.0 % -> 75.0 %")  # of seed 1 alone
     assert "No `train/supervision_bytes_per_token` in the metrics of mine:" in page
     assert f"- lost/seed_0: boom (`{tmp_path}/lost/seed_0.log`)" in page
     assert lines[-1] == ["mine", "-", "75.0 %"]  # its seed 0 is missing
     base, _, last = csv.DictReader(io.StringIO(csv_text(rows, "opsd")))
     assert base["against base"] == "" and base["seconds per step"] == "" and last["against opsd"] == "0.25"
+    assert (last["against opsd from"], last["against opsd to"], base["against base to"]) == ("0.5", "0.75", "")
     assert last["against opsd seeds"] == "1" and last["supervision bytes per token"] == ""
 
 

@@ -162,11 +162,9 @@ def test_utility_is_paired_by_problem():
     """2 samples: a 0 -> 2, b 1 -> 1; changes of pass@1 are 1 and 0, each resampled by problem."""
     alone = {"num_samples": 2, "correct_per_problem": {"a": 0, "b": 1}}
     informed = {"num_samples": 2, "correct_per_problem": {"b": 1, "a": 2}}
-    assert list(utility(alone, informed)) == [
-        "pass@1: alone 25.00 % (0.00 to 50.00), with the context 75.00 % (50.00 to 100.00), "
-        "paired change 0.500 (0.000 to 1.000)",
-        "pass@2: alone 50.00 % (0.00 to 100.00), with the context 100.00 % (34.24 to 100.00), "
-        "paired change 0.500 (0.000 to 1.000)",
+    assert utility(alone, informed).splitlines()[2:] == [
+        "| pass@1 | 25.00 % (0.00 to 50.00) | 75.00 % (50.00 to 100.00) | 0.500 (0.000 to 1.000) |",
+        "| pass@2 | 50.00 % (0.00 to 100.00) | 100.00 % (34.24 to 100.00) | 0.500 (0.000 to 1.000) |",
     ]
 
 
@@ -183,8 +181,8 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "pick", lambda config: SimpleNamespace(build=lambda config: engine))
     words = ["teacher", str(run), "--max-new-tokens", "1000"]
     said = CliRunner().invoke(diagnose_app, words, catch_exceptions=False).output
-    assert "context dag_frontier: 15 of 15 right, 5 problems" in said and "1 problems lack" in said
-    assert "with the context 100.00 %" in said and "pass@3: " in said
+    assert "| dag_frontier | 15 of 15 | 5 |" in said and "1 problems lack" in said
+    assert re.search(r"\| pass@3 \| .* \| 100\.00 %", said)
     (place,) = (run / "diagnostics/teacher").glob("held_*_x3")
     assert json.loads((place / "dag_frontier.settings.json").read_text())["max_new_tokens"] == 1000
     assert json.loads((place / "dag_frontier.json").read_text())["correct_per_problem"] == {

@@ -1,6 +1,7 @@
 """The `aopsd` command on an engine of two small tables: what works, and one message and exit code 2 for what cannot."""
 
 import errno
+import io
 import json
 import re
 import shlex
@@ -10,10 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from rich.console import Console
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import train
+from nemo_aopsd.cli.compare import list_briefly
+from nemo_aopsd.config.shipped import list_methods
 from nemo_aopsd.data import check as dag_files
 from tests.fakes import make_engine
 
@@ -114,8 +118,15 @@ def test_the_help_lists_every_command_in_a_user_s_order(aopsd):
 
 def test_methods_are_a_line_each_and_one_by_name_is_whole(aopsd):
     code, text, _ = aopsd("methods")
-    lines = [line for line in text.splitlines() if re.match(r" *[a-z]\w* ", line)]
-    assert code == 0 and len([line for line in lines if " opsd " in f" {line.strip()} "[:6]]) == 1
+    methods = {method.name: method for method in list_methods()}
+    assert code == 0 and all(len(re.findall(rf"^ *{name} .*{title}", text, re.M)) == 1 for name, title in (
+        (re.escape(method.name), re.escape(method.title)) for method in methods.values()
+    ))  # fmt: skip
+    narrow = io.StringIO()
+    list_briefly(list(methods.values()), Console(file=narrow, width=80, force_terminal=True, color_system=None))
+    lines = narrow.getvalue().splitlines()
+    assert {line.split()[0] for line in lines if line.strip()} >= set(methods)
+    assert max(map(len, lines)) <= 80 and len(lines) < len(methods) + 12
     code, text, _ = aopsd("methods opsd")
     assert code == 0 and "tab:main_results: OPSD" in text and "aopsd.objective.token_clip=0.05" in text.splitlines()
     assert [each["name"] for each in json.loads(aopsd("methods opsd --json")[1])] == ["opsd"]
@@ -140,7 +151,8 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     code, out, _ = aopsd("evaluate run --data held_out.jsonl --samples 4")
     folder = run / "eval" / "held_out_step_000002_x4"
     assert code == 0 and len((folder / "held_out.jsonl").read_text().splitlines()) == 16
-    assert re.match(r"held_out: pass@1 \d+\.\d % \[.*\]  pass@4 .*  \d of 4 solved  truncated .*\nstep_000002 ", out)
+    assert out.startswith("| benchmark | pass@1 | pass@4 | solved | truncated |\n")
+    assert re.search(r"^\| held_out \| \d+\.\d % \[.*\] \| .* \| \d of 4 \| .*\nstep_000002 ", out, re.MULTILINE)
     assert {"results.json", "results.md", "results.svg"} <= set(listing(folder))
     assert aopsd("report run") == (0, "run/report.html\n", "")
     assert (run / "report.html").stat().st_size > 1000

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from benchmarks import plan_step_cost
 from nemo_aopsd.cli.app import app
+from nemo_aopsd.cluster.doctor import memory
 from nemo_aopsd.cluster.doctor.memory import read_layout
-from nemo_aopsd.cluster.doctor.model import Layer, ModelSize, read_size
+from nemo_aopsd.cluster.doctor.model import Layer, ModelSize, check_model, read_size
 from nemo_aopsd.cluster.plan import rows_at_once
 from nemo_aopsd.cluster.plan.rates import ERRORS, GPU, GPUS, Rates
 from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, first_seconds, read, step_seconds
@@ -309,7 +310,8 @@ def test_no_seconds_are_stated_for_what_was_never_measured(name, words, unmeasur
     ("words", "named"),
     [
         ((CLUSTER, "--gpu", "v100"), "h100, h200"),
-        ((TINY,), "aopsd.engine=nemo_rl"),
+        ((CLUSTER, "policy.megatron_cfg.enabled=false"), "policy.megatron_cfg.enabled=true"),
+        ((TINY, "policy.model_name=nope"), "policy.model_name=nope"),
         ((CLUSTER, "cluster.gpus_per_node=3"), "cluster.gpus_per_node is 3"),
         ((CLUSTER, "cluster.gpus_per_node=null"), "cluster.gpus_per_node is null"),
         ((CLUSTER, "policy.model_name=nope"), "policy.model_name=nope"),
@@ -319,3 +321,14 @@ def test_no_seconds_are_stated_for_what_was_never_measured(name, words, unmeasur
 def test_mistakes_are_named(words, named):
     outcome = call(*words)
     assert isinstance(outcome.exception, UserError) and named in str(outcome.exception)
+
+
+def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
+    """384 problems, 32 a step; memory as `aopsd doctor` counts it."""
+    found, config = json.loads(call(TINY, "--json").stdout), load_config(TINY)
+    items = memory.local_items(read_size(check_model(config.policy["model_name"])[1]), config, "host")
+    assert (found["steps_per_epoch"], found["workload"]["rows"], found["parameters"]) == (12, 32, 631_872)
+    assert found["memory_bytes"]["training"] == memory.total(items, "host", memory.TRAIN)
+    assert "step_seconds" not in found
+    printed = call(TINY, "data.train.data_path=none").stdout
+    assert "aopsd.max_num_steps=2" in printed and "725 problems are assumed" in printed and "kept KV" in printed

@@ -29,6 +29,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
+from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import derive_seed, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import donors_for, has_context, shown_messages, student_prompts, teacher_messages
@@ -95,18 +96,17 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     return summary
 
 
-def utility(alone: dict[str, Any], informed: dict[str, Any]) -> Iterator[str]:
-    """pass@1 and pass@k of all samples from two summaries, and the paired change, with intervals over problems."""
+def utility(alone: dict[str, Any], informed: dict[str, Any]) -> str:
+    """A table of pass@1 and pass@k from two summaries, and the paired change; intervals over problems."""
+    rows = []
     for k in sorted({1, alone["num_samples"]}):
         sums: dict[str, list[float]] = {problem: [1.0] for problem in alone["correct_per_problem"]}
         for problem, row in sums.items():
             row += [pass_at_k(one["num_samples"], one["correct_per_problem"][problem], k) for one in (alone, informed)]
         before, after = estimate(sums, lambda totals: ratio(totals[:, 1:], totals[:, :1]))
         (change,) = estimate(sums, lambda totals: ratio(totals[:, 2:] - totals[:, 1:2], totals[:, :1]), is_share=False)
-        yield (
-            f"pass@{k}: alone {estimate_text(before)}, with the context {estimate_text(after)}, "
-            f"paired change {estimate_text(change)}"
-        )
+        rows.append([f"pass@{k}", *map(estimate_text, (before, after, change))])
+    return markdown_table(["", "alone", "with the context", "paired change"], rows)
 
 
 @dataclass(frozen=True)

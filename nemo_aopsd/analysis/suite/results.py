@@ -34,9 +34,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of pass@1, a fraction. `interval` is over problems and seeds; `by_problem` takes the trained models as given."""
+    """Of pass@1, a fraction: `second` less `first`, each a mean over the seeds of both.
+
+    `interval` is over problems and seeds; `by_problem` takes the trained models as given.
+    """
 
     mean: float
+    first: float
+    second: float
     interval: tuple[float, float]
     by_problem: tuple[float, float]
     num_seeds: int
@@ -130,6 +135,8 @@ def _difference(pairs: Sequence[tuple[Counts, Counts]]) -> Difference | None:
     first, second = (_rates([pair[side] for pair in pairs], pairs[0][0]) for side in (0, 1))
     return Difference(
         mean=float((second - first).mean()),
+        first=float(first.mean()),
+        second=float(second.mean()),
         interval=crossed_bootstrap_interval(second - first),
         by_problem=paired_bootstrap_interval(first.mean(axis=0), second.mean(axis=0)),
         num_seeds=len(pairs),

@@ -100,7 +100,10 @@ def _against(row: Row, reference: str | None) -> dict[str, Difference | None]:
 
 
 def _difference(found: Difference | None) -> str:
-    return f"{100 * found.mean:+.1f} pp {ends(*found.interval, '+')}" if found else _NONE
+    if not found:
+        return _NONE
+    sides = f"{percent(found.first)} -> {percent(found.second)}"
+    return f"{100 * found.mean:+.1f} pp {ends(*found.interval, '+')}, {sides}"
 
 
 def _record(row: Row, reference: str | None) -> dict[str, object]:
@@ -112,6 +115,7 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
         low, high = found.interval if found else (None, None)
         lower, higher = found.by_problem if found else (None, None)
         record |= {f"against {name}": found and found.mean}
+        record |= {f"against {name} from": found and found.first, f"against {name} to": found and found.second}
         record |= {f"against {name} low": low, f"against {name} high": high}
         record |= {f"against {name} by problem low": lower, f"against {name} by problem high": higher}
         record |= {f"against {name} seeds": found.num_seeds if found else 0}

@@ -51,7 +51,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
             _line(console, check, check.found)
     if diagnosis.memory:
         console.print()
-        console.print(_memory_table(diagnosis.memory))
+        console.print(memory_table(diagnosis.memory))
     counts = {severity: sum(check.severity == severity for check in diagnosis.checks) for severity in EXIT_CODES}
     console.print(f"\n{counts[OK]} ok, {counts[WARN]} warnings, {counts[ERROR]} errors")
 
@@ -65,7 +65,7 @@ def _line(console: Console, check: Check, text: str) -> None:
     console.print(row)
 
 
-def _memory_table(rows: list[Item]) -> Table:
+def memory_table(rows: list[Item]) -> Table:
     """A block a place, with its sums."""
     table = Table("memory", "training", "sampling", "formula", box=None, pad_edge=False)
     for place in dict.fromkeys(row.place for row in rows):

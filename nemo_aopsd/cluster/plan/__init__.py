@@ -43,18 +43,33 @@ class Plan:
         return seconds * self.setup.layout.gpus / 3600
 
 
+@dataclass(frozen=True)
+class LocalPlan:
+    """What can be said of a run on one machine: its work and its memory. No seconds: machines differ too much."""
+
+    size: ModelSize
+    work: Workload
+    memory: list[Item]
+
+
+def make_local_plan(config: Config, response: int | None = None) -> LocalPlan:
+    """Of `aopsd.engine=local`, all on one device. Raises UserError for a model that cannot be found."""
+    size = _read_size(config)
+    return LocalPlan(size, from_config(config, response), memory.local_items(size, config, "host"))
+
+
 def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
     """Plan `config` on GPUs of the kind `gpu`, with responses of `response` tokens on average.
 
-    Raises UserError for another engine or backend, and for parallel sizes that do not divide the GPUs.
+    Raises UserError for another backend, and for parallel sizes that do not divide the GPUs.
     """
     if gpu not in GPUS:
         raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}, on which steps were measured.")
     tree = Tree(config.raw)
-    if config.aopsd.engine != "nemo_rl" or not tree.uses_megatron:
+    if not tree.uses_megatron:
         raise UserError(
-            "aopsd plan: expected aopsd.engine=nemo_rl with policy.megatron_cfg.enabled=true; no other was measured. "
-            "Time two steps of a run: aopsd.max_num_steps=2."
+            "aopsd plan: expected policy.megatron_cfg.enabled=true with aopsd.engine=nemo_rl; DTensor was not "
+            "measured. Time two steps of a run: aopsd.max_num_steps=2."
         )
     refuse(broken_sizes(tree))
     refuse(gpu_faults(tree))

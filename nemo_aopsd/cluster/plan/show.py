@@ -11,10 +11,12 @@ from rich.table import Table
 
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, total
 from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
+from nemo_aopsd.cluster.doctor.show import memory_table
 from nemo_aopsd.cluster.plan.rates import ERRORS
 
 if TYPE_CHECKING:
-    from nemo_aopsd.cluster.plan import Plan
+    from nemo_aopsd.cluster.plan import LocalPlan, Plan
+    from nemo_aopsd.cluster.plan.workload import Workload
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -34,19 +36,52 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "unmeasured": plan.unmeasured,
         "memory_bytes": {turn: total(plan.memory, "gpu", turn) for turn in (TRAIN, SAMPLE)},
         "memory_checks": [asdict(check) for check in plan.checks],
-        "workload": asdict(plan.work) | {"missing": plan.work.missing and str(plan.work.missing)},
+        "workload": _workload(plan.work),
         "notes": plan.notes,
     }
+
+
+def local_as_json(plan: LocalPlan) -> dict[str, Any]:
+    """Bytes, tokens; no seconds."""
+    return {
+        "parameters": plan.size.total,
+        "steps_per_epoch": plan.work.steps,
+        "memory_bytes": {turn: total(plan.memory, "host", turn) for turn in (TRAIN, SAMPLE)},
+        "workload": _workload(plan.work),
+    }
+
+
+def show_local(plan: LocalPlan, console: Console) -> None:
+    """Work and memory, and how to time a step here."""
+    console.print(f"{parameters(plan.size.total)} parameters, one machine\n{_work(plan.work)}\n", highlight=False)
+    console.print(memory_table(plan.memory))
+    console.print(
+        "\nno seconds: they depend on this machine. Time two steps: aopsd train CONFIG aopsd.max_num_steps=2 "
+        "logger.log_dir=runs/timed",
+        highlight=False,
+    )
+    console.print("note: lengths of questions and of what the teacher reads are assumed (docs/scaling.md).")
+    if plan.work.missing:
+        console.print(f"note: no file {escape(str(plan.work.missing))}: {plan.work.problems} problems are assumed.")
+
+
+def _workload(work: Workload) -> dict[str, Any]:
+    return asdict(work) | {"missing": work.missing and str(work.missing)}
+
+
+def _work(work: Workload) -> str:
+    return (
+        f"{work.problems} problems, {work.steps} step{'' if work.steps == 1 else 's'} an epoch, {work.rows} rollouts "
+        f"a step: question {work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), "
+        f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step"
+    )
 
 
 def show(plan: Plan, console: Console) -> None:
     layout, work, size = plan.setup.layout, plan.work, plan.setup.size
     console.print(
         f"{parameters(size.total)} parameters on {layout.gpus} x {plan.setup.gpu.name}; TP {layout.tp}, "
-        f"PP {layout.pp}, CP {layout.cp}, EP {layout.ep}, vLLM TP {layout.sampler_tp}\n"
-        f"{work.problems} problems, {work.steps} step{'' if work.steps == 1 else 's'} an epoch, {work.rows} rollouts "
-        f"a step: question {work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), "
-        f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step\n",
+        f"PP {layout.pp}, CP {layout.cp}, EP {layout.ep}, vLLM TP {layout.sampler_tp}\n{_work(work)}\n",
         highlight=False,
     )
     if plan.unmeasured:
