@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemo_aopsd.config.extension import WANTED
 from nemo_aopsd.config.keys import select
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
@@ -25,7 +26,7 @@ def paths_here(config: Config, mounts: str) -> list[str]:
     """
     pairs = sorted(_pairs(mounts), key=lambda pair: len(pair[1].parts), reverse=True)
     faults, overrides = [], []
-    for key, path in _paths(config):
+    for key, path, behind in _paths(config):
         there = Path.cwd() / path
         found = next(((here, place) for here, place in pairs if there.is_relative_to(place)), None)
         if found is None:
@@ -34,7 +35,7 @@ def paths_here(config: Config, mounts: str) -> list[str]:
             faults.append(f"{key}={path}: in no mount of the container ({listed}). {remedy}")
         elif key not in _OUTPUTS:
             here = found[0] / there.relative_to(found[1])
-            overrides.append(f"{key}={json.dumps(str(here), ensure_ascii=False)}")
+            overrides.append(f"{key}={json.dumps(f'{here}{behind}', ensure_ascii=False)}")
     if faults:
         raise UserError("\n".join(faults))
     return overrides
@@ -49,9 +50,14 @@ def _pairs(mounts: str) -> Iterator[tuple[Path, Path]]:
         yield Path(here), Path(there)
 
 
-def _paths(config: Config) -> Iterator[tuple[str, str]]:
+def _paths(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Key, path, and what its value has behind the path: the class in a file of the user's own."""
     for key in (*_MODELS, *_INPUTS, *_OUTPUTS):
         value = select(config.raw, key)
         is_model_of_hub = key in _MODELS and _HUB.fullmatch(str(value)) and not Path(value).exists()
         if value and not is_model_of_hub and not (key == "aopsd.prompts" and is_family(value)):
-            yield key, value
+            yield key, value, ""
+    for key in (f"aopsd.{name}" for name in WANTED):
+        file, colon, name = str(select(config.raw, key)).partition(":")
+        if colon and file.endswith(".py"):
+            yield key, file, f"{colon}{name}"

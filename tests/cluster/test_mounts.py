@@ -47,3 +47,13 @@ def test_what_no_mount_has_is_refused_with_the_mount_to_add(tmp_path, monkeypatc
     for mounts in ("/a", "a:/b", "/a:b"):
         with pytest.raises(UserError, match="expected /HERE:/THERE"):
             paths_here(config(tmp_path), mounts)
+
+
+def test_files_of_ones_own_classes_must_be_in_the_container_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = config(tmp_path)
+    found.raw["aopsd"] |= {"weighting": "/code/mine.py:Mine", "judge": {"kind": "my_module:Judge"}}
+    mounts = f"/far:/there,{tmp_path}:{tmp_path}"
+    assert 'aopsd.weighting="/home/me/mine.py:Mine"' in paths_here(found, f"{mounts},/home/me:/code")
+    with pytest.raises(UserError, match=r"^aopsd\.weighting=/code/mine\.py: in no mount .* Add /code/mine\.py:"):
+        paths_here(found, mounts)
