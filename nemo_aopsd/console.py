@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from rich.console import Console
-from rich.markdown import Markdown
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Markdown, MarkdownElement, TableElement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from nemo_aopsd.clock import duration
@@ -48,10 +49,25 @@ def track(items: Sequence[T], label: str, console: Console, total: int | None = 
             advance(1)
 
 
+class _Folded(TableElement):
+    """A table in which a word that is wider than its column goes on in the next line; rich would cut it."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in super().__rich_console__(console, options):
+            assert isinstance(table, Table)
+            for column in table.columns:
+                column.overflow = "fold"
+            yield table
+
+
+class _Page(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = Markdown.elements | {"table_open": _Folded}
+
+
 def show_page(page: str, console: Console) -> None:
     """A page of Markdown: as tables on a terminal, as it is elsewhere. Its figures are files; a terminal has none."""
     if console.is_terminal:
-        console.print(Markdown(_FIGURE.sub("", page)))
+        console.print(_Page(_FIGURE.sub("", page)))
     else:
         console.print(page, markup=False, highlight=False, soft_wrap=True)
 

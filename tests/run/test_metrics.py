@@ -123,3 +123,14 @@ def test_a_page_is_drawn_on_a_terminal_and_printed_as_it_is_elsewhere(terminal):
     printed = console.file.getvalue()
     assert ("| --- |" in printed) == ("gaps.svg" in printed) == (not terminal)
     assert "7" in printed
+
+
+def test_no_letter_of_a_table_is_lost_on_a_narrow_terminal():
+    words = ["corrections", "references", "intervals", "benchmarks", "truncated"]
+    page = "\n".join(f"| {' | '.join(row)} |" for row in (words, ["---"] * 5, words))
+    console = Console(file=io.StringIO(), width=40, force_terminal=True, color_system=None)
+    show_page(page, console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40 and "…" not in "".join(lines)
+    for letters in set("".join(words)):
+        assert "".join(lines).count(letters) == 2 * "".join(words).count(letters)
