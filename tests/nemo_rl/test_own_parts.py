@@ -1,5 +1,6 @@
 """Parts of the user's own on NeMo RL: a whole run with one of each kind, and how an objective gets to a worker."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import ray
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
+from nemo_aopsd import prompts
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.data.problems import load_problems
@@ -34,8 +36,10 @@ KEYS = {
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_run_with_one_part_of_each_kind(overrides, turns):
-    named = [f"{key}={PARTS}:{name}" for key, name in KEYS.items()]
+def test_a_run_with_one_part_of_each_kind(overrides, turns, tmp_path):
+    words = shutil.copytree(Path(prompts.__file__).with_name("tiny"), tmp_path / "words")
+    (words / "student.txt").write_text("Find. {problem}\n")
+    named = [f"{key}={PARTS}:{name}" for key, name in KEYS.items()] + [f"aopsd.prompts={words}"]
     config = load_config(REPO / "examples/configs/aopsd_tiny_h100.yaml", [*overrides, *named])
     nemo_rl.check(config)
     problems, run = load_problems(config.data["train"]["data_path"]), Path(config.logger["log_dir"])
@@ -49,6 +53,8 @@ def test_a_run_with_one_part_of_each_kind(overrides, turns):
     for weights, mask in zip(batch["probe_weights"], batch["token_mask"], strict=True):
         length = int(mask.sum())
         assert weights[mask > 0].tolist() == pytest.approx([(t + 1) / length for t in range(length)])
+    asked = read_journal(run / "rollouts/step_000001.jsonl")[0]["student_prompt"]
+    assert engine.hf_tokenizer.decode(asked).startswith("<|user|>Find. ")
     order = [row["problem_id"] for step in (1, 2) for row in read_journal(run / f"rollouts/step_{step:06d}.jsonl")]
     assert list(dict.fromkeys(order)) == sorted(problem.id for problem in problems)
 
