@@ -35,6 +35,9 @@ source "$AOPSD_HOME/slurm/lib.sh"
 
 check_task() {
     cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
+    check_own AOPSD_DAGS --out
+    check_own AOPSD_BASE_URL --base-url
+    check_own AOPSD_MODEL --model
     [[ -n $AOPSD_PROBLEMS ]] || die "AOPSD_PROBLEMS is not set: a JSONL file of problems with verified solutions."
     check_file AOPSD_PROBLEMS "$AOPSD_PROBLEMS" "Paths are taken from $AOPSD_HOME."
     check_mounted AOPSD_PROBLEMS "$AOPSD_PROBLEMS"

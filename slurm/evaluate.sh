@@ -29,6 +29,7 @@ source "$AOPSD_HOME/slurm/lib.sh"
 
 check_task() {
     cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
+    check_own AOPSD_RESULTS --out
     read -ra targets <<<"$AOPSD_TARGETS"
     read -ra benchmarks <<<"$AOPSD_DATA"
     ((${#targets[@]})) || die "AOPSD_TARGETS is not set: runs, checkpoints or model directories, separated by spaces."

@@ -79,6 +79,15 @@ check_settings() {
     fi
 }
 
+# NAME WORD: the script makes this setting or option of the program from the variable NAME; given twice, both would not agree.
+check_own() {
+    local word
+    for word in "${ARGS[@]}"; do
+        word=${word#+}
+        [[ $word != "$2" && $word != "$2="* ]] || die "$2 is made from $1, which the job goes by as well: set $1 instead."
+    done
+}
+
 # NAME PATH REMEDY
 check_file() { [[ -r $2 ]] || die "$1: $2 is not there or cannot be read. $3"; }
 

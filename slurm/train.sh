@@ -15,18 +15,15 @@ OVERRIDES=()
 check_task() {
     cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     check_file AOPSD_CONFIG "$AOPSD_CONFIG" "Paths are taken from $AOPSD_HOME."
-    local word name
+    local word
     for word in "${ARGS[@]}"; do
         [[ $word == *=* && $word != -* ]] || die "unknown argument '$word': settings are KEY=VALUE, besides --dry-run and --help."
-        case ${word#+} in # what set_overrides makes from a variable
-            logger.log_dir=*) name=AOPSD_RUN ;;
-            aopsd.engine=*) name=AOPSD_ENGINE ;;
-            cluster.num_nodes=*) name=AOPSD_NODES ;;
-            cluster.gpus_per_node=*) name=AOPSD_GPUS_PER_NODE ;;
-            *) continue ;;
-        esac
-        die "'$word' would not agree with the job, which goes by a variable: set $name=${word#*=} instead."
     done
+    check_own AOPSD_RUN logger.log_dir # what set_overrides makes
+    check_own AOPSD_ENGINE aopsd.engine
+    check_own AOPSD_NODES cluster.num_nodes
+    check_own AOPSD_GPUS_PER_NODE cluster.gpus_per_node
+    [[ $AOPSD_SBATCH != *--array* ]] || check_own "--array of AOPSD_SBATCH" aopsd.seed
     if [[ $AOPSD_ENGINE == nemo_rl && -z $AOPSD_DATA && " ${ARGS[*]}" != *" data.train.data_path="* ]]; then
         die "AOPSD_DATA is not set: a JSONL file of problems with graphs (to try: examples/data/problems.jsonl)."
     fi

@@ -158,17 +158,27 @@ def test_a_word_that_is_no_setting_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("word", "name"),
+    ("script", "words", "name"),
     [
-        ("logger.log_dir=runs/x", "AOPSD_RUN"),
-        ("+cluster.num_nodes=2", "AOPSD_NODES"),
-        ("cluster.gpus_per_node=4", "AOPSD_GPUS_PER_NODE"),
-        ("aopsd.engine=local", "AOPSD_ENGINE"),
+        ("aopsd_qwen3_4b", ["logger.log_dir=runs/x"], "AOPSD_RUN"),
+        ("aopsd_qwen3_4b", ["+cluster.num_nodes=2"], "AOPSD_NODES"),
+        ("aopsd_qwen3_4b", ["cluster.gpus_per_node=4"], "AOPSD_GPUS_PER_NODE"),
+        ("aopsd_qwen3_4b", ["aopsd.engine=local"], "AOPSD_ENGINE"),
+        ("evaluate", ["--samples", "4", "--out", "x"], "AOPSD_RESULTS"),
+        ("dag_build", ["--out=x"], "AOPSD_DAGS"),
+        ("dag_build", ["--base-url", "http://x"], "AOPSD_BASE_URL"),
+        ("dag_build", ["--model", "m"], "AOPSD_MODEL"),
     ],
 )
-def test_a_setting_that_the_script_makes_itself_is_refused_with_its_variable(word, name):
-    told = refused("aopsd_qwen3_4b", "--dry-run", word, AOPSD_CONTAINER="none", AOPSD_DATA=DATA)
-    assert f"'{word}'" in told and f"{name}={word.partition('=')[2]}" in told
+def test_what_a_script_makes_from_a_variable_cannot_be_given_twice(script, words, name):
+    env = {"AOPSD_DATA": DATA, "AOPSD_TARGETS": "docs", "AOPSD_PROBLEMS": DATA, "AOPSD_DAGS": "d", "AOPSD_MODEL": "M"}
+    assert f"set {name} instead" in refused(script, "--dry-run", *words, AOPSD_CONTAINER="none", **env)
+
+
+def test_an_array_has_a_seed_an_element_and_no_other():
+    env = {"AOPSD_CONTAINER": "none", "AOPSD_DATA": DATA, "AOPSD_SBATCH": "--qos=long --array=0-4"}
+    assert "aopsd.seed is made from --array" in refused("aopsd_qwen3_4b", "--dry-run", "aopsd.seed=1", **env)
+    assert "--array=0-4" in planned("aopsd_qwen3_4b", **env)
 
 
 def test_nodes_with_fewer_gpus_and_a_slurm_without_pyxis_are_refused(cluster, tmp_path):
