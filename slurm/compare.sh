@@ -5,7 +5,7 @@
 #       bash slurm/compare.sh [--dry-run]
 #
 # checks, says what, then submits itself; complete runs are kept and incomplete ones resume. Afterwards, for the table:
-#   aopsd compare SUITE --seeds N --out AOPSD_OUT
+#   aopsd compare SUITE --seeds 3 --out AOPSD_OUT
 # All settings: slurm/lib.sh, docs/slurm.md.
 #SBATCH --job-name=aopsd-compare
 #SBATCH --nodes=1

@@ -7,7 +7,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.cli.options import load_chosen
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
 from nemo_aopsd.config.schema import keys_of
@@ -147,12 +149,15 @@ def test_every_place_of_the_architecture_page_exists():
 
 
 def command_lines():
-    """(page, line) of each command in a fenced block that is meant to be typed."""
+    """(page, line) of each command that is meant to be typed: in fenced blocks, and in the heads of example files."""
     for page, text in PAGES.items():
         for _, language, block in FENCE.findall(text):
             if language in ("bash", "sh", "") and page != "CHANGELOG.md":
                 for line in block.replace("\\\n", " ").splitlines():
                     yield page, line.strip()
+    for path in sorted([*REPO.glob("examples/**/*.yaml"), *REPO.glob("examples/**/*.sh"), *REPO.glob("slurm/*.sh")]):
+        for line in re.findall(r"^#\s+(aopsd .+)$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            yield str(path.relative_to(REPO)), line
 
 
 AOPSD_LINES = [(page, line) for page, line in command_lines() if re.match(r"(\w+=\S* )*aopsd ", line)]
@@ -161,10 +166,6 @@ RUN_LINES = [(page, line) for page, line in command_lines() if "examples/run_aop
 
 def parsed(words):
     """What the command that the words name makes of the others; click raises its error where they are wrong."""
-    import typer
-
-    from nemo_aopsd.cli.app import app
-
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         if words == ["--help"]:
@@ -178,6 +179,16 @@ def test_every_command_of_a_page_is_one_that_aopsd_takes(page, line):
     found = parsed(shlex.split(line.partition("aopsd ")[2], comments=True))
     if settings := found.get("overrides"):
         check_settings(found.get("config") or "demo", settings, found.get("method"))
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"CHANGELOG.md"}))
+def test_every_command_named_in_a_sentence_and_its_options_are_there(page):
+    for named in re.findall(r"`(aopsd\s[^`+]+)`", FENCE.sub("", PAGES[page])):
+        command, words = typer.main.get_command(app), named.split()[1:]
+        while hasattr(command, "commands") and words and not words[0].startswith("-"):
+            command = command.commands[words.pop(0)]
+        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, named
 
 
 @pytest.mark.parametrize(("page", "line"), RUN_LINES)
