@@ -38,7 +38,7 @@ KEYS = {
 @pytest.mark.usefixtures("one_process")
 def test_a_run_with_one_part_of_each_kind(overrides, turns, tmp_path):
     words = shutil.copytree(Path(prompts.__file__).with_name("tiny"), tmp_path / "words")
-    (words / "student.txt").write_text("Find. {problem}\n")
+    (words / "student.txt").write_text("{problem} g: d + a.\n")
     named = [f"{key}={PARTS}:{name}" for key, name in KEYS.items()] + [f"aopsd.prompts={words}"]
     config = load_config(REPO / "examples/configs/aopsd_tiny_h100.yaml", [*overrides, *named])
     nemo_rl.check(config)
@@ -54,7 +54,7 @@ def test_a_run_with_one_part_of_each_kind(overrides, turns, tmp_path):
         length = int(mask.sum())
         assert weights[mask > 0].tolist() == pytest.approx([(t + 1) / length for t in range(length)])
     asked = read_journal(run / "rollouts/step_000001.jsonl")[0]["student_prompt"]
-    assert engine.hf_tokenizer.decode(asked).startswith("<|user|>Find. ")
+    assert engine.hf_tokenizer.decode(asked).endswith(". g: d + a.<|assistant|>")
     order = [row["problem_id"] for step in (1, 2) for row in read_journal(run / f"rollouts/step_{step:06d}.jsonl")]
     assert list(dict.fromkeys(order)) == sorted(problem.id for problem in problems)
 
