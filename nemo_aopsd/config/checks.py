@@ -164,7 +164,8 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
                 hint = _meant(key, names, value)
                 yield key, f"`{key}` must be a block of keys: {', '.join(names)}; got {value!r}.{hint}"
             else:
-                yield key, f"`{key}` must be {expected(here)}; got {value!r}. {first_sentence(here)}".rstrip()
+                text = f"`{key}` must be {expected(here)}; got {value!r}.{_flat(key, value)} {first_sentence(here)}"
+                yield key, text.rstrip()
 
 
 def _meant(block: str, names: Sequence[str], value: object) -> str:
@@ -176,6 +177,12 @@ def _meant(block: str, names: Sequence[str], value: object) -> str:
     if f"{block}.data_path" in inside and isinstance(value, str):
         return f" Set {block}.data_path={value}."
     return f" Set one of them, such as {inside[0]}=VALUE."
+
+
+def _flat(key: str, value: object) -> str:
+    """A line to paste for a block that stands where a value must: `aopsd.weighting.name=uniform`."""
+    inside = next(iter(value.values()), None) if isinstance(value, dict) and len(value) == 1 else None
+    return f" Set {key}={inside}." if inside in CHOICES.get(key.removeprefix("aopsd."), ()) else ""
 
 
 def first_sentence(schema: Tree) -> str:

@@ -76,6 +76,13 @@ def test_a_value_where_a_block_stands_gets_the_line_to_paste(base, override, lin
     assert message(base, override).splitlines()[0].endswith(line)
 
 
+@pytest.mark.parametrize("override", ["aopsd.weighting.name=uniform", "aopsd.scoring.kind=sampler"])
+def test_a_block_where_a_value_stands_gets_the_line_to_paste(base, override):
+    key, _, value = override.partition("=")
+    assert f" Set {key.rpartition('.')[0]}={value}. " in message(base, override)
+    assert " Set " not in message(base, override + "x").splitlines()[0]
+
+
 @pytest.mark.parametrize("key", ["data.validation", "data.validation.data_path", "data.validation.path"])
 def test_validation_of_nemo_rl_is_told_where_held_out_problems_go(base, key):
     text = message(base, f"{key}=x.jsonl")
