@@ -8,7 +8,8 @@ import pytest
 
 from nemo_aopsd.cli import train
 from nemo_aopsd.graphs.pipeline.results import files_of
-from tests.cli.test_cli import CONFIG, commands, row, write_rows
+from tests.cli.test_cli import CONFIG, row, write_rows
+from tests.cli.test_help import commands
 from tests.local_models import tiny_model, tiny_tokenizer
 
 SERVER = "--base-url http://127.0.0.1:9/v1 --model m"

@@ -1,0 +1,81 @@
+"""The help: every command in a user's order, with examples that parse; and the list of methods."""
+
+import io
+import json
+import re
+import shlex
+
+import pytest
+import typer
+from rich.console import Console
+
+from nemo_aopsd.cli import app as cli
+from nemo_aopsd.cli.compare import list_briefly
+from nemo_aopsd.config.shipped import list_methods
+
+
+def commands(command=None, words=()):
+    """Name and command of all that there are, in the order of the help."""
+    command = command or typer.main.get_command(cli.app)
+    if inside := getattr(command, "commands", None):
+        for name in command.list_commands(None):
+            yield from commands(inside[name], (*words, name))
+    else:
+        yield " ".join(words), command
+
+
+def parsed(line):
+    """The command of a line, once click has taken its options and arguments. Raises what click does."""
+    _, *words = shlex.split(line)
+    command, names = typer.main.get_command(cli.app), []
+    while inside := getattr(command, "commands", None):
+        names.append(words.pop(0))
+        command = inside[names[-1]]
+    command.make_context(names[-1], words)
+    return " ".join(names)
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=lambda each: each if isinstance(each, str) else "")
+def test_every_command_shows_three_examples_that_parse(name, command):
+    head, *lines = command.epilog.split("\n\n")
+    assert head == "Examples:" and len(set(lines)) == len(lines) == 3
+    assert [parsed(line) for line in lines] == [name] * 3
+
+
+@pytest.mark.parametrize("line", ["aopsd train", "aopsd train demo --stepz 3", "aopsd grade a.jsonl b.jsonl"])
+def test_a_line_that_is_wrong_does_not_parse(line):
+    with pytest.raises(typer.BadParameter.__base__):
+        parsed(line)
+
+
+def test_the_help_lists_every_command_in_a_user_s_order(command_line):
+    found = [name for name, _ in commands()]
+    order = [
+        *("demo", "preview", "methods", "data prepare", "dag check", "judge eval", "grade", "doctor", "plan", "train"),
+        *("export", "evaluate", "report", "paired-test", "compare", "diagnose gaps", "audit report"),
+    ]
+    assert sorted(order, key=found.index) == order
+    code, text, _ = command_line("--help")
+    assert code == 0 and all(panel in text for panel in cli.PANELS)
+    there = typer.main.get_command(cli.app).commands
+    assert sorted(there) == sorted(name for names in cli.PANELS.values() for name in names)  # none is left out
+    assert command_line("preview --help")[0] == 0
+    assert re.fullmatch(r"aopsd \d+\.\d+\S*\n", command_line("--version")[1])
+
+
+def test_methods_are_a_line_each_and_one_by_name_is_whole(command_line):
+    code, text, _ = command_line("methods")
+    methods = {method.name: method for method in list_methods()}
+    assert code == 0
+    for name, method in methods.items():
+        assert len(re.findall(rf"^ *{re.escape(name)} .*{re.escape(method.title)}", text, re.MULTILINE)) == 1
+    narrow = io.StringIO()
+    list_briefly(list(methods.values()), Console(file=narrow, width=80, force_terminal=True, color_system=None))
+    lines = narrow.getvalue().splitlines()
+    assert {line.split()[0] for line in lines if line.strip()} >= set(methods)
+    assert max(map(len, lines)) <= 80 and len(lines) < len(methods) + 12
+    code, text, _ = command_line("methods opsd")
+    assert code == 0 and "tab:main_results: OPSD" in text and "aopsd.objective.token_clip=0.05" in text.splitlines()
+    assert [each["name"] for each in json.loads(command_line("methods opsd --json")[1])] == ["opsd"]
+    code, _, err = command_line("methods ops")
+    assert code == 2 and "`opsd`?" in err
