@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("measured", type=Path)
     for line in compare(parser.parse_args().measured):
         measured, error = ("", "") if line.error is None else (f"{line.measured:.2f}", f"{line.error:+.0%}")
-        print(f"{line.arm:14}{line.stage:10}{line.predicted:8.2f}{measured:>8} {error:>6}")
+        print(f"{line.arm:21}{line.stage:10}{line.predicted:8.2f}{measured:>8} {error:>6}")
 
 
 if __name__ == "__main__":

@@ -87,9 +87,12 @@ def evaluate(
         typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
         say(evaluation.summary_lines(evaluation.summarize(others)))
         parent = os.path.relpath(find_recipe(config), calibrate.parent)
-        block = {"judge": {"kind": "log_odds", "threshold": threshold}}
-        atomic_write(calibrate, yaml.safe_dump({"defaults": parent, "aopsd": block}, sort_keys=False))
-        typer.echo(f"{calibrate}: {parent} with aopsd.judge.kind=log_odds aopsd.judge.threshold={threshold:g}")
+        block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
+        if settings.aopsd.judge.model == "student":
+            block["model"] = "teacher"  # the frozen one: a student that learns leaves the threshold behind
+        atomic_write(calibrate, yaml.safe_dump({"defaults": parent, "aopsd": {"judge": block}}, sort_keys=False))
+        words = " ".join(f"aopsd.judge.{k}={v}" for k, v in (block | {"threshold": f"{threshold:g}"}).items())
+        typer.echo(f"{calibrate}: {parent} with {words}")
         if overrides:
             typer.echo(f"Not in it are these settings; `aopsd train` needs them again: {shlex.join(overrides)}")
 

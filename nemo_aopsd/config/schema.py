@@ -334,8 +334,8 @@ class AOPSDConfig(Strict):
     """Which kernels give both sides of a gap, on NeMo RL. `trainer`: a forward of the trainer for each side. `sampler`:
     for the teacher one prefill of vLLM, behind which its continuations read their prefix, and for the student the
     log-probs that sampling returned; the trainer only updates. `prefill`: as `sampler`, but vLLM scores the student by
-    a prefill, too, for models whose decoding and prefill differ (FP8, experts). `trainer` is the default until the
-    others have been compared with it on GPUs: [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
+    a prefill, too, for models whose decoding and prefill differ (FP8, experts). `trainer` is the default until
+    whole runs with the others have been compared with it: [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)

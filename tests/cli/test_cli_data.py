@@ -131,7 +131,10 @@ def test_judge_of_a_config(tmp_path):
         odds = json.loads(record["judge_text"])
         assert record["claimed"] == sorted(node for node, value in odds.items() if value > 0)
     judge = load_config(calibrated, [f"logger.log_dir={tmp_path / 'run'}"]).aopsd.judge
-    assert judge.kind == "log_odds" and f"log_odds, threshold {judge.threshold:g}, fitted" in said
+    assert (judge.kind, judge.model) == (
+        "log_odds",
+        "teacher",
+    ) and f"log_odds, threshold {judge.threshold:g}, fitted" in said
     assert judge.max_new_tokens == load_config(config, []).aopsd.judge.max_new_tokens  # the parent's
     assert f"aopsd.judge.threshold={judge.threshold:g}" in said and said.endswith(f"{' '.join(short)}\n")
     model = shutil.copytree(REPO / "nemo_aopsd/builtin/model", tmp_path / "other")

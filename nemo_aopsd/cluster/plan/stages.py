@@ -66,6 +66,15 @@ def step_seconds(setup: Setup, work: Workload) -> dict[str, float]:
     }
     if work.is_judged:
         found["judge"] = judge(setup, work, work.rows)
+    found |= _scored_by_trainer(setup, work) if work.scoring == "trainer" else _scored_by_sampler(setup, work)
+    found["update"] = update(setup, work.rows, work.question + work.response)
+    if work.scoring != "trainer":  # the trainer's weights come for it, and vLLM's are not kept
+        found["update"] += setup.copied(setup.trainer_bytes)
+    return found
+
+
+def _scored_by_trainer(setup: Setup, work: Workload) -> dict[str, float]:
+    found = {}
     # vLLM's weights go to the host and the trainer's come back, for the first stage that scores.
     turn = setup.copied(setup.trainer_bytes + setup.sampler_bytes) + setup.rates.turn
     if work.scores_student:
@@ -74,8 +83,19 @@ def step_seconds(setup: Setup, work: Workload) -> dict[str, float]:
     swap = setup.copied(3 * setup.trainer_bytes)  # student aside, reference in, student back
     found["teacher"] = turn + swap + score(setup, work.rows, work.teacher_prompt + work.response)
     if work.probes:
-        found["probes"] = probe(setup, work)
-    found["update"] = update(setup, work.rows, work.question + work.response)
+        found["probes"] = _swap_bank(setup) + _prefixes(setup, work) + probe(setup, work)
+    return found
+
+
+def _scored_by_sampler(setup: Setup, work: Workload) -> dict[str, float]:
+    """In vLLM's turn; its cache then has the rows that probes go on from."""
+    found, logits = {}, work.response
+    if work.scores_student:
+        found["student"] = read(setup, work.rows, work.question + work.response, logits)
+    shown = setup.copied(2 * setup.sampler_bytes)  # student aside, teacher in
+    found["teacher"] = shown + read(setup, work.rows, work.teacher_prompt + work.response, logits)
+    if work.probes:
+        found["probes"] = setup.copied(setup.sampler_bytes) + probe(setup, work)
     return found
 
 
@@ -93,10 +113,10 @@ def refit(setup: Setup) -> float:
     return BF16 * setup.size.total / (setup.rates.refit * setup.gpu.link) + setup.rates.turn
 
 
-def read(setup: Setup, rows: float, tokens: float) -> float:
-    """The sampler reads `rows` prompts of `tokens`."""
+def read(setup: Setup, rows: float, tokens: float, logits: float = 1) -> float:
+    """The sampler reads `rows` prompts of `tokens`, of which `logits` go through the head."""
     here = ceil(rows / setup.layout.engines)
-    flops = setup.flops(here * tokens, tokens / 2, here) / setup.layout.sampler_tp
+    flops = setup.flops(here * tokens, tokens / 2, here * logits) / setup.layout.sampler_tp
     return flops / (setup.rates.sampler_compute * setup.gpu.flops) + here * setup.rates.sampler_request
 
 
@@ -140,10 +160,7 @@ def update(setup: Setup, rows: float, tokens: float) -> float:
 
 
 def probe(setup: Setup, work: Workload) -> float:
-    """The teacher goes on from its cached rows, the student reads what it wrote behind its own (eq:continuation-nll).
-
-    vLLM has the teacher's prefixes to read, and the student's again if it slept while the trainer scored.
-    """
+    """The teacher goes on from cached rows, the student reads what it wrote behind its own (eq:continuation-nll)."""
     layout, rates, length, middle = setup.layout, setup.rates, work.probe_length, work.response / 2
     here, attended = ceil(work.probes / layout.engines), work.question + middle
     flops = here * setup.flops(BLOCK / 2 + length, attended, length) / layout.sampler_tp
@@ -153,12 +170,15 @@ def probe(setup: Setup, work: Workload) -> float:
         + cache / (rates.sampler_bandwidth * setup.gpu.bandwidth)
         + 2 * here * rates.sampler_request
     )
-    continued = decode(setup, work.probes, work.teacher_prompt + middle, length, length)
-    prefixes = read(setup, work.rows, work.teacher_prompt + work.response)
-    seconds = _swap_bank(setup) + prefixes + continued + scored
-    if layout.keeps_cache:
+    return decode(setup, work.probes, work.teacher_prompt + middle, length, length) + scored
+
+
+def _prefixes(setup: Setup, work: Workload) -> float:
+    """Behind a scoring trainer vLLM has the teacher's rows to read, and the student's again if it slept meanwhile."""
+    seconds = read(setup, work.rows, work.teacher_prompt + work.response)
+    if setup.layout.keeps_cache:
         return seconds
-    awake = setup.copied(setup.sampler_bytes) + rates.turn
+    awake = setup.copied(setup.sampler_bytes) + setup.rates.turn
     return seconds + awake + read(setup, work.rows, work.question + work.response)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import Config, Scoring
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
@@ -42,7 +42,8 @@ class Workload:
     probe_length: int
     is_judged: bool
     teacher_judges: bool
-    scores_student: bool  # at collection; the teacher scores always
+    scores_student: bool  # at collection, beside the sampling; the teacher scores always
+    scoring: Scoring
     initial_attempts: int  # a problem, before the first epoch
     missing: Path | None  # the data file, if it is not there
 
@@ -76,7 +77,8 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
         probe_length=aopsd.probes.length,
         is_judged=aopsd.needs_progress,
         teacher_judges=aopsd.judge.model == "teacher",
-        scores_student=objective.needs_old_logprobs or objective.signal.sampled,
+        scores_student=(objective.needs_old_logprobs or objective.signal.sampled) and aopsd.scoring != "sampler",
+        scoring=aopsd.scoring,
         initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.needs_progress else 0,
         missing=None if path.is_file() else path,
     )
