@@ -50,6 +50,7 @@ def test_live_bytes_by_hand():
 
 def test_the_sampled_path_holds_a_chunk_of_logits_and_not_a_response_of_them(sampled):
     assert 4 * MAX_LOGITS <= sampled <= 4 * (4 * MAX_LOGITS) < 4 * (TOKENS * V * 3)
+    assert sampled == pytest.approx(3 * 4 * MAX_LOGITS, rel=0.05)  # what `aopsd doctor` counts
 
 
 @pytest.mark.parametrize(

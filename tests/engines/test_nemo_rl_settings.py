@@ -29,6 +29,7 @@ BLOCKS = {
 }
 ON_DTENSOR = "M.enabled=false D.enabled=true"
 FP8 = "M.fp8_cfg.enabled=true"
+OWN = f"aopsd.objective.name={CONFIGS.parent / 'my_parts.py'}:HalfSquaredGap"
 TOP_K = "aopsd.objective.name=topk_fkl aopsd.weighting=uniform"
 
 
@@ -136,6 +137,7 @@ def test_what_is_read_of_another_one(base):
         (f"D.enabled=true M.enabled=false {TOP_K}", "D.enabled", "or aopsd.engine=local"),
         (f"P.fuse_loss=true {TOP_K}", "P.fuse_loss", "=false"),
         (f"M.use_linear_ce_fusion_loss=true {TOP_K}", "M.use_linear_ce_fusion_loss", "=false"),
+        (f"M.use_linear_ce_fusion_loss=true {OWN}", "M.use_linear_ce_fusion_loss", "=false"),
         # FP8
         (f"M.fp8_cfg.fp8_param=true {FP8}", "M.fp8_cfg.fp8_param", "=false"),
         (
