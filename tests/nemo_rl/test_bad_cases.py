@@ -3,8 +3,6 @@
 NeMo RL's workers are faked on a CPU. Deaths at other moments: test_engine.py.
 """
 
-# ruff: noqa: F401, F811  the fixtures are those of test_engine.py
-
 from __future__ import annotations
 
 import json
@@ -20,8 +18,8 @@ from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.run.trainer import train
-from tests.nemo_rl import fake_cluster
-from tests.nemo_rl.test_engine import config, engine, one_process, problems, turns
+
+pytestmark = pytest.mark.usefixtures("one_process")
 
 
 def run_folder(config):

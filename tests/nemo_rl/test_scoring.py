@@ -1,7 +1,5 @@
 """`aopsd.scoring=sampler`: what is asked of whom, and one and three updates a batch against a float64 reference."""
 
-# ruff: noqa: F811 (fixtures of another file)
-
 from __future__ import annotations
 
 import copy
@@ -15,7 +13,9 @@ from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.types import TrainRow
 from tests.nemo_rl import fake_cluster
-from tests.nemo_rl.test_engine import config, local_engine, one_process, problems, turns  # noqa: F401
+from tests.nemo_rl.test_engine import local_engine
+
+pytestmark = pytest.mark.usefixtures("one_process")
 
 
 def build(config, scoring, **policy):

@@ -12,14 +12,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.run.trainer import train
-from tests.nemo_rl.test_engine import config, engine, one_process, problems, turns  # noqa: F401  fixtures
+
+pytestmark = pytest.mark.usefixtures("one_process")
 
 
-def with_logger(config, **keys):  # noqa: F811
+def with_logger(config, **keys):
     return replace(config, logger=config.logger | keys)
 
 
-def test_tensorboard_has_every_number_of_metrics_jsonl_at_its_step(engine, config, problems):  # noqa: F811
+def test_tensorboard_has_every_number_of_metrics_jsonl_at_its_step(engine, config, problems):
     engine.config = with_logger(config, tensorboard_enabled=True)
     run = Path(config.logger["log_dir"])
     evaluation = replace(config.aopsd.evaluation, num_samples=2, max_new_tokens=48)
@@ -41,7 +42,7 @@ def test_tensorboard_has_every_number_of_metrics_jsonl_at_its_step(engine, confi
     assert list((run / "tensorboard").glob("*/events*"))  # the config, as TensorBoard's hyperparameters
 
 
-def test_tensorboard_shows_a_step_that_comes_again_once(config):  # noqa: F811
+def test_tensorboard_shows_a_step_that_comes_again_once(config):
     """Killed behind step 5, the newest checkpoint that of step 3, an evaluation at it."""
     logged = with_logger(config, tensorboard_enabled=True)
     first = start_trackers(logged, 1)
@@ -59,7 +60,7 @@ def test_tensorboard_shows_a_step_that_comes_again_once(config):  # noqa: F811
     assert [event.step for event in events.Scalars("eval/pass_at_1")] == [3]
 
 
-def test_no_tracker_no_logger(config, tmp_path):  # noqa: F811
+def test_no_tracker_no_logger(config, tmp_path):
     assert start_trackers(config, 1) is None
     bare = replace(config, logger={"log_dir": str(tmp_path / "bare")})
     assert start_trackers(bare, 1) is None
