@@ -36,6 +36,8 @@ SUPPORT = "aopsd.objective.support=64 aopsd.weighting=uniform"
 FKL = f"aopsd.objective.name=fkl {SUPPORT}"
 DASH = f"aopsd.objective.name=dash aopsd.objective.token_clip=0.05 {SUPPORT}"
 SAMPLER = "aopsd.scoring=sampler"
+MOE = "policy.model_name={moe} +policy.generation.vllm_kwargs.moe_backend=triton"  # as examples/configs/*_a3b.yaml
+EP2 = f"cluster.gpus_per_node=2 {MEGATRON}.expert_model_parallel_size=2"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
 PP2 = f"{MEGATRON}.pipeline_model_parallel_size=2"
 CP2 = f"{MEGATRON}.context_parallel_size=2 policy.make_sequence_length_divisible_by=4"
@@ -81,7 +83,7 @@ def lanes(out: Path) -> list[Lane]:
         "tests/gpu/test_scoring.py",
         "tests/gpu/test_nemo_rl_engine.py",
     ]
-    grpo = stock("grpo", "nemo_rl_environment", out)
+    grpo, moe = stock("grpo", "nemo_rl_environment", out), MOE.format(moe=out / "moe_model")
     data = [word for path in sorted(Path(BENCHMARKS).glob("*.jsonl")) for word in ("--data", str(path))]
     evaluate = [*CLI, *f"evaluate {SMOLLM2} --engine vllm --gpu-memory 0.3 --out {out}/evaluated".split(), *data]
     return [
@@ -89,6 +91,12 @@ def lanes(out: Path) -> list[Lane]:
         Lane("kept", 1, "aopsd.probes.keep_cache=true"),
         Lane("sampler", 1, SAMPLER, scoring),
         Lane("smollm2_sampler", 1, f"{WORDS} {SAMPLER}", scoring, needs=("SMOLLM2",)),
+        Lane("moe", 1, f"{moe} {EAGER}"),
+        Lane("moe_prefill", 1, f"{moe} aopsd.scoring=prefill {EAGER}", scoring),
+        Lane("moe_ep2", 2, f"{moe} {EP2} {EAGER}"),
+        Lane("moe_tp2_ep2", 2, f"{moe} {EP2} {TP2} {EAGER}"),
+        Lane("sampler_dp2", 2, f"cluster.gpus_per_node=2 {SAMPLER}", scoring),
+        Lane("sampler_tp2", 2, f"cluster.gpus_per_node=2 {TP2} {SAMPLER}", scoring),
         Lane("fp8", 1, f"{FP8} {EAGER}"),
         Lane("tp2", 2, f"cluster.gpus_per_node=2 {TP2} {EAGER}"),
         Lane("pp2", 2, f"cluster.gpus_per_node=2 {PP2} {MEGATRON}.num_layers_in_first_pipeline_stage=2 {EAGER}"),
@@ -208,6 +216,10 @@ def main() -> None:
     lacking = {name: [key for key in fitting[name].needs if not os.environ.get(key)] for name in names}
     waiting = [fitting[name] for name in names if not lacking[name]]
     outcomes = {name: f"not run: {' and '.join(keys)} not set" if keys else "not run" for name, keys in lacking.items()}
+    if any("moe_model" in lane.overrides for lane in waiting):
+        from tests.gpu.moe import write_moe  # heavy, and rarely wanted
+
+        write_moe(out / "moe_model")
     host, end = Host(arguments.gpus, arguments.share, out), time.monotonic() + 60 * arguments.minutes
     while (waiting or host.running) and time.monotonic() < end:
         outcomes |= host.collect()
