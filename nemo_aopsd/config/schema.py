@@ -18,6 +18,7 @@ ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "d
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
 JudgeKind = Literal["list", "log_odds", "evidence"]
 Scoring = Literal["trainer", "sampler", "prefill"]
+ProbeRunner = Literal["requests", "batched"]
 Weighting = Literal[
     "uniform",
     "continuation",
@@ -244,6 +245,11 @@ class ProbeConfig(Strict):
     """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes stay in its cache and
     a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`. Without effect unless the trainer
     scores (`scoring`)."""
+    runner: ProbeRunner = "requests"
+    """How vLLM computes probes, on NeMo RL. `requests`: a request each. `batched`: all of an engine in batches of our
+    own on the blocks of its prefix cache, which spares the host the requests; where the model or vLLM's settings do not
+    allow it, a line in the log says why, and requests are made. `requests` until the other has been compared with it on
+    GPUs."""
 
 
 @dataclass(frozen=True)

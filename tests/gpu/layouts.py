@@ -90,6 +90,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("bf16", 1),
         Lane("kept", 1, "aopsd.probes.keep_cache=true"),
         Lane("sampler", 1, SAMPLER, scoring),
+        Lane("runner", 1, f"{SAMPLER} aopsd.probes.runner=batched", scoring),
         Lane("smollm2_sampler", 1, f"{WORDS} {SAMPLER}", scoring, needs=("SMOLLM2",)),
         Lane("moe", 1, f"{moe} {EAGER}"),
         Lane("moe_prefill", 1, f"{moe} aopsd.scoring=prefill {EAGER}", scoring),

@@ -16,7 +16,7 @@ import torch
 
 from nemo_aopsd.cluster import SCORED_ROWS
 from nemo_aopsd.method.probes import probe_weights, run_probes
-from nemo_aopsd.types import Sampling
+from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.test_nemo_rl_engine import (  # noqa: F401
     OVERLAP,
     ROOM,
@@ -126,6 +126,59 @@ def test_the_student_answers_as_before_after_sleep_wake_and_swap(engine, rollout
         assert weights_of(engine) == digest, change
     uniform = -math.log(engine.hf_tokenizer.vocab_size)
     assert logprobs.mean() > uniform + 1
+
+
+def test_batched_probes_equal_requests_and_hold_nothing(engine, config, rollouts, note):
+    """The same tokens but for ties, log-probs of the same tokens, and a cache that is as free as before."""
+    student_prompts, teacher_prompts, responses = columns(rollouts)
+    starts = [[Branch(t, [row[t]] if t % 2 else []) for t in range(0, len(row), 7)] for row in responses]
+    models = {
+        runner: [with_runner(model, runner) for model in (engine.teacher, engine.student)]
+        for runner in ("requests", "batched")
+    }
+    engine.teacher.logprobs(teacher_prompts, responses)  # which fills the cache, as a step does
+    grown, scored, free = {}, {}, {}
+    for runner, (teacher, student) in models.items():
+        grown[runner] = teacher.continue_greedily(teacher_prompts, responses, starts, config.aopsd.probes.length)
+        scored[runner] = student.branch_logprobs(student_prompts, responses, grown["requests"])
+        free[runner] = on_worker(engine, free_blocks)
+    assert on_worker(engine, lambda self: self._no_runner) is None
+    assert free["batched"] == free["requests"]
+
+    others, rows, paths = 0, [], []
+    for index, (one, other) in enumerate(zip(grown["requests"], grown["batched"], strict=True)):
+        for a, b in zip(one, other, strict=True):
+            if a.tokens != b.tokens:
+                others += 1
+                size = next(i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y)
+                rows.append(teacher_prompts[index] + responses[index][: a.position])
+                paths.append(a.tokens[: size + 1])
+    tops = models["requests"][0].top_logprobs(rows, paths, 2)
+    ties = [float(top.logprobs[-1, 0] - top.logprobs[-1, 1]) for top in tops]
+    flat = [[score for row in scored[runner] for score in row] for runner in models]
+    measured = differences(*flat)
+    left = on_worker(engine, lambda self: self.num_left)
+    note(
+        probes=sum(map(len, starts)),
+        other_tokens=others,
+        widest_tie=max(ties, default=0.0),
+        by_requests=left,
+        **measured,
+    )
+    assert left == 0
+    assert all(tie < 0.1 for tie in ties)
+    assert measured["mean"] <= 0.02
+
+
+def with_runner(model, runner):
+    model = copy.copy(model)
+    model.settings = replace(model.settings, probe_runner=runner)
+    return model
+
+
+def free_blocks(worker):
+    scheduler = worker.llm.llm_engine.engine_core.engine_core.scheduler
+    return scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
 def on_worker(engine, function):

@@ -73,7 +73,7 @@ class FakeLLM:
         if found := (params.extra_args or {}).get(vllm_patches.SCORED):
             wanted = vllm_patches.Wanted(*found)
             logits = self.model(torch.tensor([prompt])).logits[0, wanted.first :]
-            columns = vllm_patches._score_chunk(logits, torch.tensor(wanted.tokens), wanted.top_k)
+            columns = vllm_patches.score_chunk(logits, torch.tensor(wanted.tokens), wanted.top_k)
             lost = self.lose_rows
             self.scores.append(vllm_patches.Scores(wanted.key, lost, *(column[lost:] for column in columns)))
         tokens, sampled, reason = [], FlatLogprobs(), "length"

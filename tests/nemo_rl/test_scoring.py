@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nemo_aopsd.engines import nemo_rl
+from nemo_aopsd.engines.nemo_rl.cluster import Role
+from nemo_aopsd.engines.nemo_rl.models import ClusterModel
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import collect
-from nemo_aopsd.types import TrainRow
+from nemo_aopsd.types import Branch, TrainRow
 from tests.nemo_rl import fake_cluster
 from tests.nemo_rl.test_engine import local_engine
 
@@ -138,3 +141,27 @@ def test_a_last_update_is_filled_and_none_is_empty(config, turns):
     assert batch["sample_mask"].tolist() == [1, 1, 1, 1, 1, 0]
     lengths = [int(n) for n in batch["input_lengths"][:5]]
     assert lengths == [6 + len(rows[i].response) for i in (0, 3, 1, 4, 2)]
+
+
+def test_the_runner_of_probes_is_read_at_each_call_and_whole_rows_are_requests():
+    asked = []
+
+    def sample_shards(method, common, **shards):
+        asked.append((method, common["runner"]))
+        return [[[torch.zeros(1) for _ in row] for row in shards["branches"][0]]]
+
+    generation = SimpleNamespace(dp_size=1)
+    cluster = SimpleNamespace(generation=generation, let_sample=lambda role: None, sample_shards=sample_shards)
+    model = ClusterModel(Role.TEACHER, cluster, None, [2], 0)
+    row = ([[5, 6]], [[7, 8]], [[Branch(1, [9])]])
+    for runner in ("requests", "batched"):
+        model.settings = SimpleNamespace(scoring="sampler", probe_runner=runner)
+        model.continue_greedily(*row, 4)
+        model.branch_logprobs(*row)
+    model.next_logprobs(*row, [3, 4])
+    model.logprobs(*row[:2])
+    assert asked == [
+        *(("continue_branches", "requests"), ("score_branches", "requests")),
+        *(("continue_branches", "batched"), ("score_branches", "batched")),
+        *(("score_branches", "requests"), ("score_branches", "requests")),
+    ]

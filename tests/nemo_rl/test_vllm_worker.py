@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.engines.nemo_rl import branch_runner, vllm_patches
 from nemo_aopsd.engines.nemo_rl.vllm_patches import SCORED, Scores, Wanted
 from nemo_aopsd.types import Branch, Sampling
 from tests.nemo_rl import toy_vllm as toy
@@ -228,24 +228,25 @@ def grow(context, tokens):
     return grown
 
 
-def collect(worker, prompts=PROMPTS, teacher_prompts=TEACHER_PROMPTS, salts=("student", "teacher")):
+def collect(worker, prompts=PROMPTS, teacher_prompts=TEACHER_PROMPTS, salts=("student", "teacher"), runner="requests"):
     """Rollouts, teacher branches at every second position, by turns at the student's token, and their scores."""
     model = worker.llm.runner.model
     rollouts = worker.sample(prompts, SAMPLING, 1, [END], salts[0])
     responses = [rollout.tokens for rollout in rollouts]
     starts = [[Branch(t, [response[t]] if t % 4 else []) for t in range(0, len(response), 2)] for response in responses]
     model.current = TEACHER
-    branches = worker.continue_branches(teacher_prompts, responses, starts, LENGTH, [END], salts[1])
+    branches = worker.continue_branches(teacher_prompts, responses, starts, LENGTH, [END], salts[1], runner)
     model.current = STUDENT
     worker.llm.num_tokens.clear()
-    return rollouts, branches, worker.score_branches(prompts, responses, branches, salts[0])
+    return rollouts, branches, worker.score_branches(prompts, responses, branches, salts[0], runner)
 
 
+@pytest.mark.parametrize("runner", ["requests", "batched"])
 @pytest.mark.parametrize(("is_async", "budget", "num_blocks"), ENGINES)
-def test_a_step_on_the_scheduler_equals_the_reference(folder, monkeypatch, is_async, budget, num_blocks):
+def test_a_step_on_the_scheduler_equals_the_reference(folder, monkeypatch, is_async, budget, num_blocks, runner):
     toy.install(monkeypatch)
     worker = make_toy_worker(folder, is_async, budget, num_blocks)
-    rollouts, branches, scores = collect(worker)
+    rollouts, branches, scores = collect(worker, runner=runner)
     assert {rollout.finished for rollout in rollouts} == {True, False}
     computed = 0
     for prompt, teacher_prompt, rollout, row, row_scores in zip(
@@ -262,6 +263,14 @@ def test_a_step_on_the_scheduler_equals_the_reference(folder, monkeypatch, is_as
             start = len(whole) - len(branch.tokens)
             torch.testing.assert_close(score.double(), read(whole, start, STUDENT), atol=1e-5, rtol=0)
             computed += len(whole) - 1 - (start - 1) // BLOCK * BLOCK
+    pool = worker.llm.scheduler.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # none is still held; one is vLLM's null block
+    asked = [method for method, *_ in worker.llm.calls]
+    if runner == "batched":
+        assert ("grow_branches" in asked, "score_branches" in asked) == (True, True)
+        assert num_blocks < 512 or not worker.llm.num_tokens  # no request was made
+        return
+    assert "why_no_branches" not in asked
     # All that was cached is used; where the pool is too small for that, more is computed, never less.
     assert sum(worker.llm.num_tokens) == computed or (num_blocks < 512 and sum(worker.llm.num_tokens) > computed)
 
@@ -292,6 +301,32 @@ def test_whole_responses_and_their_top_k_in_one_prefill(folder, monkeypatch, is_
         torch.testing.assert_close(top.entropy.double(), -(logprobs.exp() * logprobs).sum(-1), atol=1e-5, rtol=0)
         wanted = logprobs.gather(1, torch.tensor(response, dtype=torch.int64)[:, None])[:, 0]
         torch.testing.assert_close(score.double(), wanted, atol=1e-5, rtol=0)
+
+
+def test_a_vllm_that_batches_were_not_written_for_is_asked_once_and_gets_requests(folder, monkeypatch, capsys):
+    toy.install(monkeypatch)
+    worker = make_toy_worker(folder)
+    worker.llm.why_not = "LoRA"
+    _, branches, _ = collect(worker, runner="batched")
+    assert branches == collect(make_toy_worker(folder))[1]
+    asked = [method for method, *_ in worker.llm.calls]
+    assert asked.count("why_no_branches") == 1 and "grow_branches" not in asked
+    assert capsys.readouterr().out.count("LoRA") == 1
+
+
+def test_probes_that_go_by_requests_after_all_are_counted(folder, monkeypatch, capsys):
+    """Rows that cannot be read again; an empty branch is not one of them."""
+    toy.install(monkeypatch)
+    worker = make_toy_worker(folder)
+    run = branch_runner.run
+    monkeypatch.setattr(branch_runner, "run", lambda *args: run(*args[:-1], lambda rows: None))
+    prompts, responses = [PROMPTS[0], PROMPTS[1]], [draw(20, seed=1), draw(20, seed=2)]
+    branches = [[Branch(3, [5, 6]), Branch(4, [])], [Branch(t, [7]) for t in range(3)]]
+    found = worker.score_branches(prompts, responses, branches, "student", "batched")
+    assert worker.num_left == 4 and "4 of 5 probes" in capsys.readouterr().out
+    expected = worker.score_branches(prompts, responses, branches, "student")
+    assert [[score.tolist() for score in row] for row in found] == [[s.tolist() for s in row] for row in expected]
+    assert worker.num_left == 4
 
 
 def test_one_salt_for_both_models_would_read_the_other_ones_cache(folder, monkeypatch):

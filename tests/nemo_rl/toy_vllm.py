@@ -21,7 +21,9 @@ with warnings.catch_warnings():  # pytest would make errors of what vLLM's impor
     pytest.importorskip("vllm", reason="needs vLLM 0.20, which NeMo RL v0.7.0 stands on")
     from vllm import SamplingParams
     from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.forward_context import get_forward_context
     from vllm.utils.hashing import sha256
+    from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -35,7 +37,7 @@ with warnings.catch_warnings():  # pytest would make errors of what vLLM's impor
     from vllm.v1.structured_output import StructuredOutputManager
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.engines.nemo_rl import branch_runner, vllm_patches
 
 BLOCK = 16
 VOCAB = 40
@@ -126,6 +128,32 @@ def make_scheduler(folder, *, num_blocks: int, budget: int, is_async: bool) -> S
     )
 
 
+class AttentionGroup:
+    """Of vLLM's model runner; the metadata is what it is made of."""
+
+    kv_cache_spec, layer_names = attention(), ["layer0"]
+
+    def get_metadata_builder(self) -> AttentionGroup:
+        return self
+
+    def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata) -> CommonAttentionMetadata:
+        assert common_prefix_len == 0
+        return common_attn_metadata
+
+
+def step_of(runner) -> tuple[CommonAttentionMetadata, torch.Tensor]:
+    """The checked metadata and slots of the step that a model is to do."""
+    context, limits = get_forward_context(), runner.vllm_config.scheduler_config
+    (common,), (slots,) = context.attn_metadata.values(), context.slot_mapping.values()
+    assert slots.dtype == torch.int64 and slots is common.slot_mapping
+    assert len(slots) == common.num_actual_tokens <= limits.max_num_batched_tokens
+    assert common.num_reqs == len(common.seq_lens) <= limits.max_num_seqs
+    assert common.max_query_len == common.naive_query_lens().max() and common.max_seq_len == common.seq_lens.max()
+    for tensor in (common.query_start_loc, common.seq_lens, common.block_table_tensor):
+        assert tensor.dtype == torch.int32 and tensor.is_contiguous()
+    return common, slots
+
+
 class FakeRunner:
     """What `GPUModelRunner._get_prompt_logprobs_dict` reads of its `self`, and a forward over KV slots."""
 
@@ -139,6 +167,32 @@ class FakeRunner:
         self.query_start_loc = SimpleNamespace(np=np.zeros(1, dtype=np.int32))
         self.slots = torch.full((num_blocks * BLOCK,), -1)
         self.generator = torch.Generator().manual_seed(0)
+
+    pin_memory = False
+    attn_groups = property(lambda self: [[AttentionGroup()]])
+
+    def _model_forward(self, *, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """As of vLLM, for a batch that `branch_runner` has laid out: write all KV, then read."""
+        common, slots = step_of(self)
+        assert (input_ids.dtype, positions.dtype) == (torch.int32, torch.int64)
+        assert all(self.is_scratch(slot // BLOCK) for slot in slots.tolist()), "writes into a block that is not its own"
+        self.slots[slots] = input_ids.long() + self.model.current * VOCAB
+        states = []
+        for first, last, end, table in zip(
+            common.query_start_loc[:-1],
+            common.query_start_loc[1:],
+            common.seq_lens,
+            common.block_table_tensor,
+            strict=True,
+        ):
+            where = torch.arange(end)
+            start = end - (last - first)
+            assert positions[first:last].tolist() == where[start:].tolist()
+            where = table[where // BLOCK].long() * BLOCK + where % BLOCK
+            assert slots[first:last].tolist() == where[start:].tolist()
+            assert (self.slots[where] >= 0).all(), "read a KV slot that nobody wrote"
+            states.append(self.model.states(self.slots[where], int(start)))
+        return torch.cat(states)
 
     def add(self, request_id: str, prompt: list[int], params: SamplingParams, num_computed: int = 0, blocks=()) -> None:
         self.requests[request_id] = SimpleNamespace(
@@ -222,6 +276,12 @@ class ToyLLM:
 
     def __init__(self, scheduler: Scheduler, model: ToyModel):
         self.scheduler, self.runner = scheduler, FakeRunner(model, scheduler.kv_cache_config.num_blocks)
+        blocks = scheduler.kv_cache_manager.block_pool.blocks
+        self.runner.vllm_config = scheduler.vllm_config
+        self.runner.is_scratch = lambda number: blocks[number].ref_cnt == 1 and blocks[number].block_hash is None
+        core = SimpleNamespace(scheduler=scheduler, request_block_hasher=hash_blocks)
+        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(engine_core=core))
+        self.why_not: str | None = None
         self.calls: list[tuple] = []  # collective_rpc
         self.num_tokens: list[int] = []  # computed in each step
         self.requests: dict[str, Request] = {}
@@ -231,6 +291,10 @@ class ToyLLM:
         self.calls.append((method, *args))
         if method == "seed_sampler":
             self.runner.generator.manual_seed(*args)
+        if method == "why_no_branches":
+            return [self.why_not]
+        if method in ("grow_branches", "score_branches"):
+            return [getattr(branch_runner, method.removesuffix("_branches"))(self.runner, *args)]
         return [vllm_patches.take_scores(self.runner) if method == "take_scores" else None]
 
     @torch.compiler.set_stance("force_eager")  # a rank is counted by a compiled function

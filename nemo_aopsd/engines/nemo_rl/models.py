@@ -14,6 +14,7 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
+from nemo_aopsd.config.schema import ProbeRunner
 from nemo_aopsd.engines.nemo_rl.batches import response_spans, scoring_batch, top_k_spans
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role, cluster_errors
 from nemo_aopsd.engines.nemo_rl.settings import Settings
@@ -40,7 +41,7 @@ class ClusterModel:
         if self.settings.scoring == "trainer":
             return self.trainer_logprobs(prompts, responses)
         whole = [[Branch(0, response)] for response in responses]
-        return [row for (row,) in self.branch_logprobs(prompts, responses, whole)]
+        return [row for (row,) in self._branch_logprobs(prompts, responses, whole, "requests")]
 
     def trainer_logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
         """`logprobs` by the trainer."""
@@ -73,13 +74,14 @@ class ClusterModel:
     ) -> list[list[Branch]]:
         """Extend each branch to `length` tokens in all, by vLLM."""
         common = {"length": length, "end_ids": self.end_ids, "salt": self.role.value}
+        common["runner"] = self.settings.probe_runner
         return self._on_branches("continue_branches", common, prompts, responses, branches)
 
     def branch_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
     ) -> list[list[Tensor]]:
         """Log-probs of each branch's own tokens, by vLLM."""
-        return self._on_branches("score_branches", {"salt": self.role.value}, prompts, responses, branches)
+        return self._branch_logprobs(prompts, responses, branches, self.settings.probe_runner)
 
     def next_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
@@ -88,8 +90,14 @@ class ClusterModel:
         rows = zip(prompts, responses, branches, strict=True)
         wholes = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
         asked = [[Branch(0, [choice]) for choice in choices]] * len(wholes)
-        found = iter(self.branch_logprobs(wholes, [[]] * len(wholes), asked))
+        found = iter(self._branch_logprobs(wholes, [[]] * len(wholes), asked, "requests"))
         return [[torch.cat(next(found)) for _ in row] for row in branches]
+
+    def _branch_logprobs(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], runner: ProbeRunner
+    ) -> list[list[Tensor]]:
+        common = {"salt": self.role.value, "runner": runner}
+        return self._on_branches("score_branches", common, prompts, responses, branches)
 
     def _scored(self, prompts: list[Tokens], responses: list[Tokens]) -> BatchedDataDict:
         """The batch for the trainer, whose turn it is then."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from nemo_aopsd.cluster.rules import refuse
 from nemo_aopsd.cluster.tree import Tree
-from nemo_aopsd.config.schema import Config, Scoring
+from nemo_aopsd.config.schema import Config, ProbeRunner, Scoring
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults
 from nemo_aopsd.models.config_json import find_model_config
 from nemo_aopsd.models.limits import check_row, check_words
@@ -29,6 +29,7 @@ class Settings:
     packs_rows: bool  # rows are grouped by tokens, not by number
     divisible_by: int  # row lengths are padded to a multiple of it
     scoring: Scoring
+    probe_runner: ProbeRunner
 
     @property
     def scoring_rows_multiple(self) -> int:
@@ -53,4 +54,5 @@ def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -
         packs_rows=bool(tree.token_budgets),
         divisible_by=tree.size("policy.make_sequence_length_divisible_by"),
         scoring=config.aopsd.scoring,
+        probe_runner=config.aopsd.probes.runner,
     )

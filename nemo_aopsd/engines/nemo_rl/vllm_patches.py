@@ -114,7 +114,7 @@ def _score(runner: Any, hidden_states: Tensor, parts: list[tuple[Wanted, int, in
     tokens = [token for wanted, start, size, _ in parts for token in wanted.tokens[start : start + size]]
     top_k = max(wanted.top_k for wanted, *_ in parts)
     chunks = [
-        _score_chunk(runner.model.compute_logits(hidden_states[rows]), targets, top_k)
+        score_chunk(runner.model.compute_logits(hidden_states[rows]), targets, top_k)
         for rows, targets in torch.tensor([places, tokens], device=hidden_states.device).split(CHUNK, dim=1)
     ]
     logprobs, ids = (torch.cat(column) for column in zip(*chunks, strict=True))
@@ -122,7 +122,7 @@ def _score(runner: Any, hidden_states: Tensor, parts: list[tuple[Wanted, int, in
     runner.__dict__.setdefault("aopsd_scores", []).append((named, logprobs, ids))
 
 
-def _score_chunk(logits: Tensor, tokens: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+def score_chunk(logits: Tensor, tokens: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """See `Scores`, of logits [n, V]."""
     import torch
 

@@ -10,6 +10,7 @@ made. The second one belongs into vLLM's own workers, which are other processes 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,9 @@ import torch
 from nemo_rl.models.generation.vllm.vllm_worker import VllmGenerationWorkerImpl
 from torch import Tensor
 
-from nemo_aopsd.engines.nemo_rl import vllm_patches
+from nemo_aopsd.config.schema import ProbeRunner
+from nemo_aopsd.engines.nemo_rl import branch_runner, vllm_patches
+from nemo_aopsd.engines.nemo_rl.branch_runner import Ask
 from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
 EXTENSION = "nemo_aopsd.engines.nemo_rl.vllm_extension.WeightBankExtension"
@@ -28,6 +31,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
     """Rows are lists of token ids. `salt` keeps what is cached under one set of weights from the other."""
 
     sleep_level = 1
+    num_left = 0  # probes that could not be run in batches, so far
 
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
         vllm_patches.limit_prefix_hits()
@@ -87,6 +91,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         length: int,
         end_ids: list[int],
         salt: str,
+        runner: ProbeRunner = "requests",
     ) -> list[list[Branch]]:
         """`LanguageModel.continue_greedily`. Prefixes are sent once a row, and read once by vLLM's prefix cache."""
         extended = [list(row) for row in branches]
@@ -96,25 +101,48 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             for place, branch in enumerate(row)
             if len(branch.tokens) < length and not (branch.tokens and branch.tokens[-1] in end_ids)
         ]
-        wholes = [prompts[index] + responses[index][: start.position] + start.tokens for index, _, start in growing]
-        params = [
-            self.SamplingParams(
-                temperature=0.0, max_tokens=length - len(start.tokens), stop_token_ids=end_ids, detokenize=False
-            )
-            for _, _, start in growing
+        asks = [
+            Ask(index, len(prompts[index]) + start.position, start.tokens, length - len(start.tokens))
+            for index, _, start in growing
         ]
-        for (index, place, start), output in zip(growing, self._run(wholes, params, salt), strict=True):
-            extended[index][place] = Branch(start.position, start.tokens + list(output.outputs[0].token_ids))
+        found = self._run_branches(prompts, responses, asks, salt, runner)
+        rest = [place for place, tokens in enumerate(found) if tokens is None]
+        wholes = [
+            prompts[index] + responses[index][: start.position] + start.tokens
+            for index, _, start in (growing[place] for place in rest)
+        ]
+        params = [
+            self.SamplingParams(temperature=0.0, max_tokens=asks[place].new, stop_token_ids=end_ids, detokenize=False)
+            for place in rest
+        ]
+        for place, output in zip(rest, self._run(wholes, params, salt), strict=True):
+            found[place] = list(output.outputs[0].token_ids)
+        for (index, place, start), tokens in zip(growing, found, strict=True):
+            ends = (i + 1 for i, token in enumerate(tokens) if token in end_ids)
+            extended[index][place] = Branch(start.position, start.tokens + tokens[: next(ends, None)])
         return extended
 
     def score_branches(
-        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], salt: str
+        self,
+        prompts: list[Tokens],
+        responses: list[Tokens],
+        branches: list[list[Branch]],
+        salt: str,
+        runner: ProbeRunner = "requests",
     ) -> list[list[Tensor]]:
         """`LanguageModel.branch_logprobs`: raw log-softmax of its own tokens, in one prefill behind the cache."""
-        rows = list(zip(prompts, responses, branches, strict=True))
-        contexts = [prompt + response[: b.position] for prompt, response, row in rows for b in row]
-        scored = iter(self._score(contexts, [branch.tokens for row in branches for branch in row], 0, salt))
-        return [[next(scored)[0][:, 0] for _ in row] for row in branches]
+        all_branches = [(index, branch) for index, row in enumerate(branches) for branch in row]
+        asks = [Ask(index, len(prompts[index]) + branch.position, branch.tokens) for index, branch in all_branches]
+        found = self._run_branches(prompts, responses, asks, salt, runner)
+        rest = [place for place, logprobs in enumerate(found) if logprobs is None]
+        contexts = [
+            prompts[index] + responses[index][: branch.position]
+            for index, branch in (all_branches[place] for place in rest)
+        ]
+        for place, scored in zip(rest, self._score(contexts, [asks[i].tokens for i in rest], 0, salt), strict=True):
+            found[place] = scored[0][:, 0]
+        scores = iter(found)
+        return [[next(scores) for _ in row] for row in branches]
 
     def score_top_k(self, prompts: list[Tokens], responses: list[Tokens], k: int, salt: str) -> list[TopK]:
         """`LanguageModel.top_logprobs`, in one prefill."""
@@ -158,6 +186,29 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
                 "all: the patches of vllm_patches.py do not fit this version of vLLM"
             )
         return found
+
+    def _run_branches(
+        self, prompts: list[Tokens], responses: list[Tokens], asks: list[Ask], salt: str, runner: ProbeRunner
+    ) -> list[Any]:
+        """`branch_runner.run`; None for each that is left to a request."""
+        if runner == "requests" or not asks or self._no_runner:
+            return [None] * len(asks)
+        rows = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+        once = self.SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
+        read = lambda beginnings: self._run(beginnings, [once] * len(beginnings), salt)  # noqa: E731
+        found = branch_runner.run(self.llm, rows, asks, salt, read)
+        left = sum(result is None and bool(ask.tokens or ask.new) for ask, result in zip(asks, found, strict=True))
+        self.num_left += left
+        if left:
+            print(f"aopsd: {left} of {len(asks)} probes go by requests, since vLLM's cache did not keep their rows")
+        return found
+
+    @cached_property
+    def _no_runner(self) -> str | None:
+        """Why branches go by requests whatever is asked for."""
+        why = self.llm.collective_rpc("why_no_branches")[0]
+        print(f"aopsd.probes.runner: {f'requests, because this vLLM has {why}' if why else 'batched'}")
+        return why
 
     def _run(self, prompts: list[Tokens], params: list[Any], salt: str) -> list[Any]:
         if not prompts:
