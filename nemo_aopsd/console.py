@@ -121,7 +121,18 @@ def evaluation_line(summary: dict[str, Any]) -> str:
     ks = [1] if most == 1 else [1, most]
     rates = "  ".join(f"pass@{k} {summary['pass_at_k'][str(k)]:.3f}" for k in ks)
     doubtful = f"  {summary['ungradable']} ungradable answers" if summary["ungradable"] else ""
-    return f"after epoch {summary['epoch']}: {rates} on {summary['num_problems']} held-out problems{doubtful}"
+    asked = asked_of(summary["num_problems"], summary.get("num_trained_on"))
+    return f"after epoch {summary['epoch']}: {rates} on {asked}{doubtful}"
+
+
+def asked_of(count: int, trained_on: int | None) -> str:
+    """The problems of an evaluation in words. Who trains on them has held out none.
+
+    >>> asked_of(12, 0), asked_of(12, 3)
+    ('12 held-out problems', '12 problems, not held out: 3 are also trained on')
+    """
+    also = f"not held out: {trained_on} {'is' if trained_on == 1 else 'are'} also trained on"
+    return f"{count} problems, {also}" if trained_on else f"{count} held-out problems"
 
 
 _ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}

@@ -102,9 +102,26 @@ def evaluate(
     with interruptible("What is sampled is kept; start the same command to go on."):
         if dev:
             target = _choose(target, asked, dev, benchmarks)
+        warn(_trained_on(target, config, dev | benchmarks))
         found, results, folder = asked.measure(target, benchmarks, out)
     show_page(summary_table(results), Console())
     typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(folder / 'results.md'))}")
+
+
+def _trained_on(path: Path, config: Path | None, benchmarks: dict[str, list[Problem]]) -> list[str]:
+    """Warnings of problems that the run of a checkpoint trains on; a bare model says nothing of its training."""
+    from nemo_aopsd.data.problems import load_problems
+    from nemo_aopsd.run.preflight import trained_on
+    from nemo_aopsd.run.target import find_target
+
+    target = find_target(path, config)
+    if target.checkpoint is None:
+        return []
+    try:
+        problems = load_problems(target.config.data["train"]["data_path"], bare=True)
+    except UserError as error:
+        return [f"whether {target.name} was trained on these problems is not known: {error}"]
+    return [line for name, asked in benchmarks.items() for line in trained_on(problems, asked, name)]
 
 
 @dataclass(frozen=True)

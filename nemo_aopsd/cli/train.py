@@ -24,7 +24,7 @@ from nemo_aopsd.errors import UserError, nearest, tell_all
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.preflight import check_inputs, summarize
+from nemo_aopsd.run.preflight import check_inputs, summarize, trained_on
 from nemo_aopsd.run.row_lengths import check_texts
 
 app = typer.Typer()
@@ -100,6 +100,7 @@ def train(
         warn(without_effect(settings, overrides))
         if check:
             tokenizer = tokenizer_at_hand(settings)
+            warn(trained_on(problems, held_out, settings.aopsd.evaluation.data_path))
             warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
             typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
             return
@@ -172,6 +173,7 @@ def _train(
     """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
     from nemo_aopsd.run.trainer import train as train_problems
 
+    warn(trained_on(problems, held_out, config.aopsd.evaluation.data_path))
     engine = engines.pick(config).build(config)
     warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)

@@ -5,9 +5,11 @@ No problem text is shipped: HMMT and BRUMO are licensed CC BY-NC-SA, and AIME's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
+from nemo_aopsd.data.prepare import normalise
 from nemo_aopsd.data.problems import Problem, answer_text, load_problems, parse_problem
 from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
@@ -37,11 +39,15 @@ def load_benchmarks(sources: Iterable[str]) -> dict[str, list[Problem]]:
     return found
 
 
+def also_in(problems: Sequence[Problem], others: Iterable[Problem]) -> list[Problem]:
+    """Those whose question is one of the others', but for case, spacing, punctuation and LaTeX layout."""
+    asked = {normalise(other.problem) for other in others}
+    return [problem for problem in problems if normalise(problem.problem) in asked]
+
+
 def check_apart(dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -> None:
     """Raise UserError if a question of `dev` is one of `test`."""
-    asked = {" ".join(problem.problem.split()) for problems in test.values() for problem in problems}
-    both = [each for problems in dev.values() for each in problems if " ".join(each.problem.split()) in asked]
-    if both:
+    if both := also_in([*chain(*dev.values())], [*chain(*test.values())]):
         raise UserError(
             f"--choose-on: {len(both)} of its problems are in --data, too, such as {both[0].where}. A checkpoint "
             "that is chosen on them is not tested by them. Give other problems."

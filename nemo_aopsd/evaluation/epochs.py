@@ -44,11 +44,13 @@ def evaluate(
     out: Path,
     epoch: int,
     weights: str = "",
+    num_trained_on: int = 0,
 ) -> Summary:
     """Sample, grade and summarise `config.num_samples` responses a problem; returns the summary.
 
     Writes `out/epoch_000.jsonl` (one line a sample), `.json` (the summary, last) and `.settings.json` (what the
-    samples were made with); `weights` names the model's weights there, a checkpoint say. What an earlier, interrupted
+    samples were made with); `weights` names the model's weights there, a checkpoint say, and the summary keeps how many
+    of the problems are trained on. What an earlier, interrupted
     call wrote is kept; `manifest` has checked it. Raises UserError if the folder holds samples that were made with
     other settings, prompts, problems or weights.
     """
@@ -62,7 +64,8 @@ def evaluate(
         return read_json(summary_path, "num_samples", "correct_per_problem", remedy="Delete it to have it made anew.")
     samples_path, patterns = stem.with_suffix(".jsonl"), leak_patterns(prompts)
     lines = collect(manifest, samples_path, problems, rendered, config.num_samples, sampler, tokenizer, patterns)
-    summary = {"epoch": epoch, **summarize(lines, config.num_samples), "seconds": time.monotonic() - started}
+    counted = summarize(lines, config.num_samples) | {"num_trained_on": num_trained_on}
+    summary = {"epoch": epoch, **counted, "seconds": time.monotonic() - started}
     manifest.replace(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
     return summary
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
 from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.schema import AOPSDConfig, Config
+from nemo_aopsd.console import asked_of
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, tell_all
+from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
 from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
@@ -80,6 +82,18 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     leak_patterns(aopsd.prompts)
 
 
+def trained_on(problems: Iterable[Problem], held_out: list[Problem] | None, origin: str | None) -> list[str]:
+    """A warning if problems to evaluate on, from `origin`, are among the problems of training."""
+    both = also_in(held_out or [], problems)
+    if not both:
+        return []
+    return [
+        f"{origin}: {len(both)} of {len(held_out or [])} evaluation problems are also trained on, such as "
+        f"{both[0].id!r}: pass@k is not held out. Give other problems, or leave them out of training: "
+        "aopsd data prepare --against"
+    ]
+
+
 def summarize(
     config: Config,
     problems: list[Problem],
@@ -91,13 +105,16 @@ def summarize(
     aopsd = config.aopsd
     size = aopsd.num_prompts_per_step
     steps, few = -(-len(problems) // size), f" (fewer problems than a step's {size})" if len(problems) < size else ""
-    evaluation = f"{len(held_out)} from {aopsd.evaluation.data_path}" if held_out else "none, so no pass@k"
+    evaluation = "none, so no pass@k"
+    if held_out:
+        told = asked_of(len(held_out), len(also_in(held_out, problems)))
+        evaluation = f"{told}, from {aopsd.evaluation.data_path}"
     label = label_run(aopsd)
     name = f"{label}: " if label else ""
     rows = {
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
-        "held out": evaluation,
+        "evaluation": evaluation,
         "length": f"{steps} steps an epoch{few}, at most {_limits(aopsd)}",
         "method": f"{name}{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
         f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",

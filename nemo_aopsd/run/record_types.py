@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nemo_aopsd.console import asked_of
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Counts:
 class Evaluation(Counts):
     """pass@k on the bare questions of one set of problems."""
 
+    num_trained_on: int | None = None  # of the problems; None if nobody has looked
     epoch: int = 0  # epochs of training before it; of `aopsd evaluate`, 0
     num_problems: int
     pass_at_k: dict[int, float]
@@ -151,6 +153,11 @@ class Evaluation(Counts):
             raise ValueError(f"`num_problems` is {self.num_problems}, but {len(self.correct_per_problem)} are counted")
         if 1 not in self.pass_at_k or not self.pass_at_k.keys() <= self.pass_at_k_interval.keys():
             raise ValueError("`pass_at_k` must have k = 1, and `pass_at_k_interval` each of its k")
+
+    @property
+    def asked(self) -> str:
+        """Its problems in words: how many, and whether they were held out."""
+        return asked_of(self.num_problems, self.num_trained_on)
 
     @property
     def num_correct(self) -> int:

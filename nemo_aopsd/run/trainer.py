@@ -20,6 +20,7 @@ from nemo_aopsd.console import Whole, evaluation_line, step_line, track, warn
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.evaluation.epochs import evaluate
 from nemo_aopsd.files import derive_seed, read_journal
 from nemo_aopsd.manifest import Manifest
@@ -235,6 +236,7 @@ class Trainer:
             out=self.folder / layout.EVALUATIONS,
             epoch=epoch,
             weights=f"step_{self.step:06d}",
+            num_trained_on=len(also_in(self.held_out, self.problems.values())),
         )
         rates = {f"eval/pass_at_{k}": rate for k, rate in summary["pass_at_k"].items()}
         self.engine.log_metrics(rates, self.step)

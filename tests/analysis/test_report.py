@@ -119,7 +119,7 @@ def test_same_run_gives_the_same_page(tmp_path, monkeypatch):
             "Continuation surprisal L and its weight; Competence by epoch; Progress and disclosed share; "
             "Trigger rate; Weight of probed tokens; Unreadable verdicts.",
         ),
-        ({"evaluations": False}, "pass@k on held-out problems."),
+        ({"evaluations": False}, "pass@k of the bare question."),
         ({"num_epochs": 0}, "Gap mass; Continuation surprisal L and its weight; Where the time goes; Progress and"),
     ],
 )
@@ -139,7 +139,7 @@ def test_run_killed_in_its_third_step(undrawn, tmp_path):
     path.write_text(path.read_text() + json.dumps(last | {"step": 4, "train/loss": math.nan}) + '\n{"epoch": 0, "st')
     text = report(run).text
     assert "no evaluation has been finished" in text
-    assert "so not shown: pass@k on held-out problems; Competence by epoch." in text
+    assert "so not shown: pass@k of the bare question; Competence by epoch." in text
     assert "4, in epoch 1 of 3" in text and "Loss" in text
 
 

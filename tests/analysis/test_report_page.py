@@ -49,6 +49,16 @@ def test_the_number_of_the_built_in_model_has_its_caveat(tmp_path, model, told):
     assert not any(tile.caveat for tile in rest)
 
 
+@pytest.mark.parametrize("trained_on", [None, 0, 4])
+def test_pass_at_1_on_problems_of_the_training_is_not_called_held_out(tmp_path, trained_on):
+    run = write_run(tmp_path / "run", **SMALL)
+    path = run / "eval/epoch_001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_trained_on": trained_on}))
+    passed, *_ = page.headline(read_reported(run))
+    told = "n = 4 problems, not held out: 4 are also trained on." if trained_on else "n = 4 held-out problems."
+    assert told in passed.detail
+
+
 def test_hints_are_the_rules_that_the_steps_broke(tmp_path):
     run = write_run(tmp_path / "run", **SMALL | {"steps_per_epoch": 9})
     assert page.hints(read_reported(with_metrics(run, **{"rollout/truncated": 0, "judge/failed": 0}))) == []

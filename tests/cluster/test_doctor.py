@@ -273,7 +273,7 @@ def test_problems_are_counted_and_those_that_training_would_refuse_are_an_error(
         return by_name(diagnose(load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), around(gpus=())))["problems"]
 
     check = problems()
-    assert check.severity == "ok" and check.found.startswith("384, ") and "400 held out, " in check.found
+    assert check.severity == "ok" and check.found.startswith("384, ") and "400 held-out problems, " in check.found
     graph = {"nodes": [{"id": name, "statement": f"step {name}"} for name in "ab"], "edges": [["a", "b"], ["b", "a"]]}
     (tmp_path / "cycle.jsonl").write_text(json.dumps({"id": "p", "problem": "?", "answer": "1", "dag": graph}))
     for key, file, named in (

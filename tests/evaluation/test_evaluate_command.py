@@ -152,7 +152,8 @@ def test_a_second_call_samples_nothing_and_other_settings_are_refused(aopsd):
 
 def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
     shutil.copytree(trained, "run")
-    code, out, _ = aopsd("evaluate run --data two.jsonl")
+    code, out, err = aopsd("evaluate run --data two.jsonl")  # its questions are those of one.jsonl
+    assert err.startswith("warning: two: 2 of 2 evaluation problems are also trained on, such as 'two0'")
     assert code == 0 and re.search(r"\nstep_000002 \w{12}, 3 samples a problem, .*; run/eval/two_step_000002_x3/", out)
     assert "prompts default, temperature 0.9, top-p 0.95, top-k 20, at most 9 tokens;" in out
     settings = json.loads(Path("run/eval/two_step_000002_x3/two.settings.json").read_text())
@@ -251,7 +252,7 @@ def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(a
     assert len(samples("from_run", "one")) == 6 and samples("from_run", "one") == samples("from_export", "one")
     for target in ("run", "exported"):
         code, _, err = aopsd(f"evaluate {target} --data one.jsonl --prompts tiny --thinking --out other")
-        assert code == 0 and err.startswith(f"{target}: asked with prompts tiny instead of default, thinking True ")
+        assert code == 0 and f"{target}: asked with prompts tiny instead of default, thinking True " in err
         shutil.rmtree("other")
     assert "asked with" not in aopsd("evaluate model --data one.jsonl --prompts tiny --samples 1 --max-new-tokens 5")[2]
     code, _, err = aopsd("export run --out exported")
@@ -316,7 +317,7 @@ def test_a_checkpoint_that_training_replaces_while_it_is_read_is_one_message(aop
         patch.setattr(checkpoint, "load", load_slowly)
         for command in ("evaluate run --data one.jsonl", "export run --out exported"):
             code, _, err = aopsd(command)
-            assert code == 2 and err.count("\n") == 1 and f"{newest}: training replaced it by a newer" in err
+            assert code == 2 and err.count("error: ") == 1 and f"{newest}: training replaced it by a newer" in err
             newest.with_name("step_000003").rename(newest)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "newest", lambda folder: folder / "step_000009")
@@ -349,7 +350,8 @@ def test_targets_by_hand(tmp_path, model):
 def test_the_checkpoint_is_chosen_on_other_problems_than_it_is_tested_on(aopsd, trained, monkeypatch):
     Path("dev.jsonl").write_text('{"id": "d", "problem": "AND 3?", "answer": "9"}\n')
     command = f"evaluate {trained} --data one.jsonl {OPTIONS}"
-    code, out, _ = aopsd(f"{command} --choose-on dev.jsonl --out even")
+    code, out, err = aopsd(f"{command} --choose-on dev.jsonl --out even")
+    assert "warning: one: 2 of 2" in err and "dev: " not in err  # what it is trained on, and what not
     assert code == 0 and "chosen: step_000001, of 2 kept" in out  # of equal ones the earliest
     dev = json.loads((trained / "eval/dev_step_000002_x4/results.json").read_text())
     assert list(dev["benchmarks"]) == ["dev"] and dev["settings"]["weights"].startswith("step_000002 ")

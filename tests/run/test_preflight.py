@@ -1,14 +1,15 @@
 """What the data must have depends on the objective; all of it is known before a model is loaded."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run.preflight import check_inputs, summarize
-from tests.fakes import make_config
+from nemo_aopsd.run.preflight import check_inputs, summarize, trained_on
+from tests.fakes import make_config, make_problem
 
 
 def config_for(tmp_path, objective: ObjectiveConfig, fields: dict, **changes):
@@ -62,3 +63,15 @@ def test_the_summary_names_every_limit(tmp_path):
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {}, **budgets)
     told = summarize(config, check_inputs(config)[0], None)
     assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in told
+
+
+def test_evaluation_problems_that_are_trained_on_are_counted_and_not_called_held_out(tmp_path):
+    """The copies differ in case, spacing and LaTeX layout."""
+    training = [replace(make_problem(0), problem=text) for text in ("Find \\(x\\) if $x = 3$.", "What is 2?")]
+    held_out = [replace(make_problem(1), problem=text) for text in ("find  $x$ if x=3", "What is 5?")]
+    [line] = trained_on(training, held_out, "dev.jsonl")
+    assert line.startswith("dev.jsonl: 1 of 2 evaluation problems are also trained on, such as 'p001'")
+    assert trained_on(training, held_out[1:], "dev.jsonl") == trained_on(training, None, None) == []
+    config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {})
+    assert "2 problems, not held out: 1 is also trained on, from" in summarize(config, training, held_out)
+    assert "1 held-out problems, from" in summarize(config, training, held_out[1:])

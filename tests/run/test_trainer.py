@@ -88,6 +88,14 @@ def test_the_engine_is_told_each_step_s_numbers_and_each_evaluation(tmp_path):
     assert rates[0][0] == 0 and rates[-1][0] == steps[-1][0]
 
 
+def test_an_evaluation_says_how_many_of_its_problems_are_trained_on(tmp_path, capsys, uninterrupted):
+    config = make_config(tmp_path, replace(AOPSD, max_num_steps=1))
+    train(config, PROBLEMS, [*HELD_OUT, PROBLEMS[0]], make_engine(), tmp_path, resume=False)
+    assert json.loads((tmp_path / "eval/epoch_001.json").read_text())["num_trained_on"] == 1
+    assert uninterrupted[2]["epoch_001.json"][0]["num_trained_on"] == 0
+    assert "on 5 problems, not held out: 1 is also trained on" in capsys.readouterr().out
+
+
 def test_every_problem_is_visited_once_in_each_epoch(uninterrupted):
     metrics, rollouts, evals, competence, state = uninterrupted
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]

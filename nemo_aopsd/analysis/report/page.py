@@ -190,11 +190,11 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
         return [Tile("pass@1, only evaluation so far", f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
     low, high = paired_interval(asdict(before), asdict(after))
     detail = (
-        f"{counts[0]} → {counts[1]} samples correct, n = {after.num_problems} held-out problems. "
+        f"{counts[0]} → {counts[1]} samples correct, n = {after.asked}. "
         f"Paired change {rates[1] - rates[0]:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]: {verdict(low, high)}."
     )
     leaks = f"{percent(before.leak_rate)} → {percent(after.leak_rate)}"
     return [
         Tile(f"pass@1, {before.epoch} → {after.epoch} epochs", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
-        Tile("Leak meter", leaks, "of held-out responses refer to the private context"),
+        Tile("Leak meter", leaks, "of responses refer to the private context"),
     ]

@@ -83,9 +83,9 @@ def _leak_meter(run: ReportedRun, title: str) -> Drawn:
     if run.evaluations:
         steps = [sum(row.epoch < evaluation.epoch for row in run.metrics) for evaluation in run.evaluations]
         rates = [evaluation.leak_rate for evaluation in run.evaluations]
-        lines.append(Series("held-out evaluations", steps, rates, dots=True))
+        lines.append(Series("evaluations", steps, rates, dots=True))
         last = run.evaluations[-1]
-        parts.append(f"{last.num_problems * last.num_samples} held-out responses an evaluation")
+        parts.append(f"{last.num_problems * last.num_samples} responses an evaluation")
     lines += _of_others(run, "rollout/leak_rate")
     if not lines:
         return None
@@ -209,7 +209,7 @@ def _num_steps(run: ReportedRun) -> str:
 
 
 # How the student does on bare questions.
-OUTCOME: dict[str, Draw] = {"pass@k on held-out problems": _pass_at_k, "Leak meter": _leak_meter}
+OUTCOME: dict[str, Draw] = {"pass@k of the bare question": _pass_at_k, "Leak meter": _leak_meter}
 # What the method saw and did.
 METHOD: dict[str, Draw] = {
     "Gap mass": _gap_mass,

@@ -17,7 +17,9 @@ from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, parame
 from nemo_aopsd.cluster.rules import broken_sizes, refuse
 from nemo_aopsd.cluster.tree import VLLM, Tree
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.console import asked_of
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run.preflight import check_inputs
 from nemo_aopsd.run.row_lengths import check_texts
@@ -116,7 +118,9 @@ def attempt(name: str, expected: str, remedy: str, check: Callable[[], str]) -> 
 def _data(config: Config) -> str:
     """The config's problems, as `aopsd train --check` looks at them."""
     problems, held_out = check_inputs(config)
-    evaluation = f"{len(held_out)} held out, {config.aopsd.evaluation.data_path}" if held_out else "none held out"
+    evaluation = "none held out"
+    if held_out:
+        evaluation = f"{asked_of(len(held_out), len(also_in(held_out, problems)))}, {config.aopsd.evaluation.data_path}"
     return f"{len(problems)}, {config.data['train']['data_path']}; {evaluation}"
 
 
