@@ -21,9 +21,15 @@ _TIGHT_COMMA = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
 _APPROXIMATION = re.compile(r"\\approx(?![a-z])")
 _LEFT_SIDE = re.compile(r"[A-Za-z0-9_+\-*/\\ ()|:'{}]+")
 _MIXED = re.compile(r"(?<![\d.^_}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
+# Products without a sign, of which the reader makes sums (`2(3)` would be 5), and what is no formula at all.
+_SIDE_BY_SIDE = re.compile(
+    r"(?<=[0-9)\]])(?<![_^][0-9])\s*(?=[(\[])|(?<=[)\]])\s*(?=[0-9]|\\frac)|(\\frac\{[^{}]*\}\{[^{}]*\})\s*(?=\()"
+)
+_NO_FORMULA = re.compile(r"[0-9]\s*(?:'|\^\s*\{?\\prime)|(?<![\\A-Za-z_^}0-9])[0-9]+\s+[0-9]")  # minutes of arc; `2 3`
 _NO_BLANKS = r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Thai, Lao, Japanese, Chinese, Korean
 _NUMBER_EDGE = re.compile(rf"(?<={_NO_BLANKS})(?=[-0-9])|(?<=[0-9])(?={_NO_BLANKS})")
 _POINTS = ((7, 11), (-5, 3), (13, 17), (-3, 19), (2, 23))  # numerators and denominators of test values
+_FAR_POINTS = ((6, 1), (5, 1), (-20, 3))  # for rounding brackets, which are the same in between
 
 
 def same_answer(predicted: str, gold: str) -> bool:
@@ -125,15 +131,25 @@ def _same_parsed(given: Any, wanted: Any, predicted: str, gold: str) -> bool:
 def parse(answer: str) -> Any:
     """A sympy object, None if the text is no formula."""
     from latex2sympy2_extended import latex2sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 
     check_text(answer)
+    if _NO_FORMULA.search(answer):
+        return None
     answer = _MIXED.sub(lambda number: f"({number[1]}+{number[2]})" if exact.rational(number[0]) else number[0], answer)
+    answer = _SIDE_BY_SIDE.sub(r"\1\\cdot ", answer)
     answer = re.sub(r"(?<![A-Za-z\\])e(?![A-Za-z])", "{e}", answer)
     if not re.search(r"\\int|\\frac\{d[^{}]*\}\{d", answer):  # no differential: `ds` is a product
         answer = re.sub(r"(\\[A-Za-z]+)|d", lambda match: match[1] or "\\eta ", answer)
     try:
         with uncounted():
-            found = latex2sympy(answer, is_real=None, convert_degrees=False, normalization_config=None)  # type: ignore[arg-type]
+            found = latex2sympy(
+                answer,
+                is_real=None,
+                convert_degrees=False,
+                normalization_config=None,  # type: ignore[arg-type]
+                conversion_config=ConversionConfig(lowercase_symbols=False),  # `R` is not `r`
+            )
     except Exception:  # it raises all kinds; whatever it is, this is no formula
         return None
     check_numbers(found)
@@ -159,7 +175,7 @@ def _same_expression(given: Any, wanted: Any, digits: int) -> bool | None:
         return False
     if digits and not given.free_symbols:
         return _close(given, wanted, digits)
-    found = [_is_zero(given.subs(point) - wanted.subs(point)) for point in _points(given.free_symbols)]
+    found = [_is_zero(given.subs(point) - wanted.subs(point)) for point in _points(given.free_symbols, given, wanted)]
     return None if None in found and False not in found else all(found)
 
 
@@ -178,24 +194,23 @@ def _same_equation(given: Any, wanted: Any) -> bool | None:
     given, wanted = _exact_numbers(given), _exact_numbers(wanted)
     if given.free_symbols != wanted.free_symbols:
         return False
-    first, *rest = [(given.subs(point), wanted.subs(point)) for point in _points(given.free_symbols)]
+    first, *rest = [(given.subs(point), wanted.subs(point)) for point in _points(given.free_symbols, given, wanted)]
     if _is_zero(first[0]) or _is_zero(first[1]):
         return None
     found = [_is_zero(one * first[1] - other * first[0]) for one, other in rest]
     return None if None in found and False not in found else all(found)
 
 
-def _points(symbols: set[Any]) -> list[dict[Any, Any]]:
-    """Five places for the unknowns, some of them negative."""
+def _points(symbols: set[Any], *formulas: Any) -> list[dict[Any, Any]]:
+    """Five places for the unknowns, some of them negative, and more if a formula has rounding brackets."""
     import sympy
 
     ordered = sorted(symbols, key=str)
+    rounds = any(formula.has(sympy.floor, sympy.ceiling) for formula in formulas)
+    points = _POINTS + _FAR_POINTS if rounds else _POINTS
     return [
-        {
-            symbol: sympy.Rational(*_POINTS[(shift + index) % len(_POINTS)]) + index
-            for index, symbol in enumerate(ordered)
-        }
-        for shift in range(len(_POINTS) if ordered else 1)
+        {symbol: sympy.Rational(*points[(shift + index) % len(points)]) + index for index, symbol in enumerate(ordered)}
+        for shift in range(len(points) if ordered else 1)
     ]
 
 

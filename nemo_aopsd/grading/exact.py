@@ -16,9 +16,11 @@ _COMMA_DECIMAL = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _QUOTIENT = re.compile(r"([+-]?)\s*(?:\\frac\{\s*(-?[0-9]+)\s*\}\{\s*(-?[0-9]+)\s*\}|([0-9]+)\s*/\s*([0-9]+))")
 _MIXED = re.compile(r"([+-]?)\s*([0-9]+)(?:\s*\\frac\{([0-9]+)\}\{([0-9]+)\}|\s+([0-9]+)/([0-9]+))")
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?(?:\s*([ap])\.?\s*m\.?)?", re.IGNORECASE)
-_WORDS = re.compile(r"[a-z][a-z' -]*")
+_WORDS = re.compile(r"[a-z][a-z' -]*(?:,? [0-9]+)*")
 _SHORT_WORDS = {"yes", "no", "odd", "even", "all", "none", "both", "true", "red"}  # others may be products of variables
-_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?\s*(?:base\s*)?([0-9]+|[a-z]+)\s*\}?")
+_BASED = re.compile(
+    r"\(?([0-9A-Za-z]+)\)?(?:_\{?\s*\(?\s*(?:base\s*)?|\s*\(?\s*(?:in )?base )([0-9]+|[a-z]+)\s*\)?\s*\}?"
+)
 _BASES = {
     word: base
     for base, word in enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], start=2)
@@ -124,9 +126,10 @@ def significant_digits(decimal: str) -> int:
 def is_words(answer: Answer) -> bool:
     """Whether an answer is in words: marked as text, or with a word of four letters. Fewer may be variables."""
     text = _letters(answer.text)
-    if not _WORDS.fullmatch(text) or text in _FUNCTIONS:
+    words = re.split("[ -]", text)
+    if not _WORDS.fullmatch(text) or not _FUNCTIONS.isdisjoint(words):
         return False
-    return answer.is_text or text in _SHORT_WORDS or any(len(word) >= 4 for word in re.split("[ -]", text))
+    return answer.is_text or text in _SHORT_WORDS or any(len(word) >= 4 and word.isalpha() for word in words)
 
 
 def same_words(predicted: Answer, gold: Answer) -> bool | None:

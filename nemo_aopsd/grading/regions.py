@@ -16,9 +16,15 @@ _LOOKS_LIKE = re.compile(
 )
 _RELATION = re.compile(r"(\\(?:le|ge|ne|lt|gt)(?![A-Za-z])|<=|>=|!=|[<>=])")
 _MEMBER = re.compile(r"(\\?[A-Za-z]+(?:_\w)?(?:\([a-z]\))?)\s*\\in(?![a-z])\s*(.*)", re.DOTALL)
+_BUILDER = re.compile(  # `\{x \in \mathbb{R} \mid x < 3\}`
+    r"\\\{\s*(\\?[A-Za-z]+(?:_\w)?)\s*(?:\\in(?![a-z])([^|:\\]*|\s*\\mathbb\{R\}\s*))?"
+    r"(?:[|:]|\\(?:mid|vert|colon)(?![a-z]))(.*)\\\}",
+    re.DOTALL,
+)
 _UNKNOWN = re.compile(r"\\?[A-Za-z]+(?:_\w)?(?:\([a-z]\))?")
 _OR = re.compile(r"(?<![A-Za-z\\])or(?![a-z])|\\(?:lor|vee)(?![A-Za-z])")
 _AND = re.compile(r"(?<![A-Za-z\\])and(?![a-z])|\\(?:land|wedge)(?![A-Za-z])")
+_WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*\\\{)")
 _OPERATIONS = {"\\cup": "union", "\\cap": "intersect"}
 _TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "\\ne": "\\ne", "=": "="}
 _SPELLED = {"<=": "\\le", ">=": "\\ge", "!=": "\\ne", "\\lt": "<", "\\gt": ">"}
@@ -72,6 +78,12 @@ def _same_piece(one: Any, other: Any) -> bool:
 def _read(text: str, names: set[str]) -> Any:
     import sympy
 
+    if (builder := _BUILDER.fullmatch(text)) and inside(text)[1] == "{}":
+        bound: set[str] = set()  # what the unknown is called in there does not matter
+        found = _read((builder[2] or "\\mathbb{R}").strip(), names) & _read(builder[3].strip(), bound)
+        if bound != {builder[1]}:
+            raise _NoRegion
+        return found
     if member := _MEMBER.fullmatch(text):
         names.add(member[1])
         return _read(member[2], names)
@@ -88,7 +100,7 @@ def _read(text: str, names: set[str]) -> Any:
             for part in rest:
                 first = getattr(first, method)(part)
             return first
-    if len(parts := split_top(text, re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])"))) == 2:
+    if len(parts := split_top(text, _WITHOUT)) == 2:
         return _read(parts[0], names) - _read(parts[1], names)
     terms = [part.strip() for part in _RELATION.split(text)]
     return _condition(terms, names) if len(terms) > 1 else _plain(text, names)

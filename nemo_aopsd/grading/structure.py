@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, product, zip_longest
 from typing import Literal
 
+from nemo_aopsd.grading import exact
+
 Kind = Literal["value", "list", "set", "tuple", "union", "matrix"]
 Compare = Callable[[str, str], bool]
 
@@ -28,7 +30,11 @@ _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\{([pb]?matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?((?:(?!\\begin).)*)\\end\{\1\}\s*[)\]]?",
     re.DOTALL,
 )
-_CASES = re.compile(r"\\begin\{(cases|aligned)\}((?:(?!\\begin).)*)\\end\{\1\}", re.DOTALL)
+_CASES = re.compile(
+    r"(?:\\begin\{(cases|aligned)\}|\\\{\s*\\begin\{(array|matrix|aligned|gathered)\}(?:\{[lcr| ]*\})?)"
+    r"((?:(?!\\begin).)*)\\end\{(?:\1|\2)\}(?:\s*\.$)?",
+    re.DOTALL,
+)
 _ROW_END = re.compile(r"\\\\\s*(?:\[[^\]]*\])?")
 _BINOMIAL = re.compile(r"\\[dt]?binom\s*(\{.*\})")
 _ARGUMENT_END = re.compile(r"(?<=\})\s*(?=\{)")
@@ -59,7 +65,7 @@ def read_shape(text: str) -> Shape:
     >>> read_shape("p=5,q=2; q=2,p=7").items
     ('(5,2)', '(7,2)')
     """
-    text = _CASES.sub(lambda lines: _ROW_END.sub(";", lines[2]).replace("&", ""), text.strip())
+    text = _CASES.sub(lambda lines: _ROW_END.sub(";", lines[3]).replace("&", ""), text.strip())
     name, text = split_name(text)
     if match := _MATRIX.fullmatch(text):
         return _matrix(match[2])
@@ -72,7 +78,7 @@ def read_shape(text: str) -> Shape:
         return _listed(items or [text], name)
     parts = [item for item in split_top(inner, SEPARATOR) if item]
     if brackets == "{}":
-        return _listed(parts or ["\\emptyset"], name, "{}")
+        return _listed(parts, name, "{}") if parts else Shape("value", ("\\emptyset",), (name,))
     return Shape("tuple", tuple(parts), brackets=brackets) if brackets and len(parts) > 1 else read_shape(inner)
 
 
@@ -147,7 +153,7 @@ def _same_list(predicted: Shape, gold: Shape, compare_values: Compare) -> bool:
     ones, others = _each_once(predicted.items), _each_once(gold.items)
     if len(ones) != len(others):
         return False
-    if given or wanted:
+    if len({own.split("_")[0] for own in given or wanted}) > 1:  # `x_1 = 2, x_2 = 3` are two values of one unknown
         return all(compare_values(one, other) for one, other in zip(ones, others, strict=True))
     for one in ones:
         match = next((other for other in others if compare_values(one, other)), None)
@@ -164,7 +170,11 @@ def _named(shape: Shape) -> dict[str, str]:
 
 
 def _each_once(items: tuple[str, ...]) -> list[str]:
-    return list({re.sub(r"\s", "", item): item for item in items}.values())
+    keys = [exact.rational(item) for item in items]
+    texts = [re.sub(r"\s", "", item) for item in items]
+    return list(
+        {text if key is None else key: item for key, text, item in zip(keys, texts, items, strict=True)}.values()
+    )
 
 
 def _needs_algebra(item: str) -> bool:
@@ -185,7 +195,7 @@ def _listed(items: list[str], name: str, brackets: str = "") -> Shape:
         named[0] = name, named[0][1]
     named = _as_tuples(named)
     flat = [(own, branch) for own, value in named for member in _members(value) for branch in expand_sign(member)]
-    if len(flat) == 1 and len(items) == 1:
+    if len(flat) == 1 and len(items) == 1 and not (brackets and flat[0][1] == "\\emptyset"):
         name, text = flat[0]
         return Shape("value", (text,), (name,)) if inside(text)[0] is None else read_shape(text)
     is_set = brackets or any(_SIGN.search(value) for _, value in named)
@@ -222,7 +232,7 @@ def expand_sign(text: str) -> list[str]:
     else:
         choices = [list(choice) for choice in product("+-", repeat=len(signs))]
     pieces = _SIGN.split(text)[::2]
-    return ["".join(chain(*zip_longest(pieces, choice, fillvalue=""))).strip() for choice in choices]
+    return _each_once(tuple("".join(chain(*zip_longest(pieces, choice, fillvalue=""))).strip() for choice in choices))
 
 
 def split_name(text: str) -> tuple[str, str]:

@@ -11,10 +11,17 @@ import argparse
 from collections.abc import Callable
 
 from nemo_aopsd.grading import Grade, grade
-from tests.grading import kinds_of_numbers, kinds_of_shapes, kinds_of_words
+from tests.grading import kinds_of_notation, kinds_of_numbers, kinds_of_shapes, kinds_of_words
 from tests.grading.answers import KINDS, Answer, Dice
 
-__all__ = ["KINDS", "failures", "kinds_of_numbers", "kinds_of_shapes", "kinds_of_words"]  # which fill the table
+__all__ = [
+    "KINDS",
+    "failures",
+    "kinds_of_notation",
+    "kinds_of_numbers",
+    "kinds_of_shapes",
+    "kinds_of_words",
+]  # which fill the table
 
 
 def respond(text: str) -> str:
