@@ -17,7 +17,7 @@ from typing import Literal
 from nemo_aopsd.grading import exact
 from nemo_aopsd.grading.budget import LONGEST
 from nemo_aopsd.grading.extract import announced_answer, extract_answer, is_formula, joined_answer, tagged_answer
-from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.normalize import name_sets, normalize
 from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 
 __all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grade_async", "is_correct"]
@@ -98,7 +98,7 @@ def grade_anywhere(text: str, answer: str) -> Grade:
 
 @lru_cache(maxsize=8192)
 def _compare_short(predicted: str, answer: str) -> Grade:
-    decided = exact.same(normalize(predicted), normalize(answer))
+    decided = exact.same(name_sets(normalize(predicted)), name_sets(normalize(answer)))
     if decided is not None:
         return _graded(decided)
     return _ask("same", predicted, answer)

@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_aopsd.grading import exact
 from nemo_aopsd.grading.budget import LONGEST, check_numbers, check_text, uncounted
-from nemo_aopsd.grading.normalize import normalize
+from nemo_aopsd.grading.normalize import name_sets, normalize
 from nemo_aopsd.grading.structure import Shape, read_shape, same_name, same_shape
 
 _DIGITS = 40
@@ -35,7 +35,7 @@ _FAR_POINTS = ((6, 1), (5, 1), (-20, 3))  # for rounding brackets, which are the
 def same_answer(predicted: str, gold: str) -> bool:
     """True if two answers mean the same. Raises Overspent, or whatever sympy raises."""
     check_text(predicted, longest=LONGEST)
-    given, wanted = normalize(predicted), normalize(gold)
+    given, wanted = name_sets(normalize(predicted)), name_sets(normalize(gold))
     decided = exact.same(given, wanted)
     if decided is not None:
         return decided

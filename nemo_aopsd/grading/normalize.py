@@ -155,15 +155,14 @@ def normalize(answer: str) -> Answer:
     if unit is None:
         text, unit = _cut_unit(text)
     without = _PERCENT.sub("", text).removesuffix("%").strip()
-    return Answer(_called(_arguments(without)), unit, without != text, is_text)
+    return Answer(_arguments(without), unit, without != text, is_text)
 
 
-def _called(text: str) -> str:
-    """A set that is told in words as the formula."""
-    for words, formula in _NAMED_SETS:
-        if words.fullmatch(text.strip(" .\"'`")):
-            return formula
-    return text
+def name_sets(answer: Answer) -> Answer:
+    """With a set that is told in words as its formula."""
+    words = answer.text.strip(" .\"'`")
+    formula = next((formula for pattern, formula in _NAMED_SETS if pattern.fullmatch(words)), answer.text)
+    return answer._replace(text=formula)
 
 
 def _degrees(text: str) -> str:
