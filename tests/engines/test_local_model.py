@@ -111,6 +111,7 @@ def test_a_fused_norm_computes_what_the_norm_did(family):
     assert fuse_norms(fused) == sum("norm" in name for name, _ in model.named_parameters())
     found = fused(input_ids=ids).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert torch.equal(found, expected) or model.dtype != torch.float32  # so CPUs may have it, too
     norm = next(name for name, _ in model.named_parameters() if "norm" in name)
     gradients = [
         torch.autograd.grad(out.logsumexp(-1).sum(), m.get_parameter(norm))[0]

@@ -22,7 +22,7 @@ from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.models.limits import MAX_LOGITS, chunk_size
 from nemo_aopsd.types import TopK
 
-FUSED_ON = ("cuda",)  # on a CPU six kernels are as fast
+FUSED_ON = ("cuda",)  # and on a CPU in float32, where the fused norm is the same to the bit
 
 
 class Network:
@@ -30,7 +30,7 @@ class Network:
 
     def __init__(self, causal_lm: PreTrainedModel):
         causal_lm.set_attn_implementation(attention.NAME)
-        if causal_lm.device.type in FUSED_ON:
+        if causal_lm.device.type in FUSED_ON or causal_lm.dtype == torch.float32:
             fuse_norms(causal_lm)
         self.causal_lm = causal_lm
         self.body = causal_lm.base_model
