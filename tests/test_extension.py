@@ -19,10 +19,12 @@ from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfi
 from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
+from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import check_problems
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
 from nemo_aopsd.run.folder import check_extensions, keep_extensions
+from nemo_aopsd.run.rehearsal import rehearse
 from tests.fakes import make_config, make_engine, make_problem
 
 PARTS = Path(__file__).parents[1] / "examples/my_parts.py"
@@ -161,6 +163,47 @@ def test_weights_that_do_not_fit_end_the_step(tmp_path, monkeypatch, returned, t
     assert f"aopsd.weighting={name}:Mine" in str(caught.value)
 
 
+CLASS = "class Mine:\n    continues, field, adaptive = True, 'dag', True\n    "
+HEADS = {
+    "weighting": f"{CLASS}def __init__(self, aopsd): pass\n    def weigh(self, gaps, probes): ",
+    "context.kind": f"{CLASS}def messages(self, problem, reached, prompts): ",
+    "curriculum.name": "from nemo_aopsd.method.curriculum import Curriculum as C\nclass Mine(C):\n  def batches(self): ",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "told"),
+    [
+        ("weighting", "return [gap[1:] for gap in gaps]", r"got shape \[4\] for the 5 gaps of rollout 0"),
+        ("weighting", "return [gap * (1 / len(found)) for gap, found in zip(gaps, probes)]", r"part\d\.py:4: ZeroDiv"),
+        ("weighting", "return None", "got NoneType for 2 rollouts"),
+        ("context.kind", "return problem.problem", "`messages` must give chat messages"),
+        ("context.kind", "return [{'role': 'user', 'content': None}]", "'p000' it gave"),
+        ("context.kind", "return [{'role': 'user', 'content': min({*'abcd'} - reached)}]", r"part\d\.py:3: ValueError"),
+        ("curriculum.name", "return [['p9']]", "no problem has the id 'p9'"),
+        ("curriculum.name", "return list(self.competence)", r"got \['p000'"),
+        ("curriculum.name", "self.seen = 1 / self.epoch", r"part\d\.py:3: ZeroDiv"),
+    ],
+)
+def test_a_part_of_ones_own_is_tried_before_a_model_is_loaded(tmp_path, key, body, told, request):
+    index = request.node.callspec.indices["key"]
+    (tmp_path / f"part{index}.py").write_text(HEADS[key] + body + "\n")
+    with pytest.raises(UserError, match=told) as caught:
+        rehearse(AOPSDConfig(**KINDS[key][1](f"{tmp_path}/part{index}.py:Mine")), PROBLEMS)
+    assert str(caught.value).startswith(f"aopsd.{key}={tmp_path}/part{index}.py:Mine: ")
+
+
+def test_the_trial_leaves_no_trace_in_the_objects_of_the_run(tmp_path):
+    text = "class Mine:\n    continues = False\n    calls = 0\n    def __init__(self, aopsd): pass\n"
+    (tmp_path / "counts.py").write_text(
+        f"{text}    def weigh(self, gaps, probes):\n        self.calls += 1\n        return gaps\n"
+    )
+    aopsd = AOPSDConfig(weighting=f"{tmp_path}/counts.py:Mine")
+    rehearse(aopsd, PROBLEMS)
+    assert made("weighting", aopsd.weighting, aopsd).calls == 0
+    rehearse(block("weighting", "context.kind", "curriculum.name"), PROBLEMS)
+
+
 def test_an_object_is_made_once_and_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "class Mine:\n    continues = False\n    weigh = None\n    def __init__(self{}): self.made = 1 / {}\n"
@@ -184,6 +227,7 @@ def test_a_module_on_the_path_is_found(tmp_path, monkeypatch):
 def of_mine(tmp_path, monkeypatch):
     """A config of a file and a folder of prompts of the user's own."""
     monkeypatch.chdir(tmp_path)
+    own.cache_clear()  # it knows `mine.py` of another test
     (tmp_path / "mine.py").write_text(PARTS.read_text())
     shutil.copytree(Path(prompts.__file__).with_name("tiny"), tmp_path / "words")
     return AOPSDConfig(weighting="mine.py:RisingWeights", prompts="words")
@@ -200,8 +244,29 @@ def test_a_run_keeps_files_of_ones_own_and_refuses_another_version(tmp_path, of_
     found = {line["file"]: line["sha256"] for line in read_journal(tmp_path / "run/manifest.jsonl", "file", "sha256")}
     assert found[kept] == hashlib.sha256(content).hexdigest()
     (tmp_path / file).write_bytes(content + b"\n")
+    (tmp_path / "run/metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(UserError, match=rf"{file}: has changed .*aopsd\.{key}"):
         check_extensions(tmp_path / "run", of_mine)
+
+
+@pytest.mark.parametrize(("file", "kept", "key"), [("mine.py", "mine.py", "weighting"), *WORDS])
+def test_a_file_that_nothing_was_made_with_may_change(tmp_path, of_mine, file, kept, key, capsys):
+    """An evaluation before the first step depends on the prompts, but not on the weighting."""
+    run = tmp_path / "run"
+    keep_extensions(run, of_mine)
+    content = (tmp_path / file).read_bytes() + b"\n"
+    (tmp_path / file).write_bytes(content)
+    check_extensions(run, of_mine)
+    keep_extensions(run, of_mine)
+    assert (run / "extensions" / kept).read_bytes() == content and not Manifest(run).check([])
+    assert f"{file}: has changed since the run began" in capsys.readouterr().err
+    (run / "eval").mkdir()
+    (tmp_path / file).write_bytes(content + b"\n")
+    if key == "weighting":
+        check_extensions(run, of_mine)
+    else:
+        with pytest.raises(UserError, match="has changed since"):
+            check_extensions(run, of_mine)
 
 
 def test_two_files_of_one_name_are_not_mixed_up(tmp_path, of_mine):

@@ -126,7 +126,7 @@ def teacher_messages(
 ) -> list[Message]:
     """The teacher's prompt x + P. `reached` is R for `dag_frontier`; `donor` is the other problem."""
     if is_own(kind):
-        return made("context.kind", kind).messages(problem, reached, prompts)
+        return checked_messages(kind, made("context.kind", kind), problem, reached, prompts)
     wording, more = f"teacher_{kind}", {}
     match kind:
         case "none":
@@ -146,6 +146,20 @@ def teacher_messages(
         case _:
             raise AssertionError(f"{kind!r} is no context")
     return _user(fill(prompts, wording, problem=problem.problem, context=context, **more))
+
+
+def checked_messages(
+    kind: str, part: OwnContext, problem: Problem, reached: frozenset[str], prompts: str
+) -> list[Message]:
+    """What an own class of this name shows. Raises UserError unless it is a list of chat messages."""
+    found = part.messages(problem, reached, prompts)
+    texts = [[each.get(key) if isinstance(each, dict) else None for key in ("role", "content")] for each in found or ()]
+    if not texts or not all(isinstance(text, str) for pair in texts for text in pair):
+        raise UserError(
+            f"aopsd.context.kind={kind}: `messages` must give chat messages, each with `role` and `content` as texts; "
+            f"for problem {problem.id!r} it gave {repr(found)[:120]}."
+        )
+    return found
 
 
 def shown_messages(

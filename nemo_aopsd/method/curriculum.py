@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
+from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.schema import CurriculumConfig
+from nemo_aopsd.errors import UserError
 
 
 class Curriculum:
@@ -99,6 +101,23 @@ class Curriculum:
         self.competence = dict(state["competence"])
         self.observed = {problem_id: list(progress) for problem_id, progress in state["observed"].items()}
         self.history = list(state["history"])
+
+
+def build_curriculum(ids: Sequence[str], config: CurriculumConfig, batch_size: int, seed: int) -> Curriculum:
+    """Ours or the user's, new."""
+    kind = own("curriculum.name", config.name) if is_own(config.name) else Curriculum
+    return kind(ids, config, batch_size, seed)
+
+
+def checked_batches(curriculum: Curriculum) -> list[list[str]]:
+    """The batches of this epoch. Raises UserError where one of the user's has none, or an id of no problem."""
+    batches = curriculum.batches()
+    name = f"aopsd.curriculum.name={curriculum.config.name}: `batches` must give lists of problem ids"
+    if not isinstance(batches, list) or not batches or not all(isinstance(batch, list) and batch for batch in batches):
+        raise UserError(f"{name}, none of them empty; got {repr(batches)[:120]}.")
+    if unknown := [each for batch in batches for each in batch if each not in curriculum.competence]:
+        raise UserError(f"{name}; no problem has the id {unknown[0]!r}.")
+    return batches
 
 
 def bridge_batches(ids: Sequence[str], batch_size: int, rng: random.Random) -> list[list[str]]:

@@ -25,7 +25,7 @@ from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
-from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, constant_negative, gap_weights
+from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, checked_weights, constant_negative, gap_weights
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Tokens
 
@@ -177,19 +177,9 @@ def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokeniz
 
 def _own_weights(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:
     """The rows with the weights of the user's class, at probed tokens too. Raises UserError if they are unfit."""
-    import torch
-
     gaps = [gap for row in scored if (gap := row.gap) is not None]
-    weights = made("weighting", aopsd.weighting, aopsd).weigh(gaps, [row.probes for row in scored])
-    wanted = f"aopsd.weighting={aopsd.weighting}: `weigh` must give a tensor of finite weights for each rollout"
-    if len(weights) != len(gaps):
-        raise UserError(f"{wanted}; got {len(weights)} for {len(gaps)} rollouts.")
-    for number, (values, gap) in enumerate(zip(weights, gaps, strict=True)):
-        if not isinstance(values, torch.Tensor) or values.shape != gap.shape:
-            got = f"shape {list(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
-            raise UserError(f"{wanted}, as long as its gaps; got {got} for the {len(gap)} gaps of rollout {number}.")
-        if not values.isfinite().all():
-            raise UserError(f"{wanted}; a weight of rollout {number} is not finite.")
+    part = made("weighting", aopsd.weighting, aopsd)
+    weights = checked_weights(aopsd.weighting, part, gaps, [row.probes for row in scored])
     return [
         replace(row, weights=values, probes=[replace(each, weight=values[each.position].item()) for each in row.probes])
         for row, values in zip(scored, weights, strict=True)

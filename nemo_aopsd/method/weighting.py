@@ -10,6 +10,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from nemo_aopsd.config.schema import AOPSDConfig, ProbeConfig
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import TrainRow
 
 if TYPE_CHECKING:
@@ -159,3 +160,21 @@ def constant_negative(rows: list[TrainRow]) -> list[TrainRow]:
     amount = torch.cat([torch.empty(0), *(row.gap[row.mask].abs() for row in rows)])
     level = amount.mean() if len(amount) else 0.0
     return [replace(row, teacher_logprobs=old - level) for row in rows if (old := row.old_logprobs) is not None]
+
+
+def checked_weights(name: str, part: OwnWeighting, gaps: list[Tensor], probes: list[list[Probe]]) -> list[Tensor]:
+    """What an own class of this name weighs. Raises UserError unless it is a finite tensor for each row of gaps."""
+    import torch
+
+    weights = part.weigh(gaps, probes)
+    wanted = f"aopsd.weighting={name}: `weigh` must give a tensor of finite weights for each rollout"
+    if not isinstance(weights, Sequence) or len(weights) != len(gaps):
+        got = len(weights) if isinstance(weights, Sequence) else type(weights).__name__
+        raise UserError(f"{wanted}; got {got} for {len(gaps)} rollouts.")
+    for number, (values, gap) in enumerate(zip(weights, gaps, strict=True)):
+        if not isinstance(values, torch.Tensor) or values.shape != gap.shape:
+            got = f"shape {list(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+            raise UserError(f"{wanted}, as long as its gaps; got {got} for the {len(gap)} gaps of rollout {number}.")
+        if not values.isfinite().all():
+            raise UserError(f"{wanted}; a weight of rollout {number} is not finite.")
+    return weights

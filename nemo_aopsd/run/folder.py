@@ -70,14 +70,17 @@ _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whe
 
 
 def check_extensions(run: Path, aopsd: AOPSDConfig) -> None:
-    """Raise UserError if a file of the user's own, that a run keeps, is not the one that this run began with."""
+    """Raise UserError if a file of the user's own, that a run keeps, is not the one that this run began with.
+
+    It may have changed as long as nothing was made with it.
+    """
     seen: dict[Path, Path] = {}
     for key, path, kept in _extensions(run, aopsd):
         if seen.setdefault(kept, path) != path:
             raise UserError(
                 f"aopsd.{key}: {path} and {seen[kept]} have the same name, and a run keeps both. Rename one."
             )
-        if kept.exists() and kept.read_bytes() != path.read_bytes():
+        if kept.exists() and kept.read_bytes() != path.read_bytes() and _was_used(run, key):
             raise UserError(
                 f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}, or start a new run in "
                 "another logger.log_dir."
@@ -87,9 +90,19 @@ def check_extensions(run: Path, aopsd: AOPSDConfig) -> None:
 def keep_extensions(run: Path, aopsd: AOPSDConfig) -> None:
     """Copy the files of the user's own classes and prompts into the run, their SHA-256 into its manifest."""
     manifest = Manifest(run)
-    for kept, path in {kept: path for _, path, kept in _extensions(run, aopsd) if not kept.exists()}.items():
+    for kept, path in {kept: path for _, path, kept in _extensions(run, aopsd)}.items():
+        if kept.exists():
+            if kept.read_bytes() == path.read_bytes():
+                continue
+            warn([f"{path}: has changed since the run began. Nothing was made with it yet, so the run takes it"])
         kept.parent.mkdir(parents=True, exist_ok=True)
         manifest.replace(kept, path.read_bytes())
+
+
+def _was_used(run: Path, key: str) -> bool:
+    """Whether the run has results that depend on the part: steps, and of some parts what comes before them."""
+    before = [layout.INITIAL_PROGRESS, layout.EVALUATIONS] if key in ("judge.kind", "prompts") else []
+    return bool(read_journal(run / layout.METRICS, "step")) or any((run / name).exists() for name in before)
 
 
 def _extensions(run: Path, aopsd: AOPSDConfig) -> Iterator[tuple[str, Path, Path]]:

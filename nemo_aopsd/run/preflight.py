@@ -18,6 +18,7 @@ from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
 from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
+from nemo_aopsd.run.rehearsal import rehearse
 
 T = TypeVar("T")
 
@@ -27,6 +28,7 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     file = config.aopsd.evaluation.data_path
     check_own(config.aopsd)
     problems, held_out = tell_all(lambda: _training_problems(config), lambda: list(_load(file)) if file else None)
+    rehearse(config.aopsd, problems)
     _check_prompts(config.aopsd, problems)
     return problems, held_out
 

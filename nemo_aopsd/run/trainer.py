@@ -14,7 +14,6 @@ from typing import Any
 
 from rich.console import Console
 
-from nemo_aopsd.config.extension import is_own, own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import Whole, evaluation_line, step_line, track, warn
 from nemo_aopsd.data.problems import Problem, fingerprint
@@ -25,7 +24,7 @@ from nemo_aopsd.evaluation.epochs import evaluate
 from nemo_aopsd.files import derive_seed, read_journal
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import donors_for, student_prompts
-from nemo_aopsd.method.curriculum import Curriculum
+from nemo_aopsd.method.curriculum import build_curriculum, checked_batches
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.probes import surprises
@@ -75,9 +74,8 @@ class Trainer:
         self.objective = build_objective(self.aopsd.objective)
         self.donors = donors_for(problems, self.aopsd.shown_context, self.aopsd.seed)
         self.leak_patterns = leak_patterns(self.aopsd.prompts)
-        order = self.aopsd.curriculum
-        curriculum = own("curriculum.name", order.name) if is_own(order.name) else Curriculum
-        self.curriculum = curriculum(list(self.problems), order, self.aopsd.num_prompts_per_step, self.aopsd.seed)
+        order, size = self.aopsd.curriculum, self.aopsd.num_prompts_per_step
+        self.curriculum = build_curriculum(list(self.problems), order, size, self.aopsd.seed)
         self.step = 0  # steps done
         self.next_batch = 0  # of the running epoch
         self.response_tokens = 0  # of the steps done
@@ -113,7 +111,7 @@ class Trainer:
 
     def _run_epoch(self) -> None:
         epoch = self.curriculum.epoch
-        batches = self.curriculum.batches()
+        batches = checked_batches(self.curriculum)
         label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}, steps"
         limit = self.aopsd.max_num_steps
         total = len(batches) if limit is None else min(len(batches), self.next_batch + limit - self.step)
