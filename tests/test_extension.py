@@ -167,7 +167,7 @@ CLASS = "class Mine:\n    continues, field, adaptive = True, 'dag', True\n    "
 HEADS = {
     "weighting": f"{CLASS}def __init__(self, aopsd): pass\n    def weigh(self, gaps, probes): ",
     "context.kind": f"{CLASS}def messages(self, problem, reached, prompts): ",
-    "curriculum.name": "from nemo_aopsd.method import curriculum as c\nclass Mine(c.Curriculum):\n  def batches(self): ",
+    "curriculum.name": "import nemo_aopsd.method.curriculum as c\nclass Mine(c.Curriculum):\n  def batches(self): ",
 }
 
 
