@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nemo_aopsd.engines.nemo_rl import branch_runner
+from nemo_aopsd.engines.nemo_rl import branch_forward, branch_runner
 from nemo_aopsd.engines.nemo_rl.branch_runner import Ask
 from tests.nemo_rl import toy_vllm as toy
 from tests.nemo_rl.toy_vllm import BLOCK, VOCAB, SamplingParams, hash_blocks
@@ -60,7 +60,7 @@ def rotate(x, positions):
 class Engine:
     """What `branch_runner` touches of `vllm.LLM` and of its model runner: vLLM's block pool, and slots to write to."""
 
-    pin_memory, device = False, torch.device("cpu")
+    pin_memory, device, compilation_config = False, torch.device("cpu"), toy.COMPILATION
     attn_groups = property(lambda self: [[toy.AttentionGroup()]])
 
     def __init__(self, folder, num_blocks=256, budget=4096):
@@ -75,18 +75,19 @@ class Engine:
 
     def collective_rpc(self, method, args):
         self.batches.append(args[0])
-        return [getattr(branch_runner, method.removesuffix("_branches"))(self, *args)]
+        return [getattr(branch_forward, method.removesuffix("_branches"))(self, *args)]
 
     def _model_forward(self, *, input_ids, positions):
-        common, slots = toy.step_of(self)
-        spans = list(zip(common.query_start_loc[:-1], common.query_start_loc[1:], strict=True))
-        return self.forward(input_ids.long(), positions, slots, spans, common.block_table_tensor, common.seq_lens)
+        spans, slots = toy.step_of(self)
+        return self.forward(input_ids.long(), positions, slots, spans)
 
-    def forward(self, tokens, positions, slots, spans, tables, ends):
+    def forward(self, tokens, positions, slots, spans):
+        lasts = [*(first for first, *_ in spans[1:]), len(tokens)]
+
         def attend(layer, q, k, v):
             self.slots[layer, :, slots] = torch.stack([k, v])
             found = []
-            for (first, last), table, end in zip(spans, tables, ends, strict=True):
+            for (first, end, table), last in zip(spans, lasts, strict=True):
                 where = torch.arange(end)
                 keys, values = self.slots[layer, :, table[where // BLOCK].long() * BLOCK + where % BLOCK].transpose(
                     1, 2
@@ -104,9 +105,9 @@ class Engine:
             self.read_rows.append(row)
             num_full = len(row) // BLOCK
             blocks = self.pool.get_new_blocks(-(-len(row) // BLOCK))
-            table, where = torch.tensor([[block.block_id for block in blocks]]), torch.arange(len(row))
-            slots = table[0][where // BLOCK] * BLOCK + where % BLOCK
-            self.forward(torch.tensor(row), where, slots, [(0, len(row))], table, [len(row)])
+            table, where = torch.tensor([block.block_id for block in blocks]), torch.arange(len(row))
+            slots = table[where // BLOCK] * BLOCK + where % BLOCK
+            self.forward(torch.tensor(row), where, slots, [(0, len(row), table)])
             params = SamplingParams(max_tokens=1)
             request = toy.Request("r", row, params, None, cache_salt=salt, block_hasher=hash_blocks)
             self.pool.cache_full_blocks(request, blocks, 0, num_full, BLOCK, 0)
@@ -292,10 +293,21 @@ def plain_runner():
 )
 def test_what_batches_were_not_written_for_is_found(path, value):
     runner = plain_runner()
-    assert branch_runner.why_not(runner) is None
+    assert branch_forward.why_not(runner) is None
     *owners, name = path.split(".")
     owner = runner
     for part in owners:
         owner = getattr(owner, part)
     setattr(owner, name, value)
-    assert branch_runner.why_not(runner)
+    assert branch_forward.why_not(runner)
+
+
+def test_neighbours_of_a_row_read_what_they_share_once():
+    """Nine branches of one row and two of another that has the same first block; a group has eight at most."""
+    blocks = torch.tensor([[1, 2, 3, 90 + i] for i in range(9)] + [[1, 7, 8, 99]] * 2).numpy()
+    shared = torch.tensor([2, 2, 3, 3, 3, 3, 3, 3, 3, 2, 3]).numpy()
+    assert branch_forward._groups(blocks, shared) == [0, 8, 9]
+    shared[4] = 1  # it lacks the second block of its group's first, and begins a group with a block that all have
+    assert branch_forward._groups(blocks, shared) == [0, 4]
+    shared[0] = 0  # nothing to share, which vLLM's cascade cannot do: each for itself
+    assert branch_forward._groups(blocks, shared) == list(range(11))

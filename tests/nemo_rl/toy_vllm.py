@@ -6,6 +6,7 @@ over the slots before it, read through the block table, so a wrong, stale or unw
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from collections import deque
@@ -24,6 +25,7 @@ with warnings.catch_warnings():  # pytest would make errors of what vLLM's impor
     from vllm.forward_context import get_forward_context
     from vllm.utils.hashing import sha256
     from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -37,7 +39,7 @@ with warnings.catch_warnings():  # pytest would make errors of what vLLM's impor
     from vllm.v1.structured_output import StructuredOutputManager
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from nemo_aopsd.engines.nemo_rl import branch_runner, vllm_patches
+from nemo_aopsd.engines.nemo_rl import branch_forward, vllm_patches
 
 BLOCK = 16
 VOCAB = 40
@@ -136,22 +138,52 @@ class AttentionGroup:
     def get_metadata_builder(self) -> AttentionGroup:
         return self
 
-    def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata) -> CommonAttentionMetadata:
-        assert common_prefix_len == 0
-        return common_attn_metadata
+    def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata) -> FlashAttentionMetadata:
+        common, names = common_attn_metadata, {field.name for field in dataclasses.fields(FlashAttentionMetadata)}
+        taken = {name: value for name, value in vars(common).items() if name in names}
+        nothing = dict.fromkeys(("cu_prefix_query_lens", "prefix_kv_lens", "suffix_kv_lens"))
+        table = common.block_table_tensor
+        return FlashAttentionMetadata(
+            **taken, **nothing, block_table=table, use_cascade=False, common_prefix_len=common_prefix_len
+        )
 
 
-def step_of(runner) -> tuple[CommonAttentionMetadata, torch.Tensor]:
-    """The checked metadata and slots of the step that a model is to do."""
+COMPILATION = SimpleNamespace(
+    static_forward_context={"layer0": SimpleNamespace(impl=SimpleNamespace(alibi_slopes=None, sliding_window=(-1, -1)))}
+)
+
+
+def step_of(runner) -> tuple[list[tuple[int, int, torch.Tensor]], torch.Tensor]:
+    """Of the checked metadata of the step that a model is to do: first token, end and block table by branch; slots."""
     context, limits = get_forward_context(), runner.vllm_config.scheduler_config
-    (common,), (slots,) = context.attn_metadata.values(), context.slot_mapping.values()
-    assert slots.dtype == torch.int64 and slots is common.slot_mapping
-    assert len(slots) == common.num_actual_tokens <= limits.max_num_batched_tokens
-    assert common.num_reqs == len(common.seq_lens) <= limits.max_num_seqs
-    assert common.max_query_len == common.naive_query_lens().max() and common.max_seq_len == common.seq_lens.max()
-    for tensor in (common.query_start_loc, common.seq_lens, common.block_table_tensor):
+    (meta,), (slots,) = context.attn_metadata.values(), context.slot_mapping.values()
+    assert slots.dtype == torch.int64 and slots is meta.slot_mapping
+    assert len(slots) == meta.num_actual_tokens == meta.query_start_loc[-1] <= limits.max_num_batched_tokens
+    assert len(meta.seq_lens) <= limits.max_num_seqs
+    assert meta.max_query_len == meta.query_start_loc.diff().max()
+    ends = meta.seq_lens
+    if meta.use_cascade:  # as flash_attn.py's `cascade_attention` reads it
+        prefix_table, own_table = meta.block_table[:1], meta.block_table[:, meta.common_prefix_len // BLOCK :]
+        assert (meta.prefix_kv_lens % BLOCK == 0).all() and (meta.prefix_kv_lens > 0).all()
+        assert meta.prefix_kv_lens.max() == meta.common_prefix_len and len(prefix_table) == len(meta.prefix_kv_lens)
+        assert (
+            meta.suffix_kv_lens.max() == meta.max_seq_len - meta.common_prefix_len and (meta.suffix_kv_lens > 0).all()
+        )
+        group = torch.bucketize(meta.query_start_loc[:-1], meta.cu_prefix_query_lens, right=True) - 1
+        prefixes = meta.prefix_kv_lens[group]
+        assert (meta.cu_prefix_query_lens[0], meta.cu_prefix_query_lens[-1]) == (0, len(slots))
+        assert set(meta.cu_prefix_query_lens.tolist()) <= set(meta.query_start_loc.tolist())
+        assert (prefixes + meta.suffix_kv_lens).tolist() == ends.tolist()
+        tables = [
+            torch.cat([prefix_table[g][: n // BLOCK], own])
+            for g, n, own in zip(group, prefixes, own_table, strict=True)
+        ]
+    else:
+        assert meta.max_seq_len == ends.max()
+        tables = list(meta.block_table)
+    for tensor in (meta.query_start_loc, ends, *tables):
         assert tensor.dtype == torch.int32 and tensor.is_contiguous()
-    return common, slots
+    return list(zip(meta.query_start_loc.tolist(), ends.tolist(), tables, strict=False)), slots
 
 
 class FakeRunner:
@@ -168,30 +200,24 @@ class FakeRunner:
         self.slots = torch.full((num_blocks * BLOCK,), -1)
         self.generator = torch.Generator().manual_seed(0)
 
-    pin_memory = False
+    pin_memory, compilation_config = False, COMPILATION
     attn_groups = property(lambda self: [[AttentionGroup()]])
 
     def _model_forward(self, *, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """As of vLLM, for a batch that `branch_runner` has laid out: write all KV, then read."""
-        common, slots = step_of(self)
+        spans, slots = step_of(self)
         assert (input_ids.dtype, positions.dtype) == (torch.int32, torch.int64)
         assert all(self.is_scratch(slot // BLOCK) for slot in slots.tolist()), "writes into a block that is not its own"
         self.slots[slots] = input_ids.long() + self.model.current * VOCAB
         states = []
-        for first, last, end, table in zip(
-            common.query_start_loc[:-1],
-            common.query_start_loc[1:],
-            common.seq_lens,
-            common.block_table_tensor,
-            strict=True,
-        ):
+        for (first, end, table), last in zip(spans, [*(first for first, *_ in spans[1:]), len(slots)], strict=True):
             where = torch.arange(end)
             start = end - (last - first)
             assert positions[first:last].tolist() == where[start:].tolist()
             where = table[where // BLOCK].long() * BLOCK + where % BLOCK
             assert slots[first:last].tolist() == where[start:].tolist()
             assert (self.slots[where] >= 0).all(), "read a KV slot that nobody wrote"
-            states.append(self.model.states(self.slots[where], int(start)))
+            states.append(self.model.states(self.slots[where], start))
         return torch.cat(states)
 
     def add(self, request_id: str, prompt: list[int], params: SamplingParams, num_computed: int = 0, blocks=()) -> None:
@@ -294,7 +320,7 @@ class ToyLLM:
         if method == "why_no_branches":
             return [self.why_not]
         if method in ("grow_branches", "score_branches"):
-            return [getattr(branch_runner, method.removesuffix("_branches"))(self.runner, *args)]
+            return [getattr(branch_forward, method.removesuffix("_branches"))(self.runner, *args)]
         return [vllm_patches.take_scores(self.runner) if method == "take_scores" else None]
 
     @torch.compiler.set_stance("force_eager")  # a rank is counted by a compiled function

@@ -5,8 +5,8 @@ once, the blocks that the cache has of it are held during the call, and all bran
 draft proposers form theirs (v1/spec_decode/llm_base_proposer.py). A branch shares the row's whole blocks. What is left
 of the row before it, less than a block, it reads again, with tokens of its own, into scratch blocks of its own.
 
-`run` belongs into the scheduler's process; `grow`, `score` and `why_not` into each of vLLM's workers, whose blocks have
-the same numbers.
+This half is in the scheduler's process, the other one, branch_forward.py, in each of vLLM's workers, whose blocks
+have the same numbers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-
-from nemo_aopsd.engines.nemo_rl.vllm_patches import CHUNK, score_chunk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,6 +61,7 @@ class Batch(NamedTuple):
     starts: NDArray[np.int64]  # [B], position of each one's first token
     lengths: NDArray[np.int64]  # [B]
     blocks: NDArray[np.int32]  # [B, M], of the row, then its own; 0 behind them
+    shared: NDArray[np.int64]  # [B], how many of them are of the row
     wanted: NDArray[np.int64]  # [B], `Ask.num_wanted`
     targets: NDArray[np.int64]  # [sum of wanted], tokens to score; empty if they grow
     new: NDArray[np.int64]  # [B]
@@ -198,6 +196,7 @@ def _batch(rows: list[Tokens], asks: list[Ask], of_row: Mapping[int, NDArray], s
         starts=starts,
         lengths=np.array([ask.end for ask in asks]) - starts,
         blocks=blocks,
+        shared=starts // size,
         wanted=np.array([ask.num_wanted for ask in asks]),
         targets=np.array([token for ask in asks if not ask.new for token in ask.tokens], dtype=np.int64),
         new=np.array([ask.new for ask in asks]),
@@ -209,108 +208,3 @@ def _by_branch(batch: Batch, found: Tensor) -> list[list[int] | Tensor]:
     if batch.new.any():
         return [part.tolist() for part in found.split(batch.new.tolist())]
     return [part.clone() for part in found.split(batch.wanted.tolist())]
-
-
-@torch.inference_mode()
-def grow(runner: Any, batch: Batch) -> Tensor:
-    """New tokens, each the most likely one, branch by branch. The host waits at the end only."""
-    ends = batch.starts + batch.lengths
-    hidden = _forward(runner, _up(runner, batch.tokens), batch.starts, batch.lengths, batch.blocks)
-    hidden = hidden[_up(runner, np.cumsum(batch.lengths) - 1)]
-    grown = torch.zeros(len(ends), int(batch.new.max()), dtype=torch.int32, device=hidden.device)
-    for step in range(grown.shape[1]):
-        alive = np.flatnonzero(batch.new > step)
-        lines = _up(runner, alive)
-        if step:
-            once = np.ones_like(alive)
-            hidden = _forward(runner, grown[lines, step - 1], ends[alive] + step - 1, once, batch.blocks[alive])
-        grown[lines, step] = torch.cat([_logits(runner, rows).argmax(-1) for rows in hidden.split(CHUNK)]).int()
-    return grown.cpu()[torch.arange(grown.shape[1]) < torch.tensor(batch.new)[:, None]]
-
-
-@torch.inference_mode()
-def score(runner: Any, batch: Batch) -> Tensor:
-    """Log-probs `[sum of wanted]` float32 of `batch.targets`."""
-    hidden = _forward(runner, _up(runner, batch.tokens), batch.starts, batch.lengths, batch.blocks)
-    pairs = _up(runner, np.stack([_before(np.cumsum(batch.lengths), batch.wanted), batch.targets]))
-    chunks = [score_chunk(_logits(runner, hidden[rows]), targets, 0)[0] for rows, targets in pairs.split(CHUNK, dim=1)]
-    return torch.cat(chunks)[:, 0].cpu()
-
-
-def _logits(runner: Any, hidden: Tensor) -> Tensor:
-    return runner.model.compute_logits(hidden)
-
-
-def _before(ends: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of each end the so many whole numbers before it, ascending."""
-    return np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
-
-
-def _forward(
-    runner: Any, tokens: Tensor, starts: NDArray[np.int64], lengths: NDArray[np.int64], blocks: NDArray[np.int32]
-) -> Tensor:
-    """Hidden states `[N, H]` of `tokens`, whose keys and values are in the cache then. See `Batch`.
-
-    As `GPUModelRunner.execute_model` does it without CUDA graphs, so that nothing is padded.
-    """
-    from vllm.forward_context import set_forward_context
-    from vllm.v1.attention.backend import CommonAttentionMetadata
-
-    ends = starts + lengths
-    positions = _before(ends, lengths)
-    (size,) = {group.kv_cache_spec.block_size for group in runner.attn_groups[0]}
-    slots = blocks[np.repeat(np.arange(len(blocks)), lengths), positions // size] * np.int64(size) + positions % size
-    firsts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    where, placed, ends_on_cpu = _up(runner, positions), _up(runner, slots), torch.tensor(ends, dtype=torch.int32)
-    common = CommonAttentionMetadata(
-        query_start_loc=_up(runner, firsts),
-        query_start_loc_cpu=torch.tensor(firsts),
-        seq_lens=_up(runner, ends.astype(np.int32)),
-        num_reqs=len(ends),
-        num_actual_tokens=len(positions),
-        max_query_len=int(lengths.max()),
-        max_seq_len=int(ends.max()),
-        block_table_tensor=_up(runner, blocks),
-        slot_mapping=placed,
-        positions=where,
-        seq_lens_cpu_upper_bound=ends_on_cpu,
-        _seq_lens_cpu=ends_on_cpu,
-    )
-    metadata: dict[str, Any] = {}
-    for group in runner.attn_groups[0]:
-        built = group.get_metadata_builder().build(common_prefix_len=0, common_attn_metadata=common)
-        metadata |= dict.fromkeys(group.layer_names, built)
-    with set_forward_context(
-        metadata, runner.vllm_config, num_tokens=len(positions), slot_mapping=dict.fromkeys(metadata, placed)
-    ):
-        return runner._model_forward(input_ids=tokens, positions=where)
-
-
-def _up(runner: Any, array: NDArray) -> Tensor:
-    """On the runner's device, without waiting for what that still does."""
-    tensor = torch.tensor(array)
-    return (tensor.pin_memory() if runner.pin_memory else tensor).to(runner.device, non_blocking=True)
-
-
-def why_not(runner: Any) -> str | None:
-    """What this vLLM worker has that `grow` and `score` were not written for; None if nothing."""
-    parallel, cache, specs = runner.parallel_config, runner.cache_config, runner.kv_cache_config.kv_cache_groups
-    backends = sorted({group.backend.get_name() for groups in runner.attn_groups for group in groups})
-    tables = runner.input_batch.block_table.block_tables
-    reasons = {
-        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
-        "data parallelism within vLLM": parallel.data_parallel_size > 1,
-        "context parallelism": parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size > 1,
-        "sequence parallelism": runner.compilation_config.pass_config.enable_sp,
-        "no prefix caching": not cache.enable_prefix_caching,
-        "a cache of another type than the model's": runner.kv_cache_dtype != runner.dtype,
-        "a cache that is shared between layers": cache.kv_sharing_fast_prefill,
-        "several kinds of cache": [type(spec.kv_cache_spec).__name__ for spec in specs] != ["FullAttentionSpec"],
-        "blocks that attention splits": any(table.blocks_per_kv_block > 1 for table in tables),
-        f"attention by {', '.join(backends)}": backends != ["FLASH_ATTN"],
-        "speculative decoding": runner.speculative_config is not None,
-        "LoRA": runner.lora_config is not None,
-        "a transfer of the cache": runner.vllm_config.kv_transfer_config is not None,
-        "inputs that are no tokens": runner.supports_mm_inputs or runner.enable_prompt_embeds or runner.uses_mrope,
-    }
-    return next((reason for reason, has in reasons.items() if has), None)

@@ -9,7 +9,8 @@ import torch
 from nemo_rl.models.generation.vllm.vllm_backend import VllmInternalWorkerExtension
 from torch import Tensor
 
-from nemo_aopsd.engines.nemo_rl import branch_runner, vllm_patches
+from nemo_aopsd.engines.nemo_rl import branch_forward, vllm_patches
+from nemo_aopsd.engines.nemo_rl.branch_runner import Batch
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import OwnRefitSocket
 
 _KNOWN = ("_parameters", "_buffers", "_modules", "kv_cache")
@@ -28,13 +29,13 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
         return vllm_patches.take_scores(self.model_runner)
 
     def why_no_branches(self) -> str | None:
-        return branch_runner.why_not(self.model_runner)
+        return branch_forward.why_not(self.model_runner)
 
-    def grow_branches(self, batch: branch_runner.Batch) -> Tensor:
-        return branch_runner.grow(self.model_runner, batch)
+    def grow_branches(self, batch: Batch) -> Tensor:
+        return branch_forward.grow(self.model_runner, batch)
 
-    def score_branches(self, batch: branch_runner.Batch) -> Tensor:
-        return branch_runner.score(self.model_runner, batch)
+    def score_branches(self, batch: Batch) -> Tensor:
+        return branch_forward.score(self.model_runner, batch)
 
     def seed_sampler(self, seed: int) -> None:
         torch.manual_seed(seed)
