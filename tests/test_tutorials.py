@@ -79,8 +79,8 @@ def test_the_demo_and_own_problems(place, command_line):
     for made in (
         "runs/demo/report.html",
         "runs/opsd/metrics.jsonl",
-        "graph.svg",
-        "dags.html",
+        "runs/graph.svg",
+        "runs/dags.html",
         "runs/smollm2/report.html",
     ):
         assert (place / made).stat().st_size, made
@@ -114,8 +114,10 @@ def as_gsm8k(line):
 def test_gsm8k_from_a_file_to_a_comparison(place, command_line, monkeypatch):
     lines = (BUILTIN / "data/train.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(as_gsm8k, lines) if row]
-    (place / "train.jsonl").write_text("".join(rows[:10]), encoding="utf-8")
-    (place / "test.jsonl").write_text("".join(rows[10:12]), encoding="utf-8")
+    (place / "runs/data").mkdir(parents=True)
+    (place / "runs/data/train.jsonl").write_text("".join(rows[:10]), encoding="utf-8")
+    (place / "runs/data/test.jsonl").write_text("".join(rows[10:12]), encoding="utf-8")
+    at_first = {path.name for path in place.iterdir()}
     for block in blocks("tutorial_gsm8k.md", "yaml"):
         name, content = block.splitlines()[0].removeprefix("# "), yaml.safe_load(block)
         (place / name).write_text(yaml.safe_dump(merged(content, SMALLER) if name == "mine.yaml" else content))
@@ -127,7 +129,14 @@ def test_gsm8k_from_a_file_to_a_comparison(place, command_line, monkeypatch):
     assert len(ran) >= 15
     for made in ("runs/direction/direction.md", "runs/mine/report.html", "runs/mine_test/results.md"):
         assert (place / made).stat().st_size, made
-    assert len(list(place.glob("runs/compare/suite/*/seed_2"))) == 3
+    assert len(list(place.glob("runs/compare/suite/*/seed_2"))) == 4
+    assert {path.name for path in place.iterdir()} == at_first | {"mine.yaml", "suite.yaml"}  # all else is in runs/
+    member = place / "runs/compare/suite/aopsd/seed_0/config.yaml"
+    orders = {
+        yaml.safe_load(path.read_text())["aopsd"]["curriculum"]["name"]
+        for path in (member, place / "runs/mine/config.yaml")
+    }
+    assert orders == {"shuffle"}  # that of the published row
 
 
 def merged(under, over):

@@ -160,7 +160,7 @@ def teacher(
 
 @app.command(
     epilog=examples(
-        "aopsd diagnose direction demo --problems 64",
+        "aopsd diagnose direction demo",
         "aopsd diagnose direction mine.yaml --answers 16 --out runs/direction",
         "aopsd diagnose direction mine.yaml --context dag_full --context solution",
     )

@@ -44,14 +44,27 @@ class Label:
 
 def label_run(aopsd: AOPSDConfig) -> Label:
     """What to call a run with this `aopsd:` block."""
+    return min(_labels(aopsd), key=_distance)
+
+
+def family_label(aopsd: AOPSDConfig) -> str:
+    """As `label_run`, but after a method, not an ablation: `aopsd + probes.threshold=1 (ablation delta_1)`."""
+    labels = _labels(aopsd)
+    nearest = min(labels, key=_distance)
+    family = min((label for label in labels if label.method.kind == "methods"), key=_distance)
+    is_ablation = nearest.method.kind == "ablations" and not nearest.differing
+    return f"{family} (ablation {nearest})" if is_ablation else str(family)
+
+
+def _labels(aopsd: AOPSDConfig) -> list[Label]:
+    """The run as each method that there is, with what it has otherwise."""
     run = _settings(aopsd)
     read = sorted(settings_read(aopsd))
-    labels = [
+    return [
         Label(method, {key: run[key] for key in read if run[key] != settings[key]})
         for method, settings in _known_methods()
         if (settings["max_num_steps"] == 0) == (aopsd.max_num_steps == 0)
     ]
-    return min(labels, key=_distance)
 
 
 def describe_run(aopsd: AOPSDConfig) -> str:

@@ -270,6 +270,11 @@ class CurriculumConfig(Strict):
         """Whether the order learns from the judge's verdicts."""
         return own("curriculum.name", self.name).needs_progress if is_own(self.name) else self.name != "shuffle"
 
+    @property
+    def initial_attempts(self) -> int:
+        """Attempts at each problem before the first epoch, all of them judged."""
+        return self.num_initial_attempts if self.needs_progress else 0
+
 
 @dataclass(frozen=True)
 class TeacherConfig(Strict):

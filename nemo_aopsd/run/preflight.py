@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
-from nemo_aopsd.config.label import label_run
-from nemo_aopsd.config.schema import AOPSDConfig, Config
+from nemo_aopsd.config.label import family_label
+from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.console import asked_of
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
@@ -111,17 +111,22 @@ def summarize(
     if held_out:
         told = asked_of(len(held_out), len(also_in(held_out, problems)))
         evaluation = f"{told}, from {aopsd.evaluation.data_path}"
-    label = label_run(aopsd)
-    name = f"{label}: " if label else ""
     rows = {
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "evaluation": evaluation,
         "length": f"{steps} steps an epoch{few}, at most {_limits(aopsd)}",
-        "method": f"{name}{aopsd.objective.name}, context {aopsd.shown_context}, weighting {aopsd.weighting}, "
-        f"curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
+        "method": f"{family_label(aopsd)}: {aopsd.objective.name}, context {aopsd.shown_context}, "
+        f"weighting {aopsd.weighting}, curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "run folder": config.logger["log_dir"],
     }
+    if attempts := aopsd.curriculum.initial_attempts * len(problems):
+        rows["before"] = f"{attempts:,} attempts, each judged, before step 1 (none with aopsd.curriculum.name=shuffle)"
+    if aopsd.needs_progress and aopsd.judge.kind == "log_odds" and aopsd.judge.threshold == JudgeConfig.threshold:
+        rows["judge"] = (
+            f"log_odds at its default threshold {JudgeConfig.threshold:g}, at which some models find no checkpoint "
+            "reached or all: fit aopsd.judge.threshold with `aopsd judge eval --calibrate OUT.yaml` (docs/judge.md)"
+        )
     checked = ["settings", "problems", *(["lengths of prompts"] if knows_lengths else [])]
     left = ["the weights", "memory (`aopsd doctor`)"]
     if not knows_lengths:

@@ -157,15 +157,20 @@ def test_the_command_writes_page_and_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cosines", "verdict"),
+    ("agreement", "cosines", "verdict"),
     [
-        ((-0.11, -0.114, -0.05), "points away from correctness (uniform -0.11; halves -0.11 and -0.05)"),
-        ((0.2, 0.1, 0.3), "points towards correctness (uniform 0.2; halves 0.1 and 0.3)"),
-        ((0.2, 0.3, -0.1), "undecided: the halves disagree in sign (uniform 0.2; halves 0.3 and -0.1)"),
-        ((None, None, None), "undecided: its update or the yardstick is 0"),
+        (0.1, (-0.11, -0.114, -0.05), "points away from correctness (uniform -0.11; halves -0.11 and -0.05)"),
+        (0.9, (0.2, 0.1, 0.3), "points towards correctness (uniform 0.2; halves 0.1 and 0.3)"),
+        (0.1, (0.2, 0.3, -0.1), "undecided: the halves disagree in sign (uniform 0.2; halves 0.3 and -0.1)"),
+        (0.9, (None, None, None), "undecided: its update or the yardstick is 0"),
+        (
+            0.092,
+            (0.2, 0.1, 0.3),
+            "undecided: too few answers: the halves agree at only 0.092 (uniform 0.2; halves 0.1 and 0.3)",
+        ),
     ],
 )
-def test_a_sentence_a_context_says_where_its_uniform_update_points(cosines, verdict):
+def test_a_sentence_a_context_says_where_its_uniform_update_points(agreement, cosines, verdict):
     arms = [
         Arm("dag_frontier", weighting, *values, None, 1.0, 1.0)
         for weighting, values in (
@@ -173,8 +178,8 @@ def test_a_sentence_a_context_says_where_its_uniform_update_points(cosines, verd
             ("uniform", cosines),
         )
     ]
-    zero = [torch.zeros(1)]
-    assert verdicts(Direction(Yardstick((zero, zero), 8, 4, 1, 1), [], arms)) == [f"dag_frontier: {verdict}"]
+    one, other = [torch.tensor([1.0, 0.0])], [torch.tensor([agreement + 1e-6, math.sqrt(1 - agreement**2)])]
+    assert verdicts(Direction(Yardstick((one, other), 8, 4, 1, 1), [], arms)) == [f"dag_frontier: {verdict}"]
 
 
 def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):

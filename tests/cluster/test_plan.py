@@ -355,3 +355,10 @@ def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
     assert "step_seconds" not in found
     printed = call(TINY, "data.train.data_path=none").stdout
     assert "aopsd.max_num_steps=2" in printed and "725 problems are assumed" in printed and "kept KV" in printed
+
+
+def test_a_plan_of_one_machine_tells_of_the_attempts_before_the_first_step():
+    """384 problems, 4 attempts each; a timing of two steps would be a timing of them."""
+    printed = " ".join(call(TINY, "aopsd.curriculum.num_initial_attempts=4").stdout.split())
+    assert "1,536 attempts, each judged, before step 1" in printed and "aopsd.curriculum.name=shuffle" in printed
+    assert "before step 1" not in call(TINY, "aopsd.curriculum.name=shuffle").stdout

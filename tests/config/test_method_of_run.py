@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from nemo_aopsd.analysis.suite.spec import load_suite
 from nemo_aopsd.config.keys import flatten
-from nemo_aopsd.config.label import NOT_OF_THE_METHOD, describe_run, label_run, settings_read
+from nemo_aopsd.config.label import NOT_OF_THE_METHOD, describe_run, family_label, label_run, settings_read
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import (
     AOPSDConfig,
@@ -81,6 +82,39 @@ def test_names_by_hand(aopsd, name):
 def test_a_run_in_words():
     assert describe_run(over("delta_1")) == METHODS["delta_1"].title
     assert describe_run(AOPSDConfig(mask_truncated=True)) == "aopsd + mask_truncated=true"
+
+
+@pytest.mark.parametrize(
+    ("aopsd", "family"),
+    [
+        (AOPSDConfig(), "aopsd"),
+        (AOPSDConfig(probes=ProbeConfig(threshold=1)), "aopsd + probes.threshold=1 (ablation delta_1)"),
+        (
+            AOPSDConfig(probes=ProbeConfig(threshold=1), curriculum=CurriculumConfig("shuffle")),
+            "aopsd + curriculum.name=shuffle, probes.threshold=1",
+        ),
+        (AOPSDConfig(max_num_steps=0), "base"),
+        (AOPSDConfig(**PLAIN | {"context": ContextConfig("none")}), "pg + context.kind=none (ablation no_reference)"),
+    ],
+)
+def test_an_ablation_is_told_as_its_method_with_other_settings(aopsd, family):
+    assert family_label(aopsd) == family
+
+
+def test_the_suites_on_gsm8k_order_problems_by_competence_only_where_a_member_is_about_that():
+    """The base config shuffles, and no method leaves the order to it."""
+    base = load_config(REPO / "examples/configs/gsm8k.yaml", []).aopsd
+    assert base.curriculum.name == "shuffle"
+    assert all("aopsd.curriculum.name" in method.settings for method in METHODS.values())
+    found = {}
+    for name in ("gsm8k_sweep", "gsm8k_judged"):
+        suite = load_suite(REPO / f"examples/suites/{name}.yaml", find_method)
+        for member in suite.members:
+            settings = [f"{key}={value}" for key, value in flatten(member.settings).items() if "curriculum.name" in key]
+            found[member.name] = load_config(suite.config, settings, member.file).aopsd.curriculum.name
+    assert {name for name, order in found.items() if order != "shuffle"} == {
+        f"pi_curriculum_{rate}" for rate in ("1e-6", "3e-6", "1e-5")
+    }
 
 
 def test_every_choice_and_number_of_the_methods_is_compared():

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
+from nemo_aopsd.config.schema import (
+    AOPSDConfig,
+    ContextConfig,
+    CurriculumConfig,
+    JudgeConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+)
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.preflight import check_inputs, summarize, trained_on
 from tests.fakes import make_config, make_problem
@@ -15,8 +22,8 @@ from tests.fakes import make_config, make_problem
 def config_for(tmp_path, objective: ObjectiveConfig, fields: dict, **changes):
     path = tmp_path / "problems.jsonl"
     path.write_text(json.dumps({"id": "p1", "problem": "1 + 1?", "answer": "2", **fields}) + "\n")
-    curriculum = CurriculumConfig(name="shuffle")
-    aopsd = AOPSDConfig(objective=objective, weighting="uniform", curriculum=curriculum, **changes)
+    changes.setdefault("curriculum", CurriculumConfig(name="shuffle"))
+    aopsd = AOPSDConfig(objective=objective, weighting="uniform", **changes)
     config = make_config(tmp_path, aopsd, model_name="m")
     config.data["train"]["data_path"] = str(path)
     return config
@@ -56,6 +63,39 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
     ):
         check_inputs(shown)
     check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind="solution")))
+
+
+def test_the_summary_tells_of_the_attempts_before_the_first_step(tmp_path):
+    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
+    for name, told in (("competence", "before     5 attempts, each judged, before step 1"), ("shuffle", None)):
+        curriculum = CurriculumConfig(name=name, num_initial_attempts=5)
+        config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, curriculum=curriculum)
+        lines = [line for line in summarize(config, check_inputs(config)[0], None).splitlines() if "before" in line]
+        assert [told] == [line[: len(told)] for line in lines] if told else not lines
+
+
+def test_the_summary_names_the_method_before_the_ablation(tmp_path):
+    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
+    config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, context=ContextConfig("dag_frontier"))
+    config = replace(config, aopsd=AOPSDConfig(probes=ProbeConfig(threshold=1.0)))
+    told = summarize(config, check_inputs(config)[0], None)
+    assert "aopsd + probes.threshold=1 (ablation delta_1): pg, context dag_frontier" in told
+
+
+@pytest.mark.parametrize(
+    ("judge", "context", "is_told"),
+    [
+        (JudgeConfig("log_odds"), "dag_frontier", True),
+        (JudgeConfig("log_odds", threshold=1.25), "dag_frontier", False),
+        (JudgeConfig("list"), "dag_frontier", False),
+        (JudgeConfig("log_odds"), "dag_full", False),  # nobody asks it
+    ],
+)
+def test_the_summary_tells_of_a_threshold_that_nobody_fitted(tmp_path, judge, context, is_told):
+    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
+    config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, context=ContextConfig(context), judge=judge)
+    told = summarize(config, check_inputs(config)[0], None)
+    assert ("aopsd judge eval --calibrate" in told) is is_told
 
 
 def test_the_summary_names_every_limit(tmp_path):

@@ -15,17 +15,22 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write
 
+LEAST_AGREEMENT = 0.1  # of the yardstick's halves; that of the published verdict on 2,048 answers (docs/diagnostics.md)
+
 
 def verdicts(found: Direction) -> list[str]:
     """A sentence a context: where its update with uniform weights points, if both halves of the yardstick agree."""
-    return [_verdict(arm) for arm in found.arms if arm.weighting == "uniform"]
+    agreement = found.yardstick.agreement
+    return [_verdict(arm, agreement) for arm in found.arms if arm.weighting == "uniform"]
 
 
-def _verdict(arm: Arm) -> str:
+def _verdict(arm: Arm, agreement: float) -> str:
     whole, first, second = arm.cosine, arm.first_half, arm.second_half
     if whole is None or first is None or second is None:
         return f"{arm.context}: undecided: its update or the yardstick is 0"
     numbers = f"(uniform {whole:.2g}; halves {first:.2g} and {second:.2g})"
+    if agreement < LEAST_AGREEMENT:
+        return f"{arm.context}: undecided: too few answers: the halves agree at only {agreement:.2g} {numbers}"
     if first * second <= 0:
         return f"{arm.context}: undecided: the halves disagree in sign {numbers}"
     return f"{arm.context}: points {'towards' if whole > 0 else 'away from'} correctness {numbers}"

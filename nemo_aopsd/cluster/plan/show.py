@@ -55,9 +55,11 @@ def show_local(plan: LocalPlan, console: Console) -> None:
     """Work and memory, and how to time a step here."""
     console.print(f"{parameters(plan.size.total)} parameters, one machine\n{_work(plan.work)}\n", highlight=False)
     console.print(memory_table(plan.memory))
+    if attempts := plan.work.problems * plan.work.initial_attempts:
+        console.print(f"\n{attempts:,} attempts, each judged, before step 1; the timing below leaves them out")
     console.print(
         "\nno seconds: they depend on this machine. Time two steps: aopsd train CONFIG aopsd.max_num_steps=2 "
-        "logger.log_dir=runs/timed",
+        f"{'aopsd.curriculum.name=shuffle ' if attempts else ''}logger.log_dir=runs/timed",
         highlight=False,
     )
     console.print("note: lengths of questions and of what the teacher reads are assumed (docs/scaling.md).")

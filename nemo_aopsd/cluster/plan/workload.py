@@ -79,7 +79,7 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
         teacher_judges=aopsd.judge.model == "teacher",
         scores_student=(objective.needs_old_logprobs or objective.signal.sampled) and aopsd.scoring != "sampler",
         scoring=aopsd.scoring,
-        initial_attempts=aopsd.curriculum.num_initial_attempts if aopsd.curriculum.needs_progress else 0,
+        initial_attempts=aopsd.curriculum.initial_attempts,
         missing=None if path.is_file() else path,
     )
 
