@@ -173,7 +173,7 @@ def test_checkpoints_take_14_bytes_a_parameter_and_one_more_than_are_kept(monkey
     diagnosis = diagnose(tiny_cluster, around())
     kept = tiny_cluster.checkpointing["keep_top_k"] + 1
     expected = by_name(diagnosis)["room for checkpoints"].expected
-    assert expected.startswith(f"{kept * 14 * diagnosis.parameters / 1e9:.1f} GB: {kept} checkpoints")
+    assert expected.startswith(f"{kept * 14 * diagnosis.parameters / 1e6:.1f} MB: {kept} checkpoints")
     usage = shutil.disk_usage(tmp_path)._replace(free=2 * 10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert machine.check_space("room", tmp_path / "new", 2e9, "all").severity == "ok"

@@ -1,5 +1,6 @@
 """Parameters against published counts and transformers' own models; bytes of two configs by hand."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -7,6 +8,7 @@ import pytest
 
 from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.model import read_size
+from nemo_aopsd.cluster.doctor.result import gigabytes
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_published, parse
@@ -227,6 +229,47 @@ def test_the_local_engine_by_hand():
     assert found["optimizer"] == (2 * 4 + 4 + 4) * 4_022_468_096  # moments, masters, the average
     live = rows("aopsd.teacher.weights=live")
     assert live[0].size == 4 * 4_022_468_096
-    check = fit.check_local(live, 16 * 10**9)
-    assert check.severity == "warn" and "policy.precision=bfloat16" in check.remedy
+    assert fit.check_local(live, 16 * 10**9).severity == "warn"
     assert fit.check_local(live, 10**12).severity == "ok"
+
+
+KEPT = "policy.prefix_cache_gb"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], [KEPT, "policy.train_micro_batch_size", "policy.precision=bfloat16"]),
+        (["++policy.precision=bfloat16"], [KEPT, "policy.train_micro_batch_size"]),
+        (
+            ["++policy.precision=bfloat16", "+policy.dynamic_batching={enabled: true, train_mb_tokens: 90000}"],
+            ["policy.dynamic_batching.train_mb_tokens", KEPT],
+        ),
+        (
+            ["++policy.precision=bfloat16", "+policy.dynamic_batching={enabled: true, train_mb_tokens: 1000}"],
+            [KEPT, "policy.max_total_sequence_length"],
+        ),
+        (["policy.train_micro_batch_size=1"], [KEPT, "policy.max_total_sequence_length", "policy.precision=bfloat16"]),
+    ],
+)
+def test_a_local_run_that_does_not_fit_is_told_of_keys_in_effect_the_largest_item_first(words, named):
+    overrides = ["policy.max_total_sequence_length=1000", "policy.train_micro_batch_size=2", f"++{KEPT}=9", *words]
+    rows = memory.local_items(read_size(QWEN3_4B), load_config(CONFIGS / "aopsd_tiny_cpu.yaml", overrides), "gpu")
+    assert re.findall(r"policy\.[\w.=]+", fit.check_local(rows, 10**9).remedy) == named
+
+
+def test_the_local_engine_keeps_no_more_than_a_step_s_prefixes_and_names_what_it_has():
+    """4 rows of 500 tokens, 4 B x 36 layers x 8 heads x 128 in float32, for two roles: less than twice 2 GB."""
+    config = load_config(
+        CONFIGS / "aopsd_tiny_cpu.yaml", ["policy.max_total_sequence_length=500", "aopsd.num_prompts_per_step=4"]
+    )
+    rows = {row.name: row for row in memory.local_items(read_size(QWEN3_4B), config, "host")}
+    assert rows["kept KV"].size == 2 * 4 * 500 * 2 * 4 * 36 * 8 * 128
+    assert rows["optimizer"].formula == "8 B x P: moments"
+    words = ["++policy.precision=bfloat16", "aopsd.teacher.weights=ema"]
+    rows = memory.local_items(read_size(QWEN3_4B), load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), "host")
+    assert [row.formula for row in rows][2] == "16 B x P: moments, master weights, moving average"
+
+
+def test_less_than_a_tenth_of_a_gigabyte_is_told_in_megabytes():
+    assert [gigabytes(size) for size in (5_054_976, 99_000_000, 100_000_000)] == ["5.1 MB", "99.0 MB", "0.1 GB"]

@@ -86,9 +86,10 @@ def check_local(rows: list[Item], have: int) -> Check:
     place = rows[0].place
     need = max(memory.total(rows, place, turn) for turn in (TRAIN, SAMPLE))
     found = f"{gigabytes(need)} on the {place} with rows of full length"
-    remedy = (
-        "Lower policy.train_micro_batch_size, policy.max_total_sequence_length or policy.prefix_cache_gb, or set "
-        "policy.precision=bfloat16, which halves activations"
-    )
+    largest, *others = sorted(rows, key=lambda row: row.size, reverse=True)
+    told = [f"{row.name} ({gigabytes(row.size)}): {row.remedy}" for row in (largest, *others) if row.remedy]
+    remedy = f"Largest first: {'; '.join(told)}"
+    if not largest.remedy:
+        remedy = f"Largest is {largest.name} ({gigabytes(largest.size)}), less only with a smaller model. {remedy}"
     severity = OK if need <= FULL * have else WARN
     return Check("memory", severity, found, f"at most {gigabytes(have)}", remedy)

@@ -58,9 +58,11 @@ def parameters(count: int) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """Bytes in units of 10^9, as makers of GPUs and disks count.
+    """Bytes in units of 10^9, as makers of GPUs and disks count, or of 10^6 below a tenth of that.
 
-    >>> gigabytes(8_044_936_192)
-    '8.0 GB'
+    >>> gigabytes(8_044_936_192), gigabytes(5_054_976)
+    ('8.0 GB', '5.1 MB')
     """
+    if 0 < size < 1e8:
+        return f"{size / 1e6:.1f} MB"
     return f"{size / 1e9:.1f} GB"

@@ -31,7 +31,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "parameters": diagnosis.parameters,
         "checks": [asdict(check) for check in diagnosis.checks],
         "memory": [
-            {key: value for key, value in asdict(row).items() if key != "size"} | {"bytes": round(row.size)}
+            {key: value for key, value in asdict(row).items() if key not in ("size", "remedy")}
+            | {"bytes": round(row.size)}
             for row in diagnosis.memory
         ],
     }
