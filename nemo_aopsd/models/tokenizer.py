@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,17 @@ class HFTokenizer:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]
 
 
+# What transformers raises for a folder or GGUF file that is none, or cut short.
+UNREADABLE = (OSError, ValueError, struct.error, EOFError)
+
+
 def open_tokenizer(source: str | Path, remedy: str = "Check the folder.") -> Any:
     """The Hugging Face tokenizer of a folder, a GGUF file or a hub name. Raises UserError with the remedy."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(**where_from(Path(source)))
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{source}: no usable tokenizer: {first_line(error)}. {remedy}") from error
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import gguf
+import numpy
 import pytest
 import torch
 import transformers
 
-from nemo_aopsd.config.schema import AOPSDConfig, Config, TeacherConfig
+from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig, TeacherConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local import network
+from nemo_aopsd.engines.local.loading import load_model
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import read_settings
 from nemo_aopsd.errors import UserError
@@ -93,6 +98,35 @@ def test_a_broken_model_directory_is_named(folder, name, content):
         (folder / name).write_text(content)
     with pytest.raises(UserError, match=rf"{folder}.*{name.rpartition('.')[2]}"):
         local.check(config(folder))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model-00002-of-00002.safetensors"])
+@pytest.mark.parametrize("of_judge", [False, True])
+def test_weights_that_are_cut_or_damaged_are_named(folder, name, of_judge):
+    broken = shutil.copytree(folder, folder / "copy")
+    if name != "model.safetensors":
+        (broken / "model.safetensors").unlink()
+        tiny_model("qwen3").save_pretrained(broken, max_shard_size="100KB")
+    (broken / name).write_bytes((broken / name).read_bytes()[:-10])
+    judge = JudgeConfig(model=str(broken)) if of_judge else JudgeConfig()
+    settings = config(folder if of_judge else broken)
+    with pytest.raises(UserError, match=rf"{broken / name}: cut or damaged"):
+        local.build(replace(settings, aopsd=AOPSDConfig(judge=judge)))
+
+
+@pytest.mark.parametrize("size", [0, 10, 40, 4000])
+def test_a_gguf_file_that_is_cut_is_named(tmp_path, size):
+    writer = gguf.GGUFWriter(path := tmp_path / "x.gguf", "qwen3")
+    writer.add_tensor("token_embd.weight", numpy.zeros((64, 32), numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.write_bytes(path.read_bytes()[:size])
+    settings = read_settings(config(path))
+    for open_file in (lambda: open_tokenizer(path), lambda: load_model(settings)):
+        with pytest.raises(UserError, match=rf"{path}: "):
+            open_file()
 
 
 def test_a_folder_without_a_tokenizer_is_named_before_loading_and_one_that_does_not_load_takes_one_line(

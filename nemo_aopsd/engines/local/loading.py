@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -14,7 +15,7 @@ from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError, first_line
-from nemo_aopsd.models.tokenizer import HFTokenizer, as_list, where_from
+from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, as_list, where_from
 
 _OTHER = "Choose another model, such as Llama or Qwen."
 
@@ -26,10 +27,12 @@ def load_model(settings: Settings) -> PreTrainedModel:
         model: Any = AutoModelForCausalLM.from_pretrained(
             **where_from(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
-    except (OSError, ValueError) as error:
+    except (*UNREADABLE, SafetensorError) as error:
+        if (file := _damaged(settings.model)) is not None:
+            raise UserError(f"{file}: cut or damaged ({first_line(error)}). Copy the model again.") from error
         raise UserError(
-            f"{settings.model}: not a usable causal language model: {first_line(error)}. "
-            "Check the path, or download it again."
+            f"{settings.model}: not a usable causal language model, or cut or damaged: {first_line(error)}. "
+            "Check the path, or copy the model again."
         ) from error
     quantizer = getattr(model, "hf_quantizer", None)
     if settings.model.suffix == ".gguf" and quantizer is not None:
@@ -38,6 +41,17 @@ def load_model(settings: Settings) -> PreTrainedModel:
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     _refuse_unfit(model, settings.model)
     return model
+
+
+def _damaged(model: Path) -> Path | None:
+    """The file of weights that safetensors cannot open; None if there is none, or the model has other files."""
+    for file in sorted(model.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError:
+            return file
+    return None
 
 
 def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
