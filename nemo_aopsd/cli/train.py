@@ -108,7 +108,7 @@ def train(
         command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
         typed = f"{command} --resume {shlex.quote(str(resume))}" if resume else command
         _train(settings, problems, held_out, resume=resume is not None, typed=typed, again=command)
-    typer.echo(f"done. Next: aopsd report {shlex.quote(str(run))}")
+    typer.echo(f"done{_outcome(run)}. Next: aopsd report {shlex.quote(str(run))}")
 
 
 @app.command(
@@ -149,16 +149,30 @@ def _keep_inputs(config: Config, run: Path) -> None:
 def _say_what_it_showed(run: Path) -> None:
     """Write the report, and end with exit code 1 unless pass@1 has risen beyond chance."""
     from nemo_aopsd.analysis.report import write_report
-    from nemo_aopsd.evaluation.epochs import paired_interval
 
     page = write_report(run)
-    files = list(layout.evaluation_files(run).values())
-    before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (files[0], files[-1]))
-    low, _ = paired_interval(before, after)
-    rates = f"pass@1 {before['pass_at_k']['1']:.3f} -> {after['pass_at_k']['1']:.3f} (n={after['num_problems']})"
+    rates, low, _ = _gain(run)
     typer.echo(f"demo {'ok' if low > 0 else 'ran, no gain shown'}: {rates}, report {page}")
     if low <= 0:
         raise typer.Exit(1)
+
+
+def _outcome(run: Path) -> str:
+    """What pass@1 has become; empty for a run without an evaluation before and after."""
+    if len(layout.evaluation_files(run)) < 2:
+        return ""
+    rates, low, high = _gain(run)
+    return f": {rates}, 95 % interval of the change [{low:+.3f}, {high:+.3f}]"
+
+
+def _gain(run: Path) -> tuple[str, float, float]:
+    """pass@1 of the first and the last evaluation, and the 95 % interval of the change."""
+    from nemo_aopsd.evaluation.epochs import paired_interval
+
+    files = list(layout.evaluation_files(run).values())
+    before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (files[0], files[-1]))
+    rates = f"pass@1 {before['pass_at_k']['1']:.3f} -> {after['pass_at_k']['1']:.3f} (n={after['num_problems']})"
+    return rates, *paired_interval(before, after)
 
 
 def _check(config: Config, *, elsewhere: bool = False) -> tuple[list[Problem], list[Problem] | None]:

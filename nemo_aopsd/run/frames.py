@@ -35,6 +35,9 @@ class Frames:
 
     run: Run
 
+    def __repr__(self) -> str:
+        return f"Frames of {self.run}: metrics, evaluations, competence, rollouts, probes"
+
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """A row a step, by step; the columns are the keys of `run/metrics.py`."""

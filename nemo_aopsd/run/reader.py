@@ -42,6 +42,12 @@ class Run:
     path: Path
     config: Config
 
+    def __repr__(self) -> str:
+        """Short, and without reading what may be damaged."""
+        metrics = self.path / layout.METRICS
+        steps = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+        return f"Run({self.path}: {steps} steps, {len(layout.evaluation_files(self.path))} evaluations)"
+
     @cached_property
     def commands(self) -> list[str]:
         """The command that made the run, then those that resumed it; none where the config file does not say."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.console import asked_of
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,10 +92,14 @@ class StepMetrics:
         return self.values.get(key)
 
     def number(self, key: str) -> float:
-        """A number that every step has, such as `time/step`. Raises UserError if it is not there."""
+        """A number that the method of the run has, such as `time/step`. Raises UserError if it is not there."""
         value = self.values.get(key)
         if value is None:
-            raise UserError(f"{self.where}: `{key}`: expected a number, got nothing. Restore or delete the file.")
+            hint = "" if key in self.values else nearest(key, list(self.values))
+            found = "is null at this step" if key in self.values else "this run has no such number"
+            raise UserError(
+                f"{self.where}: `{key}`: {found}.{hint} `get` gives None there. If it was lost, restore the file."
+            )
         return value
 
 

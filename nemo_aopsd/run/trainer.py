@@ -95,8 +95,8 @@ class Trainer:
             self.response_tokens, self.train_seconds = state.response_tokens, state.train_seconds
             self.curriculum.load_state_dict(state.curriculum)
             self.surprise = Surprise(**{sign: tuple(values) for sign, values in state.surprise.items()})
-        if resume and not self._finished():
-            self._say_where_it_goes_on()
+        if resume:
+            self._say_what_is_left() if self._finished() else self._say_where_it_goes_on()
         self._forget_steps_after(self.step)
         self.rows = read_metrics(self.folder)
         self.engine.forget_metrics_after(self.step)
@@ -261,6 +261,18 @@ class Trainer:
             curriculum=self.curriculum.state_dict(),
             surprise={sign: list(medians) for sign, medians in asdict(self.surprise).items()},
         )
+
+    def _say_what_is_left(self) -> None:
+        """No step: the limits that are reached can be raised."""
+        names = ("max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds")
+        budgets = ((self.aopsd.max_num_epochs, self.curriculum.epoch), *self._budgets())
+        reached = [
+            f"aopsd.{name}={limit}"
+            for name, (limit, used) in zip(names, budgets, strict=True)
+            if limit is not None and used >= limit
+        ]
+        said = f"nothing left to do: {self.step} steps are done; reached: {', '.join(reached)}"
+        self.console.print(said, highlight=False, soft_wrap=True)
 
     def _say_where_it_goes_on(self) -> None:
         """Before the first checkpoint a run starts again, but keeps its initial attempts."""

@@ -49,6 +49,22 @@ def test_the_number_of_the_built_in_model_has_its_caveat(tmp_path, model, told):
     assert not any(tile.caveat for tile in rest)
 
 
+@pytest.mark.parametrize(
+    ("data", "weighting", "told"),
+    [
+        ("/x/nemo_aopsd/builtin/data/train.jsonl", "continuation", True),
+        ("/x/nemo_aopsd/builtin/data/train.jsonl", "gap_only", False),
+        ("/x/mine/train.jsonl", "continuation", False),
+    ],
+)
+def test_what_was_measured_on_the_demo_is_said_of_the_demo_alone(tmp_path, data, weighting, told):
+    run = of_model(write_run(tmp_path / "run", **SMALL, weighting=weighting), "/x/nemo_aopsd/builtin/model")
+    path = run / "config.yaml"
+    path.write_text(re.sub(r"data: \{train.*", f"data: {{train: {{data_path: {data}}}}}", path.read_text()))
+    first, *_ = page.headline(read_reported(run))
+    assert ("with uniform weights the demo" in first.caveat) == told and first.caveat.endswith(".")
+
+
 @pytest.mark.parametrize("trained_on", [None, 0, 4])
 def test_pass_at_1_on_problems_of_the_training_is_not_called_held_out(tmp_path, trained_on):
     run = write_run(tmp_path / "run", **SMALL)

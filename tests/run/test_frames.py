@@ -42,6 +42,10 @@ def test_frames_hold_the_numbers_of_the_records(run):
     assert {key: None if math.isnan(value) else value for key, value in at_end.items()} == told
 
 
+def test_frames_show_themselves_in_a_line(run):
+    assert repr(frames(run)) == f"Frames of {run!r}: metrics, evaluations, competence, rollouts, probes"
+
+
 def test_rollouts_and_probes_have_a_row_each(run):
     found, rollouts = frames(run), list(run.rollouts())
     assert len(found.rollouts) == len(rollouts) == 12

@@ -76,6 +76,18 @@ def test_a_run_is_read_as_it_was_written(folder):
     ]
 
 
+def test_a_number_that_a_run_does_not_have_is_told_with_the_nearest(folder):
+    row = load_run(folder).metrics[0]
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1: `gap/mean`: .*`gap/mean_abs`\?"):
+        row.number("gap/mean")
+
+
+def test_a_run_shows_itself_in_a_line_even_if_it_is_damaged(kept):
+    assert repr(load_run(kept)) == f"Run({kept}: 2 steps, 2 evaluations)"
+    (kept / layout.METRICS).write_text("{\n")
+    assert "1 steps" in repr(load_run(kept))
+
+
 def test_a_run_that_has_written_nothing_yet_is_empty(tmp_path):
     run = load_run(write_run(tmp_path / "run", num_epochs=0, evaluations=False, curriculum="shuffle"))
     assert (run.metrics, run.competence, run.evaluations, list(run.rollouts())) == ([], [], [], [])

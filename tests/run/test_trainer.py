@@ -162,6 +162,8 @@ def test_a_resume_before_the_first_checkpoint_says_what_it_keeps(tmp_path, capsy
     assert f"initial attempts, batches: {3 - -(-int(said[:2]) // 4)} to go" in told
     train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
     assert "goes on at step 7\n" in capsys.readouterr().out
+    train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
+    assert "nothing left to do: 9 steps are done; reached: aopsd.max_num_epochs=3\n" in capsys.readouterr().out
 
 
 def replace_budget(config):

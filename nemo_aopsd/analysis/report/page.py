@@ -31,11 +31,12 @@ _LABELS = {
 }
 _CONTEXT_CHARACTERS = 160
 _BUILT_IN = ("nemo_aopsd", "builtin", "model")  # where the package has its model
+_DEMO_DATA = ("nemo_aopsd", "builtin", "data", "train.jsonl")
 _CAVEAT = (
     "This is the built-in model. Its warm start decides what each context does, so the direction of the effect is "
-    "built in. The run shows that every part works, not that one method beats another: with uniform weights the demo "
-    "ends at the same pass@1."
+    "built in. The run shows that every part works, not that one method beats another"
 )
+_OF_THE_DEMO = ": with uniform weights the demo ends at the same pass@1"
 _FACTS = (
     *("policy.model_name", "aopsd.context.kind", "aopsd.weighting", "aopsd.probes.threshold", "aopsd.probes.length"),
     *("aopsd.probes.betas", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
@@ -66,7 +67,9 @@ def headline(run: ReportedRun) -> list[Tile]:
     """What a reader wants first: pass@1, then numbers of the method as far as there are any."""
     tiles = _pass_tiles(run)
     if run.evaluations and Path(run.config.policy["model_name"]).parts[-3:] == _BUILT_IN:
-        tiles[0] = tiles[0]._replace(caveat=_CAVEAT)
+        is_demo = Path(run.config.data["train"]["data_path"]).parts[-4:] == _DEMO_DATA
+        measured = _OF_THE_DEMO if is_demo and run.method.weighting == "continuation" else ""
+        tiles[0] = tiles[0]._replace(caveat=f"{_CAVEAT}{measured}.")
     if run.digest.gaps.tokens.sum() and run.digest.gaps.mass.sum():
         threshold = run.method.probes.threshold
         tokens, mass = run.digest.gaps.at(threshold)
