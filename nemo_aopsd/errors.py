@@ -38,3 +38,12 @@ def nearest(name: str, known: Sequence[str]) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, without a full stop."""
     return str(error).strip().split("\n")[0].rstrip(".")
+
+
+def how_to_install(*extras: str) -> str:
+    """The end of a message where a library is absent; NeMo RL's container has all of these.
+
+    >>> how_to_install("wandb", "mlflow")
+    "Run in the checkout: pip install -e '.[wandb,mlflow]'"
+    """
+    return f"Run in the checkout: pip install -e '.[{','.join(extras)}]'"

@@ -215,7 +215,8 @@ def _write_evaluation(rng, folder, epoch, num_problems, num_samples) -> None:
             for sample in range(num_samples)
         ]
     _write_lines(folder / f"epoch_{epoch:03d}.jsonl", lines)
-    summary = {"epoch": epoch, **summarize(lines, num_samples), "seconds": 12.3}
+    counted = summarize(lines, num_samples) | {"num_trained_on": 0}
+    summary = {"epoch": epoch, **counted, "seconds": 12.3}
     (folder / f"epoch_{epoch:03d}.json").write_text(json.dumps(summary))
     (folder / f"epoch_{epoch:03d}.settings.json").write_text("{}")
 

@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Completion, Request, read_completion
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, how_to_install
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between tries; each pause is twice the one before
 _LONGEST_RETRY_AFTER = 120.0  # seconds that a server may ask for
@@ -70,7 +70,7 @@ class ChatClient:
         try:
             import aiohttp
         except ImportError as error:
-            raise UserError("aiohttp is not installed. Run: pip install 'nemo_aopsd[data]'") from error
+            raise UserError(f"aiohttp is not installed. {how_to_install('data')}") from error
         self._aiohttp = aiohttp
         self.endpoint = endpoint
         self.num_requests = 0  # sent, retries included

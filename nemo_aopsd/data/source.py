@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.errors import UserError, first_line
+from nemo_aopsd.errors import UserError, first_line, how_to_install
 from nemo_aopsd.files import read_jsonl
 
 _SUFFIXES = (".jsonl", ".parquet")
@@ -76,7 +76,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UserError(f"{path}: pyarrow is not installed. Run: pip install 'nemo_aopsd[data]'") from error
+        raise UserError(f"{path}: pyarrow is not installed. {how_to_install('data')}") from error
     if not path.is_file():
         raise UserError(f"{path}: no such file (looked from {Path.cwd()}). Check the path.")
     try:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, how_to_install
 from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def frames_of(run: Run) -> Frames:
     try:
         import pandas  # noqa: F401
     except ImportError as error:
-        raise UserError("pandas is not installed. Run: pip install 'nemo_aopsd[pandas]'") from error
+        raise UserError(f"pandas is not installed. {how_to_install('pandas')}") from error
     return Frames(run)
 
 

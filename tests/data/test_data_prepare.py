@@ -183,7 +183,7 @@ def test_parquet_is_read(tmp_path):
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install 'nemo_aopsd\[data\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[data\]'"):
         list(read_source(str(tmp_path / "s.parquet")))
 
 

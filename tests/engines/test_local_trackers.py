@@ -26,7 +26,7 @@ def started(tmp_path):
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
 def test_an_absent_library_names_the_extra(monkeypatch, name):
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"logger\.{name}_enabled is true.*pip install 'nemo_aopsd\[{name}\]'"):
+    with pytest.raises(UserError, match=rf"logger\.{name}_enabled is true.*pip install -e '\.\[{name}\]'"):
         check_trackers({f"{name}_enabled": True})
     check_trackers({f"{name}_enabled": False, "swanlab_enabled": False})
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: True)
@@ -80,7 +80,7 @@ def test_mlflow_keeps_the_run_beside_it_unless_told_where(started, monkeypatch, 
 
 def test_tensorboard_has_each_number_and_shows_a_repeated_step_once(started, tmp_path):
     accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="pip install 'nemo_aopsd[tensorboard]'"
+        "tensorboard.backend.event_processing.event_accumulator", reason="pip install -e '.[tensorboard]'"
     )
     for first, steps, more in ((1, range(1, 4), 0.0), (3, range(3, 5), 0.5)):  # killed behind step 3, resumed at 2
         found = started(log_dir=str(tmp_path / "run"), tensorboard_enabled=True)

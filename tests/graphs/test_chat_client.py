@@ -273,5 +273,5 @@ def test_the_first_answer_that_can_be_read_counts(replies, found):
 
 def test_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(UserError, match=r"pip install 'nemo_aopsd\[data\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[data\]'"):
         ChatClient(parse_endpoint("http://h/v1", None), concurrency=1, timeout=20, max_retries=0)

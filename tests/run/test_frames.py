@@ -18,13 +18,13 @@ def run(tmp_path_factory):
 
 
 def frames(run):
-    pytest.importorskip("pandas", reason="pandas is not installed: pip install 'nemo_aopsd[pandas]'")
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[pandas]'")
     return run.frames()
 
 
 def test_without_pandas_the_package_to_install_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match=r"pip install 'nemo_aopsd\[pandas\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[pandas\]'"):
         run.frames()
 
 
@@ -68,18 +68,20 @@ def test_what_a_run_does_not_have_is_an_empty_frame_or_a_missing_value(tmp_path)
     assert rollouts.progress.isna().all() and rollouts.judge_failed.isna().all() and len(rollouts) == 8
 
 
-def test_the_notebook_draws_three_figures(tmp_path, monkeypatch):
+@pytest.mark.parametrize("opened_in", [".", "examples"])
+def test_the_notebook_draws_three_figures(tmp_path, monkeypatch, opened_in):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: it is in the extra `dev`")
     for name in ("pandas", "ipykernel"):
         pytest.importorskip(name, reason=f"{name} is not installed: it is in the extra `dev`")
     import nbformat
 
+    (tmp_path / opened_in).mkdir(exist_ok=True)
     write_run(tmp_path / "runs/demo", num_epochs=2, steps_per_epoch=2, batch=3)
     file = REPO / "examples/reading_a_run.ipynb"
     assert not [cell for cell in json.loads(file.read_text())["cells"] if cell.get("outputs")]  # none is committed
     monkeypatch.setenv("PYTHONPATH", str(REPO))
     notebook = nbformat.read(file, as_version=4)
-    nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}, timeout=120).execute()
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": tmp_path / opened_in}}, timeout=120).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
     assert not [output for output in outputs if output.output_type in ("error", "stream")]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,10 +12,18 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
+from tests import REPO
 from tests.fake_run import write_run
 from tests.fakes import make_config
 
-OPTIONAL = {"pieces", "anchor_text", "suffix_text", "leak_count", "truncation_count"}  # runs of old lack them
+OPTIONAL = {
+    "pieces",
+    "anchor_text",
+    "suffix_text",
+    "leak_count",
+    "truncation_count",
+    "num_trained_on",
+}  # runs of old lack them
 NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "weights"}
 NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
 READ = {  # by record, the fields that are read; the epoch of an evaluation is in the name of its file
@@ -86,6 +95,18 @@ def test_a_run_shows_itself_in_a_line_even_if_it_is_damaged(kept):
     assert repr(load_run(kept)) == f"Run({kept}: 2 steps, 2 evaluations)"
     (kept / layout.METRICS).write_text("{\n")
     assert "1 steps" in repr(load_run(kept))
+
+
+def test_the_page_on_reading_runs_runs(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mine").symlink_to(folder)
+    blocks = re.findall(r"^```python\n(.*?)^```", (REPO / "docs/reading_runs.md").read_text(), re.MULTILINE | re.DOTALL)
+    names: dict = {}
+    for block in blocks:
+        exec(block.replace("first_step=3, last_step=5", "first_step=1, last_step=2"), names)
+    assert blocks and names["run"].commands
+    assert len(capsys.readouterr().out.splitlines()) >= 2 + 2 + 2 + 4  # steps, epochs, evaluations, rollouts
 
 
 def test_a_run_that_has_written_nothing_yet_is_empty(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, how_to_install
 
 Log = Callable[[dict[str, float], int], None]  # numbers by name, and their step
 
@@ -23,7 +23,7 @@ def check_trackers(logger: Mapping[str, Any]) -> None:
     if absent:
         raise UserError(
             f"config: logger.{absent[0]}_enabled is true, but {', '.join(absent)} cannot be imported. "
-            f"Run: pip install 'nemo_aopsd[{','.join(absent)}]', or set logger.{absent[0]}_enabled=false."
+            f"{how_to_install(*absent)}, or set logger.{absent[0]}_enabled=false."
         )
     if logger.get("swanlab_enabled"):
         raise UserError(
