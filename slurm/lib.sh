@@ -11,6 +11,7 @@ AOPSD_CONTAINER=${AOPSD_CONTAINER:-}             # image (.sqsh, registry name: 
 AOPSD_MOUNTS=${AOPSD_MOUNTS:-}                   # /here:/there,...; checkout, logs and run folder are added automatically
 AOPSD_LOGS=${AOPSD_LOGS:-$AOPSD_HOME/runs/slurm} # a folder a job; must be on a file system that all nodes share
 AOPSD_ENGINE=${AOPSD_ENGINE:-nemo_rl}            # local: one process without Ray, on a CPU or one GPU
+AOPSD_LOCAL_GPUS=${AOPSD_LOCAL_GPUS:-}           # of a local job; empty: 1 where the partition's nodes have GPUs, else 0
 AOPSD_PYTHON=${AOPSD_PYTHON:-}                   # empty: .venv of the checkout without a container, else python
 AOPSD_CHECK=${AOPSD_CHECK:-true}                 # false: submit without the program's own check
 AOPSD_SBATCH=${AOPSD_SBATCH:-}                   # further options of sbatch, such as --array=0-4 or --qos=long
@@ -34,7 +35,7 @@ main() {
             *) ARGS+=("$word") ;;
         esac
     done
-    if [[ $AOPSD_ENGINE == local ]]; then AOPSD_NODES=1; AOPSD_GPUS_PER_NODE=${AOPSD_LOCAL_GPUS:-0}; fi
+    if [[ $AOPSD_ENGINE == local ]]; then AOPSD_NODES=1; AOPSD_GPUS_PER_NODE=${AOPSD_LOCAL_GPUS:-$(local_gpus)}; fi
     if in_job; then AOPSD_NODES=$SLURM_JOB_NUM_NODES; fi # sbatch --nodes wins
     : "${AOPSD_PYTHON:=$(default_python)}"
     check_settings
@@ -95,7 +96,7 @@ check_file() { [[ -r $2 ]] || die "$1: $2 is not there or cannot be read. $3"; }
 check_cluster() {
     command -v sbatch >/dev/null || die "sbatch is not on the PATH: submit from a login node of the cluster (or look with --dry-run)."
     local listed
-    listed=$(sinfo --noheader --format '%G' ${AOPSD_PARTITION:+--partition "$AOPSD_PARTITION"}) ||
+    listed=$(nodes_listed) ||
         die "sinfo failed: no answer from Slurm's controller."
     [[ -n $listed ]] || die "AOPSD_PARTITION: Slurm knows no nodes of partition '$AOPSD_PARTITION'."
     if ((AOPSD_GPUS_PER_NODE > 0)) && [[ $listed == *gpu:* ]]; then
@@ -111,8 +112,21 @@ check_cluster() {
 
 gpus_of_gres() { grep -o 'gpu:[^,(]*' | sed 's/.*://'; }
 
+# A line a kind of node with its partition and GPUs: those of the job's partition, which may be the default one (a star).
+nodes_listed() {
+    local listed partition=${SLURM_JOB_PARTITION:-$AOPSD_PARTITION}
+    listed=$(sinfo --noheader --format '%P %G' ${partition:+--partition "$partition"}) || return
+    if [[ -z $partition && $listed == *'* '* ]]; then grep -F '* ' <<<"$listed"; else echo "$listed"; fi
+}
+
 # Read the whole output, never `| grep -q`: grep exits at the first hit, and with pipefail the other command then fails.
-has_gres() { ((AOPSD_GPUS_PER_NODE > 0)) && [[ $(sinfo --noheader --format '%G' 2>/dev/null) == *gpu:* ]]; }
+has_gpus() { [[ $(nodes_listed 2>/dev/null) == *gpu:* ]]; }
+has_gres() { ((AOPSD_GPUS_PER_NODE > 0)) && has_gpus; }
+
+# The local engine takes a GPU where there is one. A job asks for no more than it was given.
+local_gpus() {
+    if in_job; then echo "${SLURM_GPUS_ON_NODE:-0}"; elif has_gpus; then echo 1; else echo 0; fi
+}
 
 sbatch_command() {
     command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/%x-%j.log")
@@ -186,6 +200,9 @@ show_plan() {
     SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-CPUS}
     local -a command
     sbatch_command
+    if [[ $AOPSD_ENGINE == local ]]; then
+        echo "# GPUs of the local engine: $AOPSD_GPUS_PER_NODE (AOPSD_LOCAL_GPUS: ${AOPSD_LOCAL_GPUS:-not set, 1 where the partition has GPUs})"
+    fi
     echo "# would submit, from $AOPSD_HOME:"
     printf '%q ' "${command[@]}"; echo
     logs=$AOPSD_LOGS/NAME-JOB

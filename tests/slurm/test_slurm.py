@@ -18,6 +18,9 @@ FAKES = {  # the least of a cluster whose nodes have 4 GPUs and no Pyxis
     "srun": "echo usage",
 }
 
+SUITE = {"AOPSD_CONTAINER": "none", "AOPSD_SUITE": "examples/suites/embedded.yaml", "AOPSD_MEMBERS": "base opsd aopsd"}
+CHECKED = {"AOPSD_CHECK": "true", "AOPSD_PYTHON": sys.executable, "AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA}
+
 
 def call(script, *args, **env):
     """Without the program's own check, which takes seconds, unless `env` asks for it."""
@@ -97,6 +100,40 @@ def test_an_existing_run_is_resumed_and_the_local_engine_needs_no_ray_and_no_gpu
     assert f"--resume {tmp_path}" in planned("aopsd_qwen3_4b", **env)
 
 
+CPU_NODES = "echo 'cpu (null)'"
+MIXED = "if [[ $* == *--partition* ]]; then echo 'h100 gpu:h100:4'; else echo 'cpu* (null)'; echo 'h100 gpu:h100:4'; fi"
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "env", "gpus"),
+    [
+        (FAKES["sinfo"], {}, 1),
+        (FAKES["sinfo"], {"AOPSD_LOCAL_GPUS": "0"}, 0),
+        (CPU_NODES, {}, 0),
+        (MIXED, {}, 0),  # the default partition has none
+        (MIXED, {"AOPSD_PARTITION": "h100"}, 1),
+    ],
+)
+@pytest.mark.parametrize("script", ["aopsd_qwen3_4b", "compare"])
+def test_a_local_job_asks_for_one_gpu_where_its_partition_has_some_and_the_plan_says_so(
+    script, sinfo, env, gpus, cluster, tmp_path
+):
+    (tmp_path / "bin/sinfo").write_text(f"#!/bin/bash\n{sinfo}\n", encoding="utf-8")
+    plan = planned(script, **SUITE | cluster | {"AOPSD_ENGINE": "local"} | env)
+    assert re.findall(r"--gres=gpu:(\d)", plan) == ["1"] * 2 * gpus  # of sbatch and of srun
+    assert f"# GPUs of the local engine: {gpus} (AOPSD_LOCAL_GPUS" in plan
+
+
+def test_the_page_s_config_for_another_model_passes_the_check_of_a_job(tmp_path):
+    page = (REPO / "docs/slurm.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    config = tmp_path / "mine_nemo_rl.yaml"
+    config.write_text(block.replace("defaults: ", f"defaults: {REPO}/"), encoding="utf-8")
+    env = {"AOPSD_CONFIG": str(config), "AOPSD_EVAL_DATA": DATA, "AOPSD_CONTAINER": "none"}
+    plan = planned("aopsd_qwen3_4b", **CHECKED | env)
+    assert "# checked: settings, problems, paths against the mounts." in plan
+
+
 def test_targets_of_an_evaluation_become_an_array():
     plan = planned(
         "evaluate", "--samples", "4", AOPSD_CONTAINER="none", AOPSD_TARGETS="examples docs", AOPSD_DATA="aime25 " + DATA
@@ -112,9 +149,6 @@ def test_graphs_are_built_with_a_server_of_the_job_or_with_another():
     assert "dag build examples/data/problems.jsonl --out runs/dags.jsonl --base-url http://localhost:8000/v1" in plan
     plan = planned("dag_build", **env, AOPSD_BASE_URL="http://elsewhere/v1")
     assert "serve.sh" not in plan and "--base-url http://elsewhere/v1" in plan
-
-
-SUITE = {"AOPSD_CONTAINER": "none", "AOPSD_SUITE": "examples/suites/embedded.yaml", "AOPSD_MEMBERS": "base opsd aopsd"}
 
 
 @pytest.mark.parametrize(("element", "run"), [("0", "base/seed_0"), ("2", "aopsd/seed_0"), ("4", "opsd/seed_1")])
@@ -197,9 +231,6 @@ def test_a_script_called_with_bash_submits_itself(cluster, tmp_path):
     calls = (tmp_path / "calls").read_text(encoding="utf-8")
     assert "--gres=gpu:4" in calls
     assert calls.rstrip().endswith("slurm/aopsd_qwen3_4b.sh aopsd.seed=1")
-
-
-CHECKED = {"AOPSD_CHECK": "true", "AOPSD_PYTHON": sys.executable, "AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA}
 
 
 def test_settings_and_paths_are_checked_without_the_container_and_what_was_not_is_said():
