@@ -83,6 +83,11 @@ class Finding:
 
 def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
     """The table. A rule about what a method does not compute finds no number, so never speaks."""
+    verdicts = "Measure the judge: `aopsd judge eval`; "
+    if aopsd.judge.kind == "log_odds":
+        verdicts += f"its --calibrate fits aopsd.judge.threshold (here {aopsd.judge.threshold:g})."
+    else:
+        verdicts += "or try another aopsd.judge.kind or aopsd.judge.model (docs/judge.md)."
     surrogate = "top_k_form" if aopsd.objective.name == "topk_fkl" else "token_clip"
     return (
         Rule(
@@ -102,6 +107,25 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             "See `judge_text` in rollouts/, raise aopsd.judge.max_new_tokens, or try aopsd.judge.kind=log_odds, which "
             "needs no list (docs/judge.md).",
             per="rollout/count",
+        ),
+        Rule(
+            "no_progress",
+            "dag/progress",
+            0.02,
+            f"In the first {WINDOW} steps the judge found {{value:.1%}} of the checkpoints reached, so the teacher's "
+            "context never changes.",
+            verdicts,
+            over="first",
+            below=True,
+        ),
+        Rule(
+            "all_progress",
+            "dag/progress",
+            0.98,
+            f"In the first {WINDOW} steps the judge found {{value:.1%}} of the checkpoints reached: it claims all, or "
+            "the problems are too easy.",
+            verdicts,
+            over="first",
         ),
         Rule(
             "few_triggers",

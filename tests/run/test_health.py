@@ -7,45 +7,52 @@ from nemo_aopsd.run.health import WINDOW, entered, findings, rules
 from nemo_aopsd.run.record_types import StepMetrics
 
 RULES = rules(AOPSDConfig())
-KEYS = ("rollout/truncated", "judge/failed", "probe/trigger_rate", "probe/weight_mean", "rollout/leak_rate")
+KEYS = (
+    "rollout/truncated",
+    "judge/failed",
+    "probe/trigger_rate",
+    "probe/weight_mean",
+    "rollout/leak_rate",
+    "dag/progress",
+)
 # The 36 steps of `aopsd demo`, 32 responses each.
 DEMO = """
-0 0 0.0214 0.7467 0
-0 0 0.02091 0.7963 0.0625
-0 0 0.01881 0.7676 0
-0 0 0.01088 0.6802 0.09375
-0 0 0.01549 0.6619 0.03125
-0 0 0.0197 0.8263 0.03125
-0 0 0.01352 0.7365 0
-0 0 0.01201 0.6569 0.03125
-0 0 0.01737 0.5103 0
-0 0 0.01102 0.6415 0.09375
-0 0 0.01389 0.7122 0
-0 0 0.01255 0.6187 0.0625
-0 0 0.009815 0.365 0
-0 0 0.01149 0.4086 0.125
-0 0 0.01223 0.5232 0.03125
-0 0 0.007692 0.3652 0.0625
-0 0 0.01145 0.7383 0.03125
-0 0 0.007663 0.4516 0.09375
-0 0 0.009199 0.371 0.125
-0 0 0.00866 0.4212 0.03125
-0 0 0.009874 0.4351 0
-0 0 0.007941 0.3609 0.09375
-0 0 0.006318 0.553 0.03125
-0 0 0.004122 0.3137 0.125
-0 0 0.00565 0.3781 0.03125
-0 0 0.006085 0.498 0.0625
-0 0 0.01007 0.7259 0.1562
-0 0 0.001434 0.5059 0.09375
-0 0 0.001971 0.7529 0.1562
-1 0 0.007217 0.8142 0.2812
-0 0 0.001472 0.3907 0.2188
-0 0 0.0004854 0.4596 0.3125
-0 0 0.0009302 0.7209 0.3125
-0 0 0.0004726 0.6822 0.3125
-0 0 0.001469 0.4545 0.25
-0 0 0.001017 0.616 0.2812
+0 0 0.0214 0.7467 0 0.5531
+0 0 0.02091 0.7963 0.0625 0.512
+0 0 0.01881 0.7676 0 0.5125
+0 0 0.01088 0.6802 0.09375 0.7198
+0 0 0.01549 0.6619 0.03125 0.6406
+0 0 0.0197 0.8263 0.03125 0.5062
+0 0 0.01352 0.7365 0 0.6703
+0 0 0.01201 0.6569 0.03125 0.7068
+0 0 0.01737 0.5103 0 0.6406
+0 0 0.01102 0.6415 0.09375 0.7214
+0 0 0.01389 0.7122 0 0.5911
+0 0 0.01255 0.6187 0.0625 0.6896
+0 0 0.009815 0.365 0 0.8411
+0 0 0.01149 0.4086 0.125 0.8234
+0 0 0.01223 0.5232 0.03125 0.7417
+0 0 0.007692 0.3652 0.0625 0.8229
+0 0 0.01145 0.7383 0.03125 0.6719
+0 0 0.007663 0.4516 0.09375 0.8302
+0 0 0.009199 0.371 0.125 0.874
+0 0 0.00866 0.4212 0.03125 0.8875
+0 0 0.009874 0.4351 0 0.8365
+0 0 0.007941 0.3609 0.09375 0.9094
+0 0 0.006318 0.553 0.03125 0.8359
+0 0 0.004122 0.3137 0.125 0.9167
+0 0 0.00565 0.3781 0.03125 0.9156
+0 0 0.006085 0.498 0.0625 0.9453
+0 0 0.01007 0.7259 0.1562 0.9583
+0 0 0.001434 0.5059 0.09375 0.9688
+0 0 0.001971 0.7529 0.1562 0.9583
+1 0 0.007217 0.8142 0.2812 0.9844
+0 0 0.001472 0.3907 0.2188 0.9938
+0 0 0.0004854 0.4596 0.3125 1
+0 0 0.0009302 0.7209 0.3125 0.987
+0 0 0.0004726 0.6822 0.3125 0.9896
+0 0 0.001469 0.4545 0.25 0.9818
+0 0 0.001017 0.616 0.2812 0.9479
 """
 
 
@@ -85,6 +92,8 @@ SICK = [
     ("truncated", {"rollout/truncated": 6.0}, {"rollout/truncated": 8.0}, 0.25),
     ("unread_verdicts", {"judge/failed": 3.0}, {"judge/failed": 4.0}, 0.125),
     ("few_triggers", {"probe/trigger_rate": 0.002}, {"probe/trigger_rate": 0.0019}, 0.0019),
+    ("no_progress", {"dag/progress": 0.021}, {"dag/progress": 0.019}, 0.019),
+    ("all_progress", {"dag/progress": 0.979}, {"dag/progress": 0.981}, 0.981),
     ("small_weights", {"probe/weight_mean": 0.11}, {"probe/weight_mean": 0.09}, 0.09),
     (
         "negative_divergence",
@@ -104,6 +113,11 @@ def test_a_number_beyond_its_limit_is_told_once(name, well, sick, value):
     (found,) = findings(RULES, rows)
     assert found.rule.name == name and found.value == pytest.approx(value) and found.first == step
     assert "{" not in found.sentence and "aopsd." in found.rule.remedy
+
+
+def test_a_student_that_learns_to_reach_every_checkpoint_is_not_warned_of_it(demo):
+    late = [row.number("dag/progress") for row in demo[-WINDOW:]]
+    assert sum(late) / WINDOW > 0.98 and "all_progress" not in names(findings(RULES, demo))
 
 
 def test_a_rise_counts_from_the_first_steps():
