@@ -66,7 +66,11 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     before = listing(tmp_path)
     code, out, err = aopsd("train run.yaml --check aopsd.num_prompts_per_step=8")
     assert (code, err) == (0, "")
-    assert "8 from problems.jsonl" in out and "4 from held_out.jsonl" in out and "1 steps an epoch" in out
+    assert (
+        "8 from problems.jsonl" in out
+        and "4 held-out problems, from held_out.jsonl" in out
+        and "1 steps an epoch" in out
+    )
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
     assert listing(tmp_path) == before
 
