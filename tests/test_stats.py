@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import seed_differences
 from nemo_aopsd.stats import (
     bootstrap_interval,
     crossed_bootstrap_interval,
@@ -180,3 +181,14 @@ def test_mcnemar_equals_enumeration_of_coin_flips(one, other):
     flips = [sum(draw) for draw in itertools.product([0, 1], repeat=total)]
     extreme = sum(min(heads, total - heads) <= min(one, other) for heads in flips)
     assert mcnemar_p_value(one, other) == mcnemar_p_value(other, one) == extreme / len(flips)
+
+
+def test_the_differences_of_seeds_name_their_columns_and_equal_a_hand_calculation(tmp_path, monkeypatch, capsys):
+    """Differences of 1 and 3 points: mean 2, and 12.706 * sqrt(2) / sqrt(2) to each side."""
+    rows = "| aopsd | 51.0 % | 53.0 % |\n| grpo | 50.0 % | 50.0 % |\n"
+    (tmp_path / "page.md").write_text(f"### pass@1 of each seed\n{rows}", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["seed_differences", str(tmp_path / "page.md")])
+    seed_differences.main()
+    seeds, columns, row = capsys.readouterr().out.splitlines()
+    assert (seeds, row.split()) == ("2 seeds", ["grpo", "+2.0", "(-10.7", "to", "+14.7)"])
+    assert "aopsd less" in columns and "pass@1 in points" in columns and "95 %" in columns

@@ -101,18 +101,26 @@ def check(
     graphs_only: Annotated[
         bool, typer.Option("--graphs-only", help="Of `id` and `dag` alone: for proofs and other rows without answers.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also each edge that a longer path implies.")] = False,
 ) -> None:
     """List every fault of every graph; exit code 2 if one of them is an error."""
     from nemo_aopsd.data.check import check_file, fault_lines, need_graphs
 
     need_graphs(file)
-    rows = wrong = errors = warnings = 0
+    rows = wrong = errors = warnings = implied = 0
     for row in check_file(file, graphs_only=graphs_only):
         rows += 1
         wrong += row.has_errors
         errors += sum(fault.is_error for fault in row.faults)
         warnings += sum(not fault.is_error for fault in row.faults)
+        if not verbose:
+            told = [fault for fault in row.faults if fault.kind != "transitive_edge"]
+            implied, row.faults = implied + len(row.faults) - len(told), told
         say(fault_lines(row))
+    if implied:
+        typer.echo(
+            f"{implied} transitive_edge warnings, harmless: a longer path implies the edge. --verbose lists them"
+        )
     usable = "sound as graphs" if graphs_only else "usable"
     typer.echo(f"{rows} rows: {rows - wrong} {usable}, {wrong} not; {errors} errors, {warnings} warnings")
     if errors:

@@ -167,6 +167,21 @@ def test_dag_check_lists_faults_and_counts_them(aopsd):
     assert lines[3:] == ["4 rows: 2 usable, 2 not; 2 errors, 1 warnings"]
 
 
+def test_dag_check_sums_up_edges_that_a_longer_path_implies(aopsd):
+    """A file of GSM8K has hundreds, which would hide what matters."""
+    nodes = [{"id": letter, "statement": letter * 2} for letter in "abc"]
+    implied = {"nodes": nodes, "edges": [["a", "b"], ["b", "c"], ["a", "c"]]}
+    repeated = {"nodes": nodes, "edges": [["a", "b"], ["a", "b"]]}
+    write_rows("implied.jsonl", row(0, dag=implied), row(1, dag=implied), row(2, dag=repeated))
+    code, out, _ = aopsd("dag check implied.jsonl")
+    first, told, total = out.splitlines()
+    assert code == 0 and first.split()[:4] == ["warning", "implied.jsonl:3", "p2", "duplicate_edge"]
+    assert told.startswith("2 transitive_edge warnings, harmless") and "--verbose" in told
+    assert total == "3 rows: 3 usable, 0 not; 0 errors, 3 warnings"
+    code, out, _ = aopsd("dag check implied.jsonl --verbose")
+    assert [line.split()[1] for line in out.splitlines()[:-1]] == [f"implied.jsonl:{line}" for line in (1, 2, 3)]
+
+
 def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
     from nemo_aopsd.run import trainer
 

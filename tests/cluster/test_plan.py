@@ -362,3 +362,11 @@ def test_a_plan_of_one_machine_tells_of_the_attempts_before_the_first_step():
     printed = " ".join(call(TINY, "aopsd.curriculum.num_initial_attempts=4").stdout.split())
     assert "1,536 attempts, each judged, before step 1" in printed and "aopsd.curriculum.name=shuffle" in printed
     assert "before step 1" not in call(TINY, "aopsd.curriculum.name=shuffle").stdout
+
+
+def test_the_table_of_planned_and_measured_seconds_names_its_columns(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["plan_step_cost", str(MEASURED / "step_cost_h200_apart.json")])
+    plan_step_cost.main()
+    columns, *lines = capsys.readouterr().out.splitlines()
+    assert columns.split() == ["arm", "stage", "plan,", "s", "run,", "s", "error"]
+    assert {len(columns)} == {len(line) for line in lines}  # they stand over their numbers
