@@ -4,9 +4,9 @@
 
 One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, in a new random order each
 round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. An arm is
-`uniform` (PG), `continuation`, or `topk16` for the forward KL over 16 tokens; `uniform@sampler` and the like score by
-what `aopsd.scoring` calls so, the others as the config says. Forced, so that the arms do the same work but for what is
-the method's:
+`uniform` (PG), `continuation`, `batched` (`continuation` with `aopsd.probes.runner=batched`), or `topk16` for the
+forward KL over 16 tokens; `uniform@sampler` and the like score by what `aopsd.scoring` calls so, the others as the
+config says. Forced, so that the arms do the same work but for what is the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
@@ -62,7 +62,11 @@ OVERRIDES = (
 )
 
 
-PG = {"uniform": "PG", "continuation": "PG + continuation"}  # arms on sampled tokens
+PG = {
+    "uniform": "PG",
+    "continuation": "PG + continuation",
+    "batched": "PG + continuation in batches",
+}  # arms on sampled tokens
 
 
 def label_of(arm: str) -> str:
@@ -84,10 +88,12 @@ def plain(arm: str) -> str:
 def config_of(arm: str, config: Config, threshold: float) -> Config:
     """`config` with the method of this arm and `threshold` nats for probes."""
     method, scoring = split(arm)
-    probes = dataclasses.replace(config.aopsd.probes, threshold=threshold)
+    runner = "batched" if method == "batched" else config.aopsd.probes.runner
+    probes = dataclasses.replace(config.aopsd.probes, threshold=threshold, runner=runner)
     aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
     if method in PG:
-        return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=method))
+        weighting = "uniform" if method == "uniform" else "continuation"
+        return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=weighting))
     objective = dataclasses.replace(aopsd.objective, name="topk_fkl", top_k=int(method[4:]))
     return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting="uniform", objective=objective))
 
@@ -125,7 +131,9 @@ def main() -> None:
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     try:
-        steps = measure(engine, config, problems, args.arm or list(PG), args.rate, args.steps, deadline, say)
+        steps = measure(
+            engine, config, problems, args.arm or ["uniform", "continuation"], args.rate, args.steps, deadline, say
+        )
     finally:
         engine.stop()
     say("\n".join(report(steps)))
@@ -177,7 +185,8 @@ def run_step(
 ) -> tuple[Step, StepResult]:
     """One step, timed. `parts` is what `watch` returned. Every call of the engine waits for its GPUs."""
     parts.clear()
-    engine.settings = dataclasses.replace(engine.settings, scoring=config.aopsd.scoring)
+    chosen = {"scoring": config.aopsd.scoring, "probe_runner": config.aopsd.probes.runner}
+    engine.settings = dataclasses.replace(engine.settings, **chosen)
     for model in (engine.student, engine.teacher):
         model.settings = engine.settings
     start = time.perf_counter()

@@ -84,6 +84,7 @@ def test_the_config_passes_the_engines_checks(words, model):
 @dataclass(frozen=True)
 class Settings:
     scoring: str = "trainer"
+    probe_runner: str = "requests"
 
 
 def test_a_whole_run(monkeypatch, tmp_path, capsys):
@@ -96,12 +97,12 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     room = "policy.max_total_sequence_length=4096"  # the fake's tokenizer has two tokens for a digit and its space
     words = ["--folder", str(tmp_path), "--layers", "1", "--hidden", "320", "--responses", "2", "--tokens", "40"]
     words += ["--question", "200", "--teacher-prompt", "900", "--rate", "0.1", "--steps", "1", "--minutes", "0"]
-    words += ["--arm", "uniform", "--arm", "continuation", "--arm", "uniform@prefill"]
+    words += ["--arm", "uniform", "--arm", "continuation", "--arm", "uniform@prefill", "--arm", "batched"]
     monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), room])
     bench.main()
     assert stopped and engine.tokenizer.end_ids == frozenset()
     result = json.loads((tmp_path / "result.json").read_text())
     assert capsys.readouterr().out.splitlines()[-1] == json.dumps(result)
     assert (result["tokens"], result["layers"], result["rounds"]) == (40, 1, 1)
-    assert [s["lengths"] for s in result["steps"]] == [[40]] * 3
-    assert {s["arm"] for s in result["steps"]} == {"uniform", "continuation", "uniform@prefill"}
+    assert [s["lengths"] for s in result["steps"]] == [[40]] * 4
+    assert {s["arm"] for s in result["steps"]} == {"uniform", "continuation", "uniform@prefill", "batched"}

@@ -70,7 +70,7 @@ def lanes(out: Path) -> list[Lane]:
     """In the order of their worth."""
     learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
-    methods = ("uniform", "continuation", "topk16")
+    methods = ("uniform", "continuation", "batched", "topk16")
     arms = [f"{method}@{scoring}" for scoring in ("sampler", "trainer") for method in methods]
     cost += ["--minutes", "14", "--steps", "6", *(word for arm in arms for word in ("--arm", arm))]
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
