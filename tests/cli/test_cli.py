@@ -182,7 +182,8 @@ def test_dag_check_sums_up_edges_that_a_longer_path_implies(aopsd):
     assert [line.split()[1] for line in out.splitlines()[:-1]] == [f"implied.jsonl:{line}" for line in (1, 2, 3)]
 
 
-def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
+@pytest.fixture
+def ctrl_c_in_step_2(monkeypatch):
     from nemo_aopsd.run import trainer
 
     step, calls = trainer.train_step, []
@@ -194,6 +195,9 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
         return step(*args, **kwargs)
 
     monkeypatch.setattr(trainer, "train_step", interrupted)
+
+
+def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, ctrl_c_in_step_2, tmp_path):
     code, _, err = aopsd("train run.yaml aopsd.seed=3 'logger.log_dir=my run'")
     hint = "aopsd train run.yaml aopsd.seed=3 'logger.log_dir=my run' --resume 'my run'"
     assert code == 130 and err.endswith(f"interrupted. To go on: {hint}\n")
@@ -204,18 +208,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "why"), [("save_period=2", "save_period=2"), ("enabled=false", "enabled=false"), ("save_period=1", "")]
 )
-def test_ctrl_c_and_resume_say_which_steps_come_again(aopsd, monkeypatch, settings, why):
-    from nemo_aopsd.run import trainer
-
-    step, calls = trainer.train_step, []
-
-    def interrupted(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return step(*args, **kwargs)
-
-    monkeypatch.setattr(trainer, "train_step", interrupted)
+def test_ctrl_c_and_resume_say_which_steps_come_again(aopsd, ctrl_c_in_step_2, settings, why):
     line = f"train run.yaml checkpointing.{settings}"
     code, _, err = aopsd(line)
     told = f"1 step has no checkpoint (checkpointing.{why}) and will be made again. " if why else ""
