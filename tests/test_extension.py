@@ -227,7 +227,6 @@ def test_a_module_on_the_path_is_found(tmp_path, monkeypatch):
 def of_mine(tmp_path, monkeypatch):
     """A config of a file and a folder of prompts of the user's own."""
     monkeypatch.chdir(tmp_path)
-    own.cache_clear()  # it knows `mine.py` of another test
     (tmp_path / "mine.py").write_text(PARTS.read_text())
     shutil.copytree(Path(prompts.__file__).with_name("tiny"), tmp_path / "words")
     return AOPSDConfig(weighting="mine.py:RisingWeights", prompts="words")
@@ -276,6 +275,22 @@ def test_two_files_of_one_name_are_not_mixed_up(tmp_path, of_mine):
     assert own("judge.kind", two.judge.kind).__module__ != own("weighting", two.weighting).__module__
     with pytest.raises(UserError, match=r"aopsd\.judge\.kind: .*other/mine\.py and .*mine\.py have the same name"):
         check_extensions(tmp_path / "run", two)
+
+
+def test_one_name_is_another_file_in_another_folder(tmp_path, monkeypatch):
+    """In one process, as the members of a suite or a notebook have it."""
+    name, found = "same.py:Mine", []
+    for number, folder in enumerate((tmp_path / "one", tmp_path / "two")):
+        folder.mkdir()
+        head = "class Mine:\n    continues = False\n    weigh = None\n    def __init__(self, aopsd): pass\n"
+        (folder / "same.py").write_text(f"{head}    number = {number}\n")
+        (folder / "words").mkdir()
+        (folder / "words/student.txt").write_text(f"{number}\n")
+        monkeypatch.chdir(folder)
+        part = made("weighting", name, AOPSDConfig())
+        found.append((own("weighting", name).number, part.number, prompts.read("words", "student")))
+        assert sources(AOPSDConfig(weighting=name)) == {"weighting": folder / "same.py"}
+    assert found == [(0, 0, "0"), (1, 1, "1")]
 
 
 def test_a_file_may_have_the_name_of_a_module_of_python_and_dataclasses(tmp_path, monkeypatch):

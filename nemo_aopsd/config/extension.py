@@ -43,10 +43,14 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-@cache
 def own(key: str, name: str) -> Any:
     """The class that `aopsd.KEY: name` means. Raises UserError if there is none, or if it lacks a member."""
-    place, _, attribute = name.partition(":")
+    return _own(key, name, _place(name))
+
+
+@cache
+def _own(key: str, name: str, place: str) -> Any:
+    attribute = name.partition(":")[2]
     module = _module(key, name, place)
     found = getattr(module, attribute, None)
     if not inspect.isclass(found):
@@ -61,11 +65,15 @@ def own(key: str, name: str) -> Any:
     return found
 
 
-@cache
 def made(key: str, name: str, *arguments: Any) -> Any:
     """An object of that class, made once a process: it may remember earlier steps. Raises UserError if that fails."""
+    return _made(key, name, _place(name), *arguments)
+
+
+@cache
+def _made(key: str, name: str, place: str, *arguments: Any) -> Any:
     try:
-        return own(key, name)(*arguments)
+        return _own(key, name, place)(*arguments)
     except UserError:
         raise
     except Exception as error:
@@ -93,11 +101,17 @@ def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
     return {key: Path(inspect.getfile(own(key, value))) for key, value in named.items()}
 
 
+def _place(name: str) -> str:
+    """The module, or the whole path of the file: one name means another file in another current folder."""
+    place = name.partition(":")[0]
+    return str(Path(place).resolve()) if place.endswith(".py") else place
+
+
 def _module(key: str, name: str, place: str) -> ModuleType:
     try:
-        return _from_file(Path(place).resolve()) if place.endswith(".py") else importlib.import_module(place)
+        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError as error:
-        raise UserError(f"aopsd.{key}={name}: no file {Path(place).resolve()}. Expected FILE.py:CLASS.") from error
+        raise UserError(f"aopsd.{key}={name}: no file {place}. Expected FILE.py:CLASS.") from error
     except ModuleNotFoundError as error:
         raise UserError(
             f"aopsd.{key}={name}: there is no module `{error.name}` (Python looks in {', '.join(sys.path[:3])}, ...). "

@@ -24,10 +24,13 @@ def fill(family: str, name: str, **values: str) -> str:
     return re.sub("|".join(rf"\{{{gap}\}}" for gap in values), lambda match: values[match[0][1:-1]], template)
 
 
-@lru_cache
 def read(family: str, name: str) -> str:
     """The bare text of a file of a family, less its last line break. Raises UserError if there is no such file."""
-    path = _path(family, name)
+    return _text(_path(family, name).absolute())
+
+
+@lru_cache
+def _text(path: Path) -> str:
     if not path.is_file():
         families = sorted(entry.name for entry in _FOLDER.iterdir() if entry.is_dir() and entry.name[0] != "_")
         raise UserError(f"{path}: no such prompt. `aopsd.prompts` must be one of {families} or a folder that holds it.")
