@@ -49,17 +49,18 @@ def train_step(
     the steps before have found continuations, for `probes.betas=auto`.
     """
     clock = Clock()
-    found = collect(problems, engine, objective, config, donors=donors, seed=seed, past=past)
+    collected = collect(problems, engine, objective, config, donors=donors, seed=seed, past=past)
 
-    # 6. Update: the objective forms the clipped, weighted advantage anew in every forward (eq:weighted-advantage).
+    # 6. Update: `engine.train` calls the objective in every forward. There the weighted advantage
+    #    A_t = clip(w_t (log q - log p), -C, C) is formed (eq:weighted-advantage): method/objectives/pg.py.
     with clock("update"):
-        rows = [row.train_row(config.aopsd, objective) for row in found.scored]
+        rows = [row.train_row(config.aopsd, objective) for row in collected.scored]
         if config.aopsd.weighting == "constant_negative":
             rows = constant_negative(rows)
         metrics = engine.train(objective.prepare(rows), objective)
     if objective.signal.payload and any(row.response for row in rows):
         metrics["train/supervision_bytes_per_token"] = float(objective.signal.payload)
-    return StepResult(found.drafts, found.scored, found.seconds | clock.seconds, metrics)
+    return StepResult(collected.drafts, collected.scored, collected.seconds | clock.seconds, metrics)
 
 
 def collect(
@@ -78,23 +79,23 @@ def collect(
     # 1. Rollout: the student answers the bare question, or the data does.
     with clock("rollout"):
         from_data = takes_solutions(objective.on_policy_rate, seed)
-        asked = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]
-        drafts = _answer(asked, engine, config, seed, from_data=from_data)
+        repeated = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]  # one a rollout
+        drafts = _answer(repeated, engine, config, seed, from_data=from_data)
     if objective.needs_reward:
         drafts = [rewarded(draft, tokenizer) for draft in drafts]
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):
         if aopsd.needs_progress and (aopsd.shows_progress or not from_data):
-            verdicts = judge_rollouts(asked, [draft.output.tokens for draft in drafts], engine, config, seed)
+            verdicts = judge_rollouts(repeated, [draft.output.tokens for draft in drafts], engine, config, seed)
             drafts = [draft.judged(verdict) for draft, verdict in zip(drafts, verdicts, strict=True)]
 
     # 3. Disclosure: the teacher sees R and its frontier, or what the context says (eq:local-disclosure).
     if aopsd.objective.reads_teacher:
-        told = [_teacher_prompt(draft, donors, tokenizer, aopsd) for draft in drafts]
+        disclosures = [_teacher_prompt(draft, donors, tokenizer, aopsd) for draft in drafts]
         drafts = [
             replace(draft, teacher_prompt=prompt, fits=_fits(draft, prompt, config))
-            for draft, prompt in zip(drafts, told, strict=True)
+            for draft, prompt in zip(drafts, disclosures, strict=True)
         ]
 
     # 4. Gap: the same response ids under both prompts, where there is room for the teacher (eq:opsd-gap).
@@ -105,14 +106,14 @@ def collect(
     with clock("student"):
         if objective.needs_old_logprobs:
             if aopsd.scoring == "sampler":  # which has said them already
-                found = [row.draft.output.logprobs for row in scored]
+                log_p = [row.draft.output.logprobs for row in scored]
             else:
-                found = engine.student.logprobs(prompts, responses)
-            scored = [replace(row, student_logprobs=values) for row, values in zip(scored, found, strict=True)]
+                log_p = engine.student.logprobs(prompts, responses)
+            scored = [replace(row, student_logprobs=values) for row, values in zip(scored, log_p, strict=True)]
     with clock("teacher"):
         if signal.sampled:
-            found = engine.teacher.logprobs(teacher_prompts, responses)
-            scored = [replace(row, teacher_logprobs=values) for row, values in zip(scored, found, strict=True)]
+            log_q = engine.teacher.logprobs(teacher_prompts, responses)
+            scored = [replace(row, teacher_logprobs=values) for row, values in zip(scored, log_q, strict=True)]
         if signal.top_k:
             tops = engine.teacher.top_logprobs(teacher_prompts, responses, signal.top_k)
             scored = [replace(row, top_k=top) for row, top in zip(scored, tops, strict=True)]
