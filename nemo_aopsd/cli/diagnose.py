@@ -136,7 +136,7 @@ def teacher(
 
     from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
-    from nemo_aopsd.console import show_page
+    from nemo_aopsd.console import seed_words, show_page
     from nemo_aopsd.evaluation.tables import markdown_table
     from nemo_aopsd.run.reader import load_run
 
@@ -155,7 +155,9 @@ def teacher(
     show_page(markdown_table(["context", "right", "problems"], rows) + "\n", Console())
     if len(found) > 1:
         show_page(utility(*found.values()) + "\n", Console())
-    typer.echo(f"{plan.num_left_out} problems lack what the context shows and were left out; samples in {plan.folder}")
+    typer.echo(
+        f"{plan.num_left_out} problems lack what the context shows and were left out; {seed_words(config.aopsd.seed)}; in {plan.folder}"
+    )
 
 
 @app.command(

@@ -56,7 +56,7 @@ def demo(
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *overrides])
         again = shlex.join(["aopsd", "train", "demo", *overrides])
         _train(config, *_check(config), resume=False, typed=typed, again=again)
-    _say_what_it_showed(run)
+    _say_what_it_showed(run, config.aopsd.seed)
 
 
 @app.command(
@@ -108,7 +108,7 @@ def train(
         command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
         typed = f"{command} --resume {shlex.quote(str(resume))}" if resume else command
         _train(settings, problems, held_out, resume=resume is not None, typed=typed, again=command)
-    typer.echo(f"done{_outcome(run)}. Next: aopsd report {shlex.quote(str(run))}")
+    typer.echo(f"done, seed {settings.aopsd.seed}{_outcome(run)}. Next: aopsd report {shlex.quote(str(run))}")
 
 
 @app.command(
@@ -146,13 +146,13 @@ def _keep_inputs(config: Config, run: Path) -> None:
     keep_inputs([run], [(key, Path(path)) for key, path in read.items() if path], is_folder=True)
 
 
-def _say_what_it_showed(run: Path) -> None:
+def _say_what_it_showed(run: Path, seed: int) -> None:
     """Write the report, and end with exit code 1 unless pass@1 has risen beyond chance."""
     from nemo_aopsd.analysis.report import write_report
 
     page = write_report(run)
     rates, low, _ = _gain(run)
-    typer.echo(f"demo {'ok' if low > 0 else 'ran, no gain shown'}: {rates}, report {page}")
+    typer.echo(f"demo {'ok' if low > 0 else 'ran, no gain shown'}: {rates}, seed {seed}, report {page}")
     if low <= 0:
         raise typer.Exit(1)
 

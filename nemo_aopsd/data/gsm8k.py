@@ -54,7 +54,7 @@ def convert(
     write_jsonl(out, (row for index, row in enumerate(kept) if index not in drawn))
     if held_out:
         write_jsonl(dev_path(out), (row for index, row in enumerate(kept) if index in drawn))
-        report.notes = [f"{held_out:>7}  held out in {dev_path(out)}"]
+        report.notes = [f"{held_out:>7}  held out in {dev_path(out)}, drawn with --seed {seed}"]
     return report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nemo_aopsd.console import seed_words
 from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 
 Summary = Mapping[str, Any]
@@ -12,7 +13,7 @@ Summary = Mapping[str, Any]
 _NOTES = """\
 Intervals are 95 %: bootstrap over problems (10,000 resamples; for the mean over benchmarks, within each), and Wilson
 for problems solved. pass@k is the unbiased estimator 1 - C(n-c, k) / C(n, k), averaged over problems; pass@1 is avg@N.
-The mean over benchmarks is unweighted. In the majority vote a sample without an answer has no voice, and a tie counts
+Another seed draws other answers. The mean over benchmarks is unweighted. In the majority vote a sample without an answer has no voice, and a tie counts
 as the chance that a fair draw among its answers is right.
 """
 
@@ -57,10 +58,11 @@ def summary_table(results: Summary) -> str:
 
 def asked_line(settings: Summary) -> str:
     """How the questions were asked, for a terminal."""
+    seed = seed_words(settings["seed"], "--seed") if settings["temperature"] else "greedy, whatever the seed"
     return (
         f"{settings['num_samples']} samples a problem, prompts {settings['prompts']}, temperature "
         f"{settings['temperature']:g}, top-p {settings['top_p']:g}, top-k {settings['top_k']}, at most "
-        f"{settings['max_new_tokens']} tokens"
+        f"{settings['max_new_tokens']} tokens; {seed}"
     )
 
 

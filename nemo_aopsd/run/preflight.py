@@ -118,6 +118,7 @@ def summarize(
         "length": f"{steps} steps an epoch{few}, at most {_limits(aopsd)}",
         "method": f"{family_label(aopsd)}: {aopsd.objective.name}, context {aopsd.shown_context}, "
         f"weighting {aopsd.weighting}, curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
+        "seed": f"{aopsd.seed}: of the order of problems and of all answers",
         "run folder": config.logger["log_dir"],
     }
     if attempts := aopsd.curriculum.initial_attempts * len(problems):

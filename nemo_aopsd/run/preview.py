@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_aopsd.config.schema import Config, ObjectiveConfig, continues
+from nemo_aopsd.console import seed_words
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
@@ -41,7 +42,8 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
 
     tokenizer, threshold = engine.tokenizer, aopsd.probes.threshold
     _heading(console, f"Problem {problem.id}, answer {problem.answer}")
-    _plain(console, f"{problem.where}. Context {aopsd.context.kind}, weighting {aopsd.weighting}, seed {aopsd.seed}.")
+    _plain(console, f"{problem.where}. Context {aopsd.context.kind}, weighting {aopsd.weighting}.")
+    _plain(console, f"{seed_words(aopsd.seed).capitalize()}.")
     _show_prompt(console, "1. The student reads", draft.student_prompt, tokenizer)
     _show_response(console, draft, scored, tokenizer, threshold)
     _show_progress(console, draft, aopsd.context.kind)

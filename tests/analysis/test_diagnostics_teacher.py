@@ -181,7 +181,7 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "pick", lambda config: SimpleNamespace(build=lambda config: engine))
     words = ["teacher", str(run), "--max-new-tokens", "1000"]
     said = CliRunner().invoke(diagnose_app, words, catch_exceptions=False).output
-    assert "| dag_frontier | 15 of 15 | 5 |" in said and "1 problems lack" in said
+    assert "| dag_frontier | 15 of 15 | 5 |" in said and "1 problems lack" in said and "; seed 0 (" in said
     assert re.search(r"\| pass@3 \| .* \| 100\.00 %", said)
     (place,) = (run / "diagnostics/teacher").glob("held_*_x3")
     assert json.loads((place / "dag_frontier.settings.json").read_text())["max_new_tokens"] == 1000

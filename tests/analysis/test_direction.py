@@ -146,6 +146,7 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     assert result.exit_code == 0, result.output
     numbers = json.loads((out / "direction.json").read_text())
     assert [arm["weighting"] for arm in numbers["arms"]] == list(WEIGHTINGS)
+    assert numbers["seed"] == 0 and " seed 0 (another aopsd.seed " in " ".join(result.output.split())
     assert numbers["yardstick"]["num_answers"] == 48 and numbers["contexts"][0]["rollouts"] == 12
     page, lines = (out / "direction.md").read_text(), result.output.splitlines()
     assert "| dag_full | normalised |" in page

@@ -421,18 +421,18 @@ def demo(aopsd, monkeypatch):
     ],
 )
 def test_the_demo_ends_with_what_it_showed(demo, before, after, code, said):
-    assert demo(before, after) == (code, f"demo {said}, report runs/demo/report.html")
+    assert demo(before, after) == (code, f"demo {said}, seed 0, report runs/demo/report.html")
 
 
 def test_training_ends_with_what_it_showed(demo):
-    told = "pass@1 0.000 -> 1.000 (n=20), 95 % interval of the change [+1.000, +1.000]"
-    assert demo([0] * 20, [4] * 20, "train demo logger.log_dir=here") == (0, f"done: {told}. Next: aopsd report here")
+    told = "seed 0: pass@1 0.000 -> 1.000 (n=20), 95 % interval of the change [+1.000, +1.000]"
+    assert demo([0] * 20, [4] * 20, "train demo logger.log_dir=here") == (0, f"done, {told}. Next: aopsd report here")
 
 
 def test_the_demo_replaces_its_own_run_and_nothing_else(demo, tmp_path):
     assert demo([0] * 20, [4] * 20, "demo --out here aopsd.seed=1") == (
         0,
-        "demo ok: pass@1 0.000 -> 1.000 (n=20), report here/report.html",
+        "demo ok: pass@1 0.000 -> 1.000 (n=20), seed 1, report here/report.html",
     )
     (tmp_path / "here/notes.md").write_text("mine")
     assert demo([0] * 20, [2] * 20, "demo --out here")[0] == 0

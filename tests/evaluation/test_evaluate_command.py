@@ -122,7 +122,8 @@ def test_results_as_json_markdown_and_figure(aopsd):
 
 
 def test_one_benchmark_with_one_sample(aopsd):
-    assert aopsd("evaluate model --data one.jsonl --samples 1 --max-new-tokens 5 --temperature 0")[0] == 0
+    code, out, _ = aopsd("evaluate model --data one.jsonl --samples 1 --max-new-tokens 5 --temperature 0")
+    assert code == 0 and "at most 5 tokens; greedy, " in out
     page = Path("evaluations/one_model_x1/results.md").read_text()
     assert "mean |" not in page.split("##")[0] and page.count("pass@1 = avg@N") == 1
     ElementTree.fromstring(Path("evaluations/one_model_x1/results.svg").read_text())
@@ -155,7 +156,7 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
     code, out, err = aopsd("evaluate run --data two.jsonl")  # its questions are those of one.jsonl
     assert err.startswith("warning: two: 2 of 2 evaluation problems are also trained on, such as 'two0'")
     assert code == 0 and re.search(r"\nstep_000002 \w{12}, 3 samples a problem, .*; run/eval/two_step_000002_x3/", out)
-    assert "prompts default, temperature 0.9, top-p 0.95, top-k 20, at most 9 tokens;" in out
+    assert "prompts default, temperature 0.9, top-p 0.95, top-k 20, at most 9 tokens; seed 0 (another --seed " in out
     settings = json.loads(Path("run/eval/two_step_000002_x3/two.settings.json").read_text())
     assert (settings["temperature"], settings["max_new_tokens"], settings["longest_row"]) == (0.9, 9, 600)
     code, out, _ = aopsd("evaluate run/checkpoints/step_000001 --data two.jsonl")

@@ -80,6 +80,7 @@ def test_the_summary_names_the_method_before_the_ablation(tmp_path):
     config = replace(config, aopsd=AOPSDConfig(probes=ProbeConfig(threshold=1.0)))
     told = summarize(config, check_inputs(config)[0], None)
     assert "aopsd + probes.threshold=1 (ablation delta_1): pg, context dag_frontier" in told
+    assert "\nseed       0: " in told
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_shows_the_numbers_of_the_step_itself():
         for row, probe in enumerate(rollout.probes, start=1)
     ]
     assert table == expected
+    assert "Seed 0 (another aopsd.seed " in flat
     for row in range(1, len(expected) + 1):
         assert f"#{row}»" in flat
     reached = ", ".join(sorted(rollout.draft.reached)) or "none"

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from nemo_aopsd.analysis.diagnostics.direction import Arm, Direction, Signal, Yardstick
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.console import seed_words
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write
 
@@ -65,7 +66,7 @@ def _yardstick(stick: Yardstick, config: Config) -> str:
     model, threshold = config.policy["model_name"], config.aopsd.probes.threshold
     undecided = f", {stick.num_undecided} ungradable and counted as wrong" if stick.num_undecided else ""
     return (
-        f"{model}, threshold {threshold}. Yardstick: {stick.num_answers} answers, {stick.num_right} right{undecided}; "
+        f"{model}, threshold {threshold} nats, {seed_words(config.aopsd.seed)}. Yardstick: {stick.num_answers} answers, {stick.num_right} right{undecided}; "
         f"{stick.num_mixed} of {stick.num_problems} problems have right and wrong ones. Its halves agree at cosine "
         f"{stick.agreement:.3f}, so a perfect update would show about {stick.ceiling:.3f}."
     )
@@ -82,6 +83,7 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))
     names = ("num_answers", "num_right", "num_undecided", "num_mixed", "num_problems", "agreement", "ceiling")
     numbers = {
+        "seed": config.aopsd.seed,
         "yardstick": {name: getattr(stick, name) for name in names},
         "contexts": [asdict(signal) for signal in found.signals],
         "arms": [asdict(arm) for arm in found.arms],
