@@ -155,9 +155,8 @@ def teacher(
     show_page(markdown_table(["context", "right", "problems"], rows) + "\n", Console())
     if len(found) > 1:
         show_page(utility(*found.values()) + "\n", Console())
-    typer.echo(
-        f"{plan.num_left_out} problems lack what the context shows and were left out; {seed_words(config.aopsd.seed)}; in {plan.folder}"
-    )
+    left_out = f"{plan.num_left_out} problems lack what the context shows and were left out"
+    typer.echo(f"{left_out}; {seed_words(config.aopsd.seed)}; samples in {plan.folder}")
 
 
 @app.command(

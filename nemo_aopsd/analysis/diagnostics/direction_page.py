@@ -66,7 +66,8 @@ def _yardstick(stick: Yardstick, config: Config) -> str:
     model, threshold = config.policy["model_name"], config.aopsd.probes.threshold
     undecided = f", {stick.num_undecided} ungradable and counted as wrong" if stick.num_undecided else ""
     return (
-        f"{model}, threshold {threshold} nats, {seed_words(config.aopsd.seed)}. Yardstick: {stick.num_answers} answers, {stick.num_right} right{undecided}; "
+        f"{model}, threshold {threshold} nats, {seed_words(config.aopsd.seed)}. "
+        f"Yardstick: {stick.num_answers} answers, {stick.num_right} right{undecided}; "
         f"{stick.num_mixed} of {stick.num_problems} problems have right and wrong ones. Its halves agree at cosine "
         f"{stick.agreement:.3f}, so a perfect update would show about {stick.ceiling:.3f}."
     )
