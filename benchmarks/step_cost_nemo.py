@@ -6,7 +6,8 @@ One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in
 round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. An arm is
 `uniform` (PG), `continuation`, `batched` (`continuation` with `aopsd.probes.runner=batched`), or `topk16` for the
 forward KL over 16 tokens; `uniform@sampler` and the like score by what `aopsd.scoring` calls so, the others as the
-config says. Forced, so that the arms do the same work but for what is the method's:
+config says; `continuation:0.03` probes that share of the tokens, the others `--rate`. Forced, so that the arms do the
+same work but for what is the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
@@ -70,14 +71,16 @@ PG = {
 
 
 def label_of(arm: str) -> str:
-    method, scoring = split(arm)
-    return (PG.get(method) or f"top-{method[4:]} forward KL") + (scoring and f", {scoring}")
+    method, scoring, rate = split(arm)
+    label = (PG.get(method) or f"top-{method[4:]} forward KL") + (scoring and f", {scoring}")
+    return label if rate is None else f"{label}, {rate:.1%}"
 
 
-def split(arm: str) -> tuple[str, str]:
-    """Method and scoring; no scoring where the config says it."""
-    method, _, scoring = arm.partition("@")
-    return method, scoring
+def split(arm: str) -> tuple[str, str, float | None]:
+    """Method, scoring and share of probed tokens; no scoring where the config says it, None for `--rate`."""
+    name, _, rate = arm.partition(":")
+    method, _, scoring = name.partition("@")
+    return method, scoring, float(rate) if rate else None
 
 
 def plain(arm: str) -> str:
@@ -87,7 +90,7 @@ def plain(arm: str) -> str:
 
 def config_of(arm: str, config: Config, threshold: float) -> Config:
     """`config` with the method of this arm and `threshold` nats for probes."""
-    method, scoring = split(arm)
+    method, scoring, _ = split(arm)
     runner = "batched" if method == "batched" else config.aopsd.probes.runner
     probes = dataclasses.replace(config.aopsd.probes, threshold=threshold, runner=runner)
     aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
@@ -162,9 +165,11 @@ def measure(
     """
     parts = watch(engine)
     first = run_step(engine, plain(arms[0]), config_of(plain(arms[0]), config, 1.0), problems, parts, seed=0)[1]
-    threshold = gaps_of(first).double().quantile(1 - rate).item()  # which so large a share is at or above
-    configs = {name: config_of(name, config, threshold) for name in arms}
-    say(f"threshold forced to {threshold:.4f} nats, k = {config.aopsd.probes.length}")
+    gaps = gaps_of(first).double()
+    shares = {name: split(name)[2] or rate for name in arms}  # of the gaps that are at or above the threshold
+    configs = {name: config_of(name, config, gaps.quantile(1 - share).item()) for name, share in shares.items()}
+    forced = sorted({config.aopsd.probes.threshold for config in configs.values()}, reverse=True)
+    say(f"threshold forced to {', '.join(f'{each:.4f}' for each in forced)} nats, k = {config.aopsd.probes.length}")
     for name in set(arms) - {plain(arms[0])}:
         say(f"warm-up, {run_step(engine, name, configs[name], problems, parts, seed=0)[0]}")
     steps, took = list[Step](), 0.0

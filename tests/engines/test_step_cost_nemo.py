@@ -97,12 +97,15 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     room = "policy.max_total_sequence_length=4096"  # the fake's tokenizer has two tokens for a digit and its space
     words = ["--folder", str(tmp_path), "--layers", "1", "--hidden", "320", "--responses", "2", "--tokens", "40"]
     words += ["--question", "200", "--teacher-prompt", "900", "--rate", "0.1", "--steps", "1", "--minutes", "0"]
-    words += ["--arm", "uniform", "--arm", "continuation", "--arm", "uniform@prefill", "--arm", "batched"]
+    arms = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]
+    words += [word for arm in arms for word in ("--arm", arm)]
     monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), room])
     bench.main()
     assert stopped and engine.tokenizer.end_ids == frozenset()
     result = json.loads((tmp_path / "result.json").read_text())
     assert capsys.readouterr().out.splitlines()[-1] == json.dumps(result)
     assert (result["tokens"], result["layers"], result["rounds"]) == (40, 1, 1)
-    assert [s["lengths"] for s in result["steps"]] == [[40]] * 4
-    assert {s["arm"] for s in result["steps"]} == {"uniform", "continuation", "uniform@prefill", "batched"}
+    assert [s["lengths"] for s in result["steps"]] == [[40]] * 5
+    steps = {s["arm"]: s for s in result["steps"]}
+    assert set(steps) == set(arms)
+    assert steps["continuation:0.5"]["num_probes"] > 2 * steps["continuation"]["num_probes"] > 0

@@ -136,13 +136,13 @@ def trainer_yardstick(config, rollouts, references, yardstick):
 
 
 def errors_of(rounded, rollouts, references):
-    """Of the engine `rounded`: `differences` by role, and of the gap, with what they do to the triggers."""
+    """Of the engine `rounded`: `differences` by role, and of the gap, with what they do to the triggers; both gaps."""
     student_prompts, teacher_prompts, responses = columns(rollouts)
     errors = {"student": rounded.student.logprobs(student_prompts, responses)}
     errors["teacher"] = rounded.teacher.logprobs(teacher_prompts, responses)
     gaps = [[t - s for t, s in zip(sides["teacher"], sides["student"], strict=True)] for sides in (errors, references)]
     gap = differences(*gaps) | {"overlap": overlap(*gaps, OVERLAP)}
-    return {role: differences(errors[role], references[role]) for role in errors} | {"gap": gap}
+    return {role: differences(errors[role], references[role]) for role in errors} | {"gap": gap, "gaps": gaps}
 
 
 def overlap(one, other, delta):

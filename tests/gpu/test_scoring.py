@@ -54,21 +54,34 @@ def test_gaps_triggers_and_gradients_are_those_of_the_trainer_s_scoring(
     overlaps = {delta: overlap(by_sampler, by_trainer, delta) for delta in (OVERLAP, DELTA)}
 
     probes = replace(config.aopsd.probes, threshold=OVERLAP)
-    gradients = []
-    for gaps in (by_sampler, by_trainer):
-        found_probes = run_probes(
-            engine.student, engine.teacher, student_prompts, teacher_prompts, responses, gaps, probes
-        )
-        weights = [probe_weights(own, len(gap)) for own, gap in zip(found_probes, gaps, strict=True)]
-        bound = config.aopsd.objective.advantage_clip
+    bound = config.aopsd.objective.advantage_clip
+
+    def gradient_of(gaps):
+        own = run_probes(engine.student, engine.teacher, student_prompts, teacher_prompts, responses, gaps, probes)
+        weights = [probe_weights(row, len(gap)) for row, gap in zip(own, gaps, strict=True)]
         advantages = [(w * gap).clamp(-bound, bound) for w, gap in zip(weights, gaps, strict=True)]
-        gradients.append(gradient(local, student_prompts, responses, advantages))
-    cosine = torch.nn.functional.cosine_similarity(*gradients, dim=0).item()
+        return gradient(local, student_prompts, responses, advantages)
+
+    gradients = [gradient_of(gaps) for gaps in (by_sampler, by_trainer)]
+    cosine, rounding = cosine_of(*gradients), cosine_of(*map(gradient_of, yardstick["gaps"]))
     norms = [each.norm().item() for each in gradients]
-    note(gap_difference=found, yardstick=yardstick["gap"], overlap=overlaps, cosine=cosine, norms=norms)
+    note(
+        gap_difference=found,
+        yardstick=yardstick["gap"],
+        overlap=overlaps,
+        cosine=cosine,
+        rounding=rounding,
+        norms=norms,
+    )
     assert found["mean"] < 2 * ROOM * yardstick["gap"]["mean"]  # each of the two may err
     assert 1 - overlaps[OVERLAP] < 2 * ROOM * (1 - yardstick["gap"]["overlap"]) + 0.02  # likewise
-    assert cosine > 0.99
+    assert 1 - cosine < max(
+        0.01, 2 * ROOM * (1 - rounding)
+    )  # likewise; near a threshold rounding decides what is probed
+
+
+def cosine_of(one, other):
+    return torch.nn.functional.cosine_similarity(one, other, dim=0).item()
 
 
 def gradient(local, prompts, responses, advantages):
