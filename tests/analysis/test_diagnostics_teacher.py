@@ -132,6 +132,9 @@ def test_an_interrupted_teacher_ends_in_the_same_bytes(tmp_path, monkeypatch, ki
     assert late.calls == 2 and len(late.prompts) == 8  # blocks of 6, 6 | 6, 2
     for suffix in ("jsonl", "json", "settings.json"):
         assert (cut.folder / f"{kind}.{suffix}").read_bytes() == (whole.folder / f"{kind}.{suffix}").read_bytes()
+    samples.write_bytes(samples.read_bytes().replace(b"p1", b"p2", 1))
+    with pytest.raises(UserError, match=rf"{kind}\.jsonl: damaged"):
+        evaluate_teacher(cut, kind, config, ScriptedEngine(Scripted(attempt), Scripted(answer)))
 
 
 def test_problems_without_the_context_are_left_out_and_counted(tmp_path):

@@ -25,6 +25,20 @@ SAMPLING = Sampling(max_new_tokens=50, temperature=0.6, top_p=0.9, top_k=7)
 GPUS = [Gpu("0", "0"), Gpu("1", "1")]
 
 
+@pytest.fixture(autouse=True)
+def no_test_waits_for_ever():
+    """The fault was a command that did not return; a test of it that does not return tells nobody."""
+
+    def stop(*_):
+        raise TimeoutError("still waiting")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture
 def model(monkeypatch):
     monkeypatch.setattr(module, "_LOOK", 0.1)

@@ -148,6 +148,13 @@ def test_a_second_call_samples_nothing_and_other_settings_are_refused(aopsd):
     Path("model/model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     code, _, err = aopsd(command)
     assert code == 2 and "weights 'model " in err
+    Path("model/model.safetensors").write_bytes(weights)
+    for name in ("one.jsonl", "one.settings.json"):
+        whole = Path("results", name).read_bytes()
+        Path("results", name).write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+        code, _, err = aopsd(command)
+        assert code == 2 and f"{name}: damaged" in err
+        Path("results", name).write_bytes(whole)
     assert {path.name: path.read_bytes() for path in Path("results").iterdir() if path.name not in own} == before
 
 

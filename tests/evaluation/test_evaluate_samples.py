@@ -99,6 +99,16 @@ def test_foreign_lines_are_refused(tmp_path, line, message):
         gather(path, blocks())
 
 
+def test_an_answer_inside_of_a_thought_that_the_prompt_opens_is_none(tmp_path):
+    def think(prompts, missing):
+        for row, words in enumerate((["\\boxed{0}"], ["hm</think>", "\\boxed{0}"])):
+            tokens: list[Any] = words
+            yield [Sampled(row, Generation(tokens, True), 0)]
+
+    lines = gather(tmp_path / "samples.jsonl", think, PROBLEMS[:1], [[PROBLEMS[0].problem, "<think>"]], 2)
+    assert [line["correct"] for line in lines] == [False, True]
+
+
 def test_a_sampler_that_leaves_rows_out_is_a_bug(tmp_path):
     def lazy(prompts, missing):
         tokens: list[Any] = ["x"]

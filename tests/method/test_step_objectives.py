@@ -155,6 +155,18 @@ def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
     assert after[0].sum() > rows[0].old_logprobs.sum()
 
 
+def test_an_answer_inside_of_a_thought_that_the_chat_template_opens_earns_nothing(monkeypatch):
+    render, encode = CharTokenizer.render, CharTokenizer().encode
+    monkeypatch.setattr(CharTokenizer, "render", lambda *args: [*render(*args), *encode("<think>\n")])
+    engine = make_engine()
+    texts = ("so \\boxed{1}", "so</think>\\boxed{1}")
+    engine.student.generate = lambda *_: [Generation([*encode(text), END], True) for text in texts]
+    result = step(engine, settings("grpo"), problems=PROBLEMS[:1])
+    assert [draft.reward for draft in result.drafts] == [0.0, 1.0]
+    records = [rollout_record(*pair, engine.tokenizer, "solution") for pair in result.pairs()]
+    assert [record["response_text"] for record in records] == [f"<think>{text}" for text in texts]
+
+
 def test_an_answer_that_the_grader_cannot_judge_is_counted():
     engine = make_engine()
     aopsd = replace(settings("grpo"), num_generations_per_prompt=3)
