@@ -21,6 +21,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import check_problems
+from nemo_aopsd.method.curriculum import build_curriculum
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
 from nemo_aopsd.run.folder import check_extensions, keep_extensions
@@ -191,6 +192,86 @@ def test_a_part_of_ones_own_is_tried_before_a_model_is_loaded(tmp_path, key, bod
     with pytest.raises(UserError, match=told) as caught:
         rehearse(AOPSDConfig(**KINDS[key][1](f"{tmp_path}/part{index}.py:Mine")), PROBLEMS)
     assert str(caught.value).startswith(f"aopsd.{key}={tmp_path}/part{index}.py:Mine: ")
+
+
+FAILS = "return {}['it']"
+BODIES = {  # key: what stands above line 5, where it fails
+    "weighting": "    continues = False\n    def __init__(self, aopsd): pass\n    def weigh(self, gaps, probes):",
+    "context.kind": "    field = None\n    adaptive = False\n    def messages(self, problem, reached, prompts):",
+    "judge.kind": "    x = 1\n    def __init__(self, aopsd): pass\n    def judge(self, problems, *_):",
+    "objective.name": "    signal = nemo_aopsd.types.Signal(True)\n    needs_old_logprobs = True\n"
+    "    def __call__(self, logprobs, **_unread):",
+    "curriculum.name": "    y = 1\n    x = 1\n    def batches(self):",
+}
+BASES = {"objective.name": "method.objectives.base.BaseObjective", "curriculum.name": "method.curriculum.Curriculum"}
+
+
+def failing(folder, key, body=FAILS):
+    """A file whose class of this kind does `body` in line 5, and the `aopsd` block that names it."""
+    base = f"nemo_aopsd.{BASES[key]}" if key in BASES else "object"
+    module = base.rpartition(".")[0] or "json"
+    file = folder / f"failing_{key.partition('.')[0]}.py"
+    file.write_text(f"import {module}; class_ = {base}\nclass Mine({base}):\n{BODIES[key]}\n        {body}\n")
+    return file, AOPSDConfig(**KINDS[key][1](f"{file}:Mine"))
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_a_call_that_fails_names_the_line_of_the_user(tmp_path, key):
+    file, aopsd = failing(tmp_path, key)
+    with pytest.raises(UserError) as caught:
+        build_curriculum(["a"], aopsd.curriculum, 1, 0).batches() if key == "curriculum.name" else step(aopsd)
+    first, *below = str(caught.value).splitlines()
+    assert first.startswith(f"aopsd.{key}={file}:Mine: {file}:6: KeyError: 'it'")
+    assert below[0].startswith(f'  File "{file}", line 6, in ') and below[-1] == "KeyError: 'it'"
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "told"),
+    [
+        ("judge.kind", "return []", "got 0 for 4 responses"),
+        ("judge.kind", "return 1", "got int for 4 responses"),
+        ("judge.kind", "return [{'z'}] * 4", "'p000'; got {'z'}"),
+        ("judge.kind", "return ['a'] * 4", "'p000'; got 'a'"),
+        ("objective.name", "return 1", "loss and metrics; got 1"),
+    ],
+)
+def test_what_a_judge_or_an_objective_may_not_give_is_told(tmp_path, key, body, told):
+    file, aopsd = failing(tmp_path, key, body)
+    with pytest.raises(UserError) as caught:
+        step(aopsd)
+    assert str(caught.value).startswith(f"aopsd.{key}={file}:Mine: ") and told in str(caught.value)
+
+
+def test_an_objective_on_sampled_tokens_needs_the_student_s_log_probs(tmp_path):
+    file, _ = failing(tmp_path, "objective.name")
+    file.write_text(file.read_text().replace("needs_old_logprobs = True", "x = 1"))
+    tree = {
+        "policy": {"model_name": "m", "max_total_sequence_length": 4096, "generation": {"max_new_tokens": 2048}},
+        "data": {"train": {"data_path": "x"}},
+        "logger": {"log_dir": "run"},
+        "aopsd": {"objective": {"name": f"{file}:Mine"}},
+    }
+    [(key, message)] = check_run(tree)[1]
+    assert key == "aopsd.objective.name" and "needs_old_logprobs = True" in message
+
+
+def test_a_method_that_takes_other_arguments_is_named(tmp_path):
+    file, aopsd = failing(tmp_path, "judge.kind")
+    file.write_text(file.read_text().replace("problems, *_", "problems"))
+    with pytest.raises(UserError) as caught:
+        step(aopsd)
+    assert str(caught.value).startswith(f"aopsd.judge.kind={file}:Mine: TypeError: Mine.judge() takes 2 positional ")
+
+
+def test_a_module_that_cannot_be_imported_names_its_line(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import json\n\nimport no_such_library\n"
+    for name, place in (("lacks_one", "lacks_one"), ("lacks_too", f"{tmp_path}/lacks_too.py")):
+        (tmp_path / f"{name}.py").write_text(text)
+        with pytest.raises(UserError) as caught:
+            own("judge.kind", f"{place}:Mine")
+        assert f"{tmp_path}/{name}.py:3: ModuleNotFoundError: No module named 'no_such_lib" in str(caught.value)
 
 
 def test_the_trial_leaves_no_trace_in_the_objects_of_the_run(tmp_path):

@@ -15,13 +15,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from functools import cache
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nemo_aopsd.errors import UserError, nearest
+from nemo_aopsd.errors import UserError, first_line, nearest
 
 if TYPE_CHECKING:
     from nemo_aopsd.config.schema import AOPSDConfig
@@ -31,10 +34,19 @@ WANTED = {
     "context.kind": ("field", "adaptive", "messages"),
     "judge.kind": ("judge",),
     "curriculum.name": ("needs_progress", "batches", "state_dict", "load_state_dict"),
-    "objective.name": ("signal", "prepare", "divergence", "reduce", "__call__"),
+    "objective.name": (
+        "signal",
+        "needs_old_logprobs",
+        "needs_reward",
+        "on_policy_rate",
+        "prepare",
+        "divergence",
+        "__call__",
+    ),
 }
 
 
+_NOT_THEIRS = (str(Path(__file__).parents[1]), "<frozen ")  # this package, and what imports a module
 _PREFIX = "aopsd_file_"  # of the modules that files become: no file hides another one, or a module of Python's
 
 
@@ -72,15 +84,60 @@ def made(key: str, name: str, *arguments: Any) -> Any:
 
 @cache
 def _made(key: str, name: str, place: str, *arguments: Any) -> Any:
+    return fresh(key, name, *arguments)
+
+
+def fresh(key: str, name: str, *arguments: Any) -> Any:
+    """As `made`, but an object that nobody else has."""
+    kind = own(key, name)
+    label, file = f"aopsd.{key}={name}", inspect.getfile(kind)
+    with blamed(f"{label}: making the object failed", file):
+        return Part(kind(*arguments), label, file)
+
+
+class Part:
+    """An object of the user's own. Where a call of it fails, its UserError names their line, here or in a worker.
+
+    Pickled, it needs their class and nothing else of this process.
+    """
+
+    def __init__(self, inner: Any, label: str, file: str):
+        self.inner, self.label, self.file = inner, label, file
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not yet unpickled
+            raise AttributeError(name)
+        found = getattr(self.inner, name)
+        return partial(self._call, found) if inspect.isroutine(found) else found
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Of an objective."""
+        found = self._call(self.inner, *arguments, **keywords)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+            raise UserError(f"{self.label}: `__call__` must give loss and metrics; got {repr(found)[:120]}.")
+        return found
+
+    def _call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        with blamed(self.label, self.file):
+            return function(*arguments, **keywords)
+
+
+@contextmanager
+def blamed(label: str, file: str) -> Iterator[None]:
+    """Raise UserError with the line of `file` that has failed, and below it the traceback from there on."""
     try:
-        return _own(key, name, place)(*arguments)
+        yield
     except UserError:
         raise
     except Exception as error:
-        raise UserError(
-            f"aopsd.{key}={name}: making the object failed: {type(error).__name__}: {error}. "
-            "docs/extending.md says what each kind of class is made with."
-        ) from error
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [number for number, frame in enumerate(frames) if frame.filename == file]
+        if not theirs and not frames[-1].filename.startswith(_NOT_THEIRS):
+            theirs = [len(frames) - 1]
+        at = f" {frames[theirs[-1]].filename}:{frames[theirs[-1]].lineno}:" if theirs else ""
+        told = f"{label}:{at} {type(error).__name__}: {first_line(error)}. docs/extending.md says what it is given."
+        below = traceback.format_list(frames[theirs[0] :] if theirs else []) + traceback.format_exception_only(error)
+        raise UserError("\n".join([told, "".join(below).rstrip()])) from error
 
 
 def check_own(aopsd: AOPSDConfig) -> None:
@@ -90,9 +147,10 @@ def check_own(aopsd: AOPSDConfig) -> None:
             made(key, name, *arguments)
 
 
-def is_from_file(module: ModuleType) -> bool:
-    """Whether no other process could import it by its name."""
-    return module.__name__.startswith(_PREFIX)
+def module_from_file(part: Any) -> ModuleType | None:
+    """The module of an object's class, if it is a file's, which no other process could import by its name."""
+    module = sys.modules[type(part.inner if isinstance(part, Part) else part).__module__]
+    return module if module.__name__.startswith(_PREFIX) else None
 
 
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
@@ -108,17 +166,21 @@ def _place(name: str) -> str:
 
 
 def _module(key: str, name: str, place: str) -> ModuleType:
-    try:
-        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except FileNotFoundError as error:
-        raise UserError(f"aopsd.{key}={name}: no file {place}. Expected FILE.py:CLASS.") from error
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"aopsd.{key}={name}: there is no module `{error.name}` (Python looks in {', '.join(sys.path[:3])}, ...). "
-            "Expected MODULE:CLASS with the module on PYTHONPATH, or FILE.py:CLASS."
-        ) from error
-    except Exception as error:
-        raise UserError(f"aopsd.{key}={name}: importing {place} failed: {type(error).__name__}: {error}") from error
+    label = f"aopsd.{key}={name}"
+    with blamed(f"{label}: importing it failed", place):
+        if place.endswith(".py"):
+            if not Path(place).is_file():
+                raise UserError(f"{label}: no file {place}. Expected FILE.py:CLASS.")
+            return _from_file(Path(place))
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise  # it is there, and imports what is not
+            raise UserError(
+                f"{label}: there is no module `{error.name}` (Python looks in {', '.join(sys.path[:3])}, ...). "
+                "Expected MODULE:CLASS with the module on PYTHONPATH, or FILE.py:CLASS."
+            ) from error
 
 
 def _from_file(path: Path) -> ModuleType:

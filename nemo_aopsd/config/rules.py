@@ -69,6 +69,12 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
             f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
             "weighs the gaps of sampled tokens.",
         )
+    if is_own(objective) and run.aopsd.objective.own_signal.sampled and not run.aopsd.objective.own.needs_old_logprobs:
+        yield (
+            "aopsd.objective.name",
+            f"must be a class with `needs_old_logprobs = True` where its signal is sampled; {objective} has not. Gaps "
+            "are formed from the student's log-probs at collection. Add the line to the class.",
+        )
     if weighting in ("gap_matched", "gap_only") and run.aopsd.probes.betas == "auto":
         yield (
             "aopsd.probes.betas",

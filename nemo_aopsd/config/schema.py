@@ -143,7 +143,12 @@ class ObjectiveConfig(Strict):
     @property
     def own_signal(self) -> Signal:
         """What a class of the user's own reads of the teacher: of the object, since it may depend on this block."""
-        return made("objective.name", self.name, self).signal
+        return self.own.signal
+
+    @property
+    def own(self) -> Any:
+        """The object of the user's own class."""
+        return made("objective.name", self.name, self)
 
     @property
     def reads_solutions(self) -> bool:

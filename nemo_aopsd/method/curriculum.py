@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.extension import fresh, is_own
 from nemo_aopsd.config.schema import CurriculumConfig
 from nemo_aopsd.errors import UserError
 
@@ -105,8 +105,9 @@ class Curriculum:
 
 def build_curriculum(ids: Sequence[str], config: CurriculumConfig, batch_size: int, seed: int) -> Curriculum:
     """Ours or the user's, new."""
-    kind = own("curriculum.name", config.name) if is_own(config.name) else Curriculum
-    return kind(ids, config, batch_size, seed)
+    if is_own(config.name):
+        return fresh("curriculum.name", config.name, ids, config, batch_size, seed)
+    return Curriculum(ids, config, batch_size, seed)
 
 
 def checked_batches(curriculum: Curriculum) -> list[list[str]]:

@@ -196,8 +196,7 @@ def judge_attempts(
     aopsd = config.aopsd
     if is_own(aopsd.judge.kind):
         judge = made("judge.kind", aopsd.judge.kind, aopsd)
-        found = judge.judge(problems, responses, model, tokenizer, seed)
-        return [Verdict(ids or frozenset(), ids is None, cut=False, text="") for ids in found]
+        return checked_verdicts(aopsd.judge.kind, judge.judge(problems, responses, model, tokenizer, seed), problems)
     room = config.max_row_tokens - aopsd.judge.verdict_tokens
     asked = [
         _ask_within(room, problem, response, tokenizer, aopsd)
@@ -206,6 +205,18 @@ def judge_attempts(
     if aopsd.judge.kind != "log_odds":
         return _read_written(model, tokenizer, problems, asked, aopsd.judge, seed)
     return _read_log_odds(model, tokenizer, problems, asked, aopsd.judge.threshold)
+
+
+def checked_verdicts(kind: str, found: Any, problems: Sequence[Problem]) -> list[Verdict]:
+    """What an own class of this name finds. Raises UserError unless it is None or known ids for each response."""
+    wanted = f"aopsd.judge.kind={kind}: `judge` must give the ids that are established, or None, for each response"
+    if not isinstance(found, Sequence) or len(found) != len(problems):
+        got = len(found) if isinstance(found, Sequence) else type(found).__name__
+        raise UserError(f"{wanted}; got {got} for {len(problems)} responses.")
+    for problem, ids in zip(problems, found, strict=True):
+        if ids is not None and not (isinstance(ids, set | frozenset | list | tuple) and {*ids} <= {*problem.graph}):
+            raise UserError(f"{wanted}, ids of {', '.join(problem.graph)} for problem {problem.id!r}; got {ids!r}.")
+    return [Verdict(frozenset(ids or ()), ids is None, cut=False, text="") for ids in found]
 
 
 def _read_written(

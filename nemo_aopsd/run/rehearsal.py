@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.extension import blamed, is_own, own
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import checked_messages
-from nemo_aopsd.method.curriculum import build_curriculum, checked_batches
+from nemo_aopsd.method.curriculum import checked_batches
 from nemo_aopsd.method.probes import Probe
 from nemo_aopsd.method.weighting import checked_weights
 
@@ -29,22 +27,9 @@ def rehearse(aopsd: AOPSDConfig, problems: Sequence[Problem]) -> None:
     }
     for key, (name, call) in parts.items():
         if is_own(name):
-            with _told(f"aopsd.{key}={name}"):
+            file = inspect.getfile(own(key, name))
+            with blamed(f"aopsd.{key}={name}: a call on invented input failed", file):
                 call()
-
-
-@contextmanager
-def _told(part: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(
-            f"{part}: a call on invented input failed in {at.filename}:{at.lineno}: {type(error).__name__}: {error}. "
-            "docs/extending.md says what it is called with."
-        ) from error
 
 
 def _weigh(aopsd: AOPSDConfig) -> None:
@@ -68,7 +53,8 @@ def _show(aopsd: AOPSDConfig, problem: Problem) -> None:
 
 def _order(aopsd: AOPSDConfig, ids: list[str]) -> None:
     """One epoch, as the trainer has it, and the state of a checkpoint."""
-    order = build_curriculum(ids, aopsd.curriculum, aopsd.num_prompts_per_step, aopsd.seed)
+    kind = own("curriculum.name", aopsd.curriculum.name)
+    order = kind(ids, aopsd.curriculum, aopsd.num_prompts_per_step, aopsd.seed)
     if order.needs_progress:
         order.initialize({each: [0.5] for each in ids})
     order.record()
@@ -77,4 +63,4 @@ def _order(aopsd: AOPSDConfig, ids: list[str]) -> None:
             order.observe(each, 0.5)
     order.end_epoch()
     state = json.loads(json.dumps(order.state_dict()))
-    build_curriculum(ids, aopsd.curriculum, aopsd.num_prompts_per_step, aopsd.seed).load_state_dict(state)
+    kind(ids, aopsd.curriculum, aopsd.num_prompts_per_step, aopsd.seed).load_state_dict(state)

@@ -128,6 +128,8 @@ def test_files_that_are_no_evaluation_are_refused(tmp_path):
     ("log", "code", "expected"),
     [
         ("$ aopsd train x\nstep 1\nerror: no room\n\n", 2, "error: no room"),
+        ("$ aopsd train x\nerror: own.py:3: no\n  File own.py, line 3\nValueError: no\n", 2, "error: own.py:3: no"),
+        ("$ aopsd train x\nerror: no room\n$ aopsd train x\nstep 1\nKeyError: 1\n", 1, "KeyError: 1"),
         ("$ aopsd train x\n", 1, "nothing in its log"),
         ("step 7\n", -9, "killed by signal 9; step 7"),
     ],

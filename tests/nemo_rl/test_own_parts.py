@@ -9,6 +9,7 @@ import pytest
 import ray
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from ray.exceptions import RayError
 
 from nemo_aopsd import prompts
 from nemo_aopsd.config.load import load_config
@@ -16,6 +17,7 @@ from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.nemo_rl.batches import sampled_batch
+from nemo_aopsd.engines.nemo_rl.cluster import cluster_errors
 from nemo_aopsd.engines.nemo_rl.own_loss import OwnLossFn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
@@ -127,6 +129,31 @@ def test_a_worker_that_has_no_such_file_gets_the_class(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", read], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert float(done.stdout.split()[-1]) == expected > 0
+
+
+def test_an_objective_that_fails_in_a_worker_names_the_line_of_the_user(tmp_path):
+    """In a process without the file, and behind Ray's own long report."""
+    file = tmp_path / "mine.py"
+    file.write_text(PARTS.read_text().replace("** 2 / 2", "** 2 / {}['half']"))
+    (line,) = (number for number, text in enumerate(file.read_text().splitlines(), 1) if "['half']" in text)
+    loss_fn = OwnLossFn(build_objective(ObjectiveConfig(name=f"{file}:HalfSquaredGap")))
+    batch = dict(sampled_batch(rows(), pad_id=0, divisible_by=4, rows_multiple=1))
+    (tmp_path / "sent").write_bytes(ray.cloudpickle.dumps((loss_fn, batch)))
+    file.unlink()
+    read = (
+        "import torch; from ray import cloudpickle; from ray.exceptions import RayTaskError\n"
+        "loss_fn, batch = cloudpickle.loads(open('sent', 'rb').read())\n"
+        "try: loss_fn(torch.zeros(2, 1), batch, torch.ones(()), torch.tensor(4.0))\n"
+        "except Exception as error:\n"
+        "    open('raised', 'wb').write(RayTaskError('train', 'a long report', error).to_bytes())"
+    )
+    subprocess.run([sys.executable, "-c", read], cwd=tmp_path, capture_output=True, text=True, check=True)
+    came = RayError.from_bytes((tmp_path / "raised").read_bytes())
+    with pytest.raises(UserError) as caught, cluster_errors():
+        raise came.as_instanceof_cause()
+    first, second, *_ = str(caught.value).splitlines()
+    assert first.startswith(f"aopsd.objective.name={file}:HalfSquaredGap: {file}:{line}: KeyError: 'half'")
+    assert second.startswith(f'  File "{file}", line {line}, in __call__') and "long report" not in str(caught.value)
 
 
 def test_a_module_must_be_where_workers_look(overrides, tmp_path, monkeypatch):

@@ -117,7 +117,9 @@ class Pool:
 
 
 def last_words(log: Path, code: int) -> str:
-    """Why a process with this exit code ended: a signal, and the last line of its log."""
+    """Why a process with this exit code ended: a signal, and the last line of its log, or its error's first one."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = lines[-1] if lines and not lines[-1].startswith("$ aopsd") else "nothing in its log"
+    lines = lines[max((at for at, line in enumerate(lines) if line.startswith("$ aopsd")), default=-1) + 1 :]
+    errors = [line for line in lines if line.startswith("error: ")] if code == 2 else []
+    said = [*lines, *errors][-1] if lines else "nothing in its log"
     return f"killed by signal {-code}; {said}" if code < 0 else said

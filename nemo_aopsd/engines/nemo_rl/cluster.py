@@ -296,10 +296,14 @@ def register_worker(ours: str, parent: str) -> str:
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Turn Ray's long report of a dead worker or of missing memory into a line or two; it stays as the cause."""
+    """Turn Ray's long report into a line or two: of a dead worker, of missing memory, or of what a user can fix, such
+    as an objective of their own. It stays as the cause.
+    """
     try:
         yield
     except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise UserError(str(error.cause)) from error
         if not isinstance(error.cause, torch.OutOfMemoryError):
             raise
         raise UserError(

@@ -6,7 +6,6 @@ code; one of a module goes by its name, and `engines/nemo_rl/__init__.py` checks
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import torch
 from nemo_rl.algorithms.loss.interfaces import LossFunction, LossInputType, LossType
 from torch import Tensor
 
-from nemo_aopsd.config.extension import is_from_file
+from nemo_aopsd.config.extension import module_from_file
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.nemo_rl.batches import COLUMNS
 
@@ -26,8 +25,7 @@ class OwnLossFn(LossFunction):
     input_type = LossInputType.LOGPROB
 
     def __init__(self, objective: Objective):
-        module = sys.modules[type(objective).__module__]
-        if is_from_file(module):
+        if module := module_from_file(objective):
             ray.cloudpickle.register_pickle_by_value(module)
         self.objective = objective
         is_token_mean = objective.config.aggregation == "token_mean"

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from nemo_aopsd.config.extension import is_own, own
+from nemo_aopsd.config.extension import fresh, is_own
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engine import Objective
 
@@ -14,7 +14,7 @@ from nemo_aopsd.engine import Objective
 def build_objective(config: ObjectiveConfig) -> Objective:
     """The objective that the config names."""
     if is_own(config.name):
-        return own("objective.name", config.name)(config)
+        return fresh("objective.name", config.name, config)
     from nemo_aopsd.method.objectives.dash import Dash
     from nemo_aopsd.method.objectives.eopd import EntropyAware
     from nemo_aopsd.method.objectives.fkl import ForwardKL, TopKForwardKL
