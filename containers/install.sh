@@ -49,7 +49,7 @@ package() {
         echo "${folder}/nemo_aopsd.pth"
     done <<<"${list}"
     mkdir -p "${BIN}"
-    printf '#!/bin/sh\nexec %s -c "from nemo_aopsd.cli import main; main()" "$@"\n' "${DRIVER_VENV}/bin/python" >"${BIN}/aopsd"
+    printf '#!/bin/sh\nexec %s -m nemo_aopsd "$@"\n' "${DRIVER_VENV}/bin/python" >"${BIN}/aopsd"
     chmod 755 "${BIN}/aopsd"
 }
 

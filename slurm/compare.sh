@@ -51,7 +51,7 @@ progress() { [[ ! -d $AOPSD_RUN/$element ]] || (cd "$AOPSD_RUN/$element" && find
     -o -path './eval/*.jsonl' -o -name 'initial_progress.jsonl' \) -size +0 -exec cksum {} + | sort); }
 
 driver() {
-    local -a command=("$checker" -c "from nemo_aopsd.cli import main; main()" compare "$AOPSD_SUITE")
+    local -a command=("$AOPSD_PYTHON" -m nemo_aopsd compare "$AOPSD_SUITE")
     command+=(--seeds "$AOPSD_SEEDS" --out "$AOPSD_RUN" --only "$element")
     printf 'cd %q\n' "$AOPSD_HOME"
     printf '%q ' "${command[@]}"
@@ -59,7 +59,7 @@ driver() {
 }
 
 check_program() {
-    local -a command=("$checker" -c "from nemo_aopsd.cli import main; main()" compare "$AOPSD_SUITE" --dry-run)
+    local -a command=("$checker" -m nemo_aopsd compare "$AOPSD_SUITE" --dry-run)
     local member
     for member in "${members[@]}"; do command+=(--only "$member"); done
     "${command[@]}" --out "$AOPSD_RUN" >/dev/null || die "the suite above cannot be right; nothing was submitted."

@@ -54,7 +54,7 @@ driver() {
     printf 'cd %q\n' "$AOPSD_HOME"
     [[ -n $AOPSD_BASE_URL ]] || printf 'source slurm/serve.sh %q %q %q %q %q %q\n' \
         "$AOPSD_MODEL" "$AOPSD_PORT" "$AOPSD_TP" "$AOPSD_WAIT" "$logs/server.log" "$AOPSD_SERVER"
-    printf '%q ' "$AOPSD_PYTHON" -c "from nemo_aopsd.cli import main; main()" dag build "$AOPSD_PROBLEMS" \
+    printf '%q ' "$AOPSD_PYTHON" -m nemo_aopsd dag build "$AOPSD_PROBLEMS" \
         --out "$AOPSD_DAGS" --base-url "$url" --model "$AOPSD_MODEL" "${ARGS[@]}"
     printf '\n'
 }

@@ -52,7 +52,7 @@ check_task() {
 }
 
 driver() {
-    local -a command=("$AOPSD_PYTHON" -c "from nemo_aopsd.cli import main; main()" evaluate "$target")
+    local -a command=("$AOPSD_PYTHON" -m nemo_aopsd evaluate "$target")
     local benchmark
     for benchmark in "${benchmarks[@]}"; do command+=(--data "$benchmark"); done
     command+=(--out "$AOPSD_RUN" "${ARGS[@]}")

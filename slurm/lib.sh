@@ -40,6 +40,7 @@ main() {
     : "${AOPSD_PYTHON:=$(default_python)}"
     check_settings
     check_task
+    check_environment
     if $dry_run; then show_plan; elif in_job; then run_job; else submit; fi
 }
 
@@ -92,21 +93,35 @@ check_own() {
 # NAME PATH REMEDY
 check_file() { [[ -r $2 ]] || die "$1: $2 is not there or cannot be read. $3"; }
 
-# Checks that need a submit host with Slurm. Nothing has been submitted yet.
+# What Slurm itself would refuse: its own answer, without submitting. A dry run elsewhere says that nobody was asked.
 check_cluster() {
-    command -v sbatch >/dev/null || die "sbatch is not on the PATH: submit from a login node of the cluster (or look with --dry-run)."
-    local listed
-    listed=$(nodes_listed) ||
-        die "sinfo failed: no answer from Slurm's controller."
-    [[ -n $listed ]] || die "AOPSD_PARTITION: Slurm knows no nodes of partition '$AOPSD_PARTITION'."
-    if ((AOPSD_GPUS_PER_NODE > 0)) && [[ $listed == *gpu:* ]]; then
-        local most
-        most=$(gpus_of_gres <<<"$listed" | sort -n | tail -1)
-        ((most >= AOPSD_GPUS_PER_NODE)) ||
-            die "too few GPUs: AOPSD_GPUS_PER_NODE=$AOPSD_GPUS_PER_NODE, nodes of the partition have $most at most."
-    fi
+    local listed told
+    local -a command
+    command -v sbatch >/dev/null || { no_cluster "sbatch is not on the PATH: submit from a login node of the cluster."; return; }
+    listed=$(nodes_listed 2>/dev/null) || { no_cluster "sinfo failed: no answer from Slurm's controller."; return; }
+    if ((AOPSD_GPUS_PER_NODE > 0)); then check_gpus "$listed"; fi
     if [[ $AOPSD_CONTAINER != none && $AOPSD_CONTAINER != *.sif ]] && [[ $(srun --help) != *container-image* ]]; then
         die "AOPSD_CONTAINER=$AOPSD_CONTAINER needs Pyxis, which this Slurm lacks: use a .sif image (Apptainer) or none."
+    fi
+    sbatch_command --test-only
+    told=$(cd "$AOPSD_HOME" && "${command[@]}" 2>&1) || die "Slurm would refuse this job: $(tr '\n' ' ' <<<"${told//sbatch: /}")\
+Set AOPSD_PARTITION (\`sinfo --summarize\` lists them), AOPSD_ACCOUNT, AOPSD_TIME, AOPSD_NODES or AOPSD_SBATCH."
+    if $dry_run; then echo "# Slurm: ${told//sbatch: /}"; fi
+}
+
+no_cluster() { $dry_run || die "$1"; echo "# not checked: account, partition, limits and GPUs. $1"; }
+
+# LISTED: of the job's partition
+check_gpus() {
+    local most elsewhere
+    if [[ $1 == *gpu:* ]]; then
+        most=$(gpus_of_gres <<<"$1" | sort -n | tail -1)
+        ((most >= AOPSD_GPUS_PER_NODE)) ||
+            die "too few GPUs: AOPSD_GPUS_PER_NODE=$AOPSD_GPUS_PER_NODE, nodes of the partition have $most at most."
+    else # a Slurm that lists no GPUs at all hands out whole nodes
+        elsewhere=$(sinfo --noheader --format '%P %G' | awk '/gpu:/ {print $1}' | sort -u | tr '\n' ' ')
+        [[ -z $elsewhere ]] ||
+            die "AOPSD_PARTITION: no node of ${AOPSD_PARTITION:-the default partition} has GPUs. Partitions that have some: $elsewhere"
     fi
 }
 
@@ -128,15 +143,21 @@ local_gpus() {
     if in_job; then echo "${SLURM_GPUS_ON_NODE:-0}"; elif has_gpus; then echo 1; else echo 0; fi
 }
 
+# OPTION ... -> command=(sbatch ...)
 sbatch_command() {
-    command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/%x-%j.log")
+    command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/%x-%j.log" "$@")
+    ask_slurm
+    local -a further
+    read -ra further <<<"$AOPSD_SBATCH"
+    command+=("${further[@]}" "${ARRAY[@]}" "$(readlink -f "$0")" "${ARGS[@]}")
+}
+
+# command += whose, where, how long and with how many GPUs; sbatch and srun have the same options
+ask_slurm() {
     [[ -z $AOPSD_ACCOUNT ]] || command+=(--account="$AOPSD_ACCOUNT")
     [[ -z $AOPSD_PARTITION ]] || command+=(--partition="$AOPSD_PARTITION")
     [[ -z $AOPSD_TIME ]] || command+=(--time="$AOPSD_TIME")
     if has_gres; then command+=(--gres="gpu:$AOPSD_GPUS_PER_NODE"); fi
-    local -a further
-    read -ra further <<<"$AOPSD_SBATCH"
-    command+=("${further[@]}" "${ARRAY[@]}" "$(readlink -f "$0")" "${ARGS[@]}")
 }
 
 ARRAY=() # of sbatch, where a script works on a list
@@ -150,7 +171,26 @@ submit() {
     sbatch_command
     local id
     id=$(cd "$AOPSD_HOME" && "${command[@]}") || die "sbatch refused; its own message is above."
-    echo "job ${id%%;*}: logs in $AOPSD_LOGS"
+    id=${id%%;*}
+    echo "job $id: logs in $AOPSD_LOGS"
+    tell_state "$id"
+}
+
+# Of the new job: where to look, and whether Slurm gives a reason to wait that may never pass.
+tell_state() {
+    local name state reason tries=5
+    while ((tries-- > 0)); do
+        sleep 1
+        read -r name state reason < <(squeue --noheader --jobs "$1" --format '%j %T %r' 2>/dev/null) || return 0
+        [[ $state == PENDING && $reason == None ]] || break
+    done
+    if ((${#ARRAY[@]})) || [[ $AOPSD_SBATCH == *--array* ]]; then id+=_0; fi
+    echo "once it runs: tail -F $AOPSD_LOGS/$name-$id/driver.log"
+    case $state:$reason in
+        PENDING:None | PENDING:Priority | PENDING:Resources | PENDING:BeginTime | PENDING:Dependency) ;;
+        PENDING:*) echo "warning: it waits because of $reason, which may not pass by itself. Compare AOPSD_TIME, AOPSD_NODES and
+AOPSD_SBATCH with \`sinfo --summarize\`; \`squeue --me\` shows the reason, scancel $1 takes the job back." >&2 ;;
+    esac
 }
 
 # The program's own check, on this host and without a GPU: scripts may override it. They call "$checker", and print
@@ -175,6 +215,7 @@ run_check() {
     else
         echo "# not checked: settings, problems and paths (AOPSD_CHECK=$AOPSD_CHECK)"
     fi
+    warn_of_environment
 }
 
 # All mounts of the container; without one, the job sees what this host sees.
@@ -183,20 +224,46 @@ all_mounts() {
     echo "$AOPSD_HOME:$AOPSD_HOME,$AOPSD_LOGS:$AOPSD_LOGS${AOPSD_RUN:+,$AOPSD_RUN:$AOPSD_RUN}${AOPSD_MOUNTS:+,$AOPSD_MOUNTS}"
 }
 
-# NAME PATH: the path, as seen in the job, lies below a mount.
-check_mounted() {
+# PATH, as seen in the job, lies below a mount.
+is_mounted() {
     local path pair there
-    path=$(realpath -ms "$2")
+    path=$(realpath -ms "$1")
     for pair in $(all_mounts | tr , ' '); do
         there=${pair#*:}
         there=${there%%:*}
         [[ $there == / || $path == "$there" || $path == "$there"/* ]] && return
     done
-    die "$1: $path is in no mount of the container. Add it to AOPSD_MOUNTS: $path:$path, or the folder that has it."
+    false
+}
+
+# NAME PATH
+check_mounted() {
+    local path
+    path=$(realpath -ms "$2")
+    is_mounted "$path" || die "$1: $path is in no mount of the container. Add it to AOPSD_MOUNTS: $path:$path, or the folder that has it."
+}
+
+# Folders that the environment names: what is in no mount, a job does not find or does not keep.
+check_environment() {
+    local name
+    for name in HF_HOME HF_HUB_CACHE NRL_MEGATRON_CHECKPOINT_DIR; do
+        [[ -z ${!name:-} ]] || check_mounted "$name" "${!name}"
+    done
+}
+
+warn_of_environment() {
+    local path searched=${PYTHONPATH:-}
+    for path in ${searched//:/ }; do # what is not on this host may be in the image
+        [[ ! -e $path ]] || is_mounted "$path" || echo "# warning: PYTHONPATH: $path is in no mount of the container, so jobs do not see it."
+    done
+    if [[ -z ${HF_HOME:-} && $AOPSD_CONTAINER != none && $AOPSD_CONTAINER != *.sif ]]; then
+        echo "# warning: HF_HOME is not set: a model of the hub goes into the container's own cache, and each job loads it again."
+    fi
 }
 
 show_plan() {
     run_check
+    check_cluster
     SLURM_CPUS_ON_NODE=${SLURM_CPUS_ON_NODE:-CPUS}
     local -a command
     sbatch_command
@@ -244,9 +311,15 @@ srun_command() {
     esac
     command+=(--nodes="$nodes" --ntasks="$nodes")
     if has_gres; then command+=(--gres="gpu:$AOPSD_GPUS_PER_NODE"); fi
+    enter_container
+    command+=(bash "$AOPSD_HOME/slurm/node.sh" "$role" "$logs")
+}
+
+# command += the container, if there is one. It can be written to: NeMo RL's workers patch files of vLLM and Transformer Engine.
+enter_container() {
     local mounts
     mounts=$(all_mounts)
-    case $AOPSD_CONTAINER in # can be written to: NeMo RL's workers patch files of vLLM and Transformer Engine in it
+    case $AOPSD_CONTAINER in
         none) ;;
         *.sif) command+=(apptainer exec --nv --writable-tmpfs --bind "$mounts" --pwd "$AOPSD_HOME" "$AOPSD_CONTAINER") ;;
         *)
@@ -254,7 +327,6 @@ srun_command() {
             command+=(--container-mounts="$mounts" --container-workdir="$AOPSD_HOME")
             ;;
     esac
-    command+=(bash "$AOPSD_HOME/slurm/node.sh" "$role" "$logs")
 }
 
 # The batch script of a job: starts the tasks on the nodes and waits for the head, whose exit code is the driver's.
@@ -269,7 +341,7 @@ run_job() {
     head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
     export AOPSD_HEAD=$head_node AOPSD_RAY_PORT AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_PYTHON AOPSD_WAIT AOPSD_GRACE
     export PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH}
-    say "job $id on $SLURM_JOB_NODELIST, attempt $((restart + 1)); logs in $logs"
+    say "job $id on $SLURM_JOB_NODELIST, attempt $((restart + 1)); logs in $logs$(! uses_ray || echo ": ray-head.log until all GPUs are there"), then driver.log"
     local before
     before=$(progress)
 

@@ -36,10 +36,11 @@ address() {
 }
 
 run_driver() {
+    [[ -z ${RAY_ADDRESS:-} ]] || echo "the driver starts; its output is in $logs/driver.log"
     setsid bash "$logs/driver.sh" >>"$logs/driver.log" 2>&1 & # in its own process group: a signal reaches all of it
     driver_pid=$!
     until [[ -e $logs/stop ]] || ! kill -0 "$driver_pid" 2>/dev/null; do
-        if [[ -n $ray_pid ]] && ! kill -0 "$ray_pid" 2>/dev/null; then echo "Ray died on $(hostname)" >&2; break; fi
+        if [[ -n $ray_pid ]] && ! kill -0 "$ray_pid" 2>/dev/null; then tell_ray_died; break; fi
         sleep 1
     done
     if kill -0 "$driver_pid" 2>/dev/null; then end_driver; fi
@@ -58,7 +59,14 @@ end_ray() {
     kill -KILL "$ray_pid" 2>/dev/null || true
 }
 
-check_ray() { kill -0 "$ray_pid" 2>/dev/null || die "Ray died on $(hostname); its logs are in /tmp/ray/session_latest/logs there."; }
+check_ray() { kill -0 "$ray_pid" 2>/dev/null || { tell_ray_died; exit 2; }; }
+
+tell_ray_died() { # a container's /tmp ends with it
+    local kept
+    kept=$logs/ray-of-$(hostname)
+    cp -rL /tmp/ray/session_latest/logs "$kept" 2>/dev/null || kept="/tmp/ray/session_latest/logs there"
+    echo "error: Ray died on $(hostname); its own logs are in $kept" >&2
+}
 
 end_driver() {
     echo "stopping the driver"

@@ -55,7 +55,7 @@ driver() {
     printf 'cd %q\n' "$AOPSD_HOME"
     printf '%q ' "${command[@]}"
     printf '|| exit $?\n'
-    printf '%q -c "from nemo_aopsd.cli import main; main()" report %q || echo "warning: no report; the training is complete"\n' \
+    printf '%q -m nemo_aopsd report %q || echo "warning: no report; the training is complete"\n' \
         "$AOPSD_PYTHON" "$AOPSD_RUN"
 }
 

@@ -1,8 +1,23 @@
 """The `aopsd` command: one file per group of commands, composed in `app.py`."""
 
+import sys
+
 
 def main() -> None:
     """Run the command line; exit code 2 and one message for what a user can fix."""
-    from nemo_aopsd.cli.app import run
-
+    try:
+        from nemo_aopsd.cli.app import run
+    except ModuleNotFoundError as error:  # such as typer, which NeMo RL's environment lacks
+        if str(error.name).startswith("nemo_aopsd"):
+            raise
+        sys.exit(_absent(str(error.name)))
     run()
+
+
+def _absent(name: str) -> int:
+    print(
+        f"error: {name} is not installed for {sys.executable}. Run `pip install .` in the checkout; in NeMo RL's "
+        "container, add what it lacks: containers/README.md.",
+        file=sys.stderr,
+    )
+    return 2

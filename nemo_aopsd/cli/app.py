@@ -7,7 +7,8 @@ keeps its traceback. Modules that load torch or matplotlib are imported inside t
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,7 +49,10 @@ for group in (train, evaluate, compare, report, diagnose, audit, data, dag, judg
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"aopsd {version('nemo_aopsd')}")
+        try:
+            typer.echo(f"aopsd {version('nemo_aopsd')}")
+        except PackageNotFoundError:  # on PYTHONPATH, as in NeMo RL's container
+            typer.echo(f"aopsd of {Path(__file__).parents[2]}, which is not installed")
         raise typer.Exit
 
 

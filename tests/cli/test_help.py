@@ -4,6 +4,9 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import typer
@@ -12,6 +15,7 @@ from rich.console import Console
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli.compare import list_briefly
 from nemo_aopsd.config.shipped import list_methods
+from tests import REPO
 
 
 def commands(command=None, words=()):
@@ -61,6 +65,22 @@ def test_the_help_lists_every_command_in_a_user_s_order(command_line):
     assert sorted(there) == sorted(name for names in cli.PANELS.values() for name in names)  # none is left out
     assert command_line("preview --help")[0] == 0
     assert re.fullmatch(r"aopsd \d+\.\d+\S*\n", command_line("--version")[1])
+
+
+def test_a_python_that_lacks_what_the_command_needs_is_one_line():
+    """As NeMo RL's environment with nothing beside it: -S leaves out all that is installed."""
+    command = [sys.executable, "-S", "-m", "nemo_aopsd", "--help"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith("error: typer is not installed") and "containers/README.md" in done.stderr
+
+
+def test_the_version_of_a_checkout_that_is_not_installed_is_its_folder(command_line, monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(cli, "version", absent)
+    assert command_line("--version")[:2] == (0, f"aopsd of {REPO}, which is not installed\n")
 
 
 def test_methods_are_a_line_each_and_one_by_name_is_whole(command_line):

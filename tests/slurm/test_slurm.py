@@ -13,7 +13,10 @@ from tests import REPO
 DATA = "examples/data/problems.jsonl"
 TRAINING = {"qwen3_4b": 1, "qwen3_8b": 1, "qwen3_32b": 2, "qwen3_30b_a3b": 2}  # nodes
 FAKES = {  # the least of a cluster whose nodes have 4 GPUs and no Pyxis
-    "sbatch": 'echo "sbatch $*" >>"$CALLS"; echo 17',
+    "sbatch": 'case $* in *--test-only*) echo "sbatch: Job 18 to start at noon on nodes n1" >&2 ;; '
+    '*) echo "sbatch $*" >>"$CALLS"; echo 17 ;; esac',
+    "squeue": "echo aopsd-qwen3-4b RUNNING None",
+    "sleep": ":",
     "sinfo": "echo gpu:h100:4; echo 'gpu:h100:2(S:0-1)'",
     "srun": "echo usage",
 }
@@ -22,9 +25,12 @@ SUITE = {"AOPSD_CONTAINER": "none", "AOPSD_SUITE": "examples/suites/embedded.yam
 CHECKED = {"AOPSD_CHECK": "true", "AOPSD_PYTHON": sys.executable, "AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA}
 
 
+FOREIGN = ("AOPSD_", "SLURM_", "PYTHONPATH", "HF_")
+
+
 def call(script, *args, **env):
     """Without the program's own check, which takes seconds, unless `env` asks for it."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("AOPSD_", "SLURM_"))}
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
     clean["AOPSD_CHECK"] = "false"
     command = ["bash", f"slurm/{script}.sh", *args]
     return subprocess.run(command, cwd=REPO, env=clean | env, capture_output=True, text=True, timeout=60)
@@ -223,10 +229,108 @@ def test_nodes_with_fewer_gpus_and_a_slurm_without_pyxis_are_refused(cluster, tm
     assert not (tmp_path / "calls").exists()
 
 
+def fake(folder, name, body):
+    path = folder / "bin" / name
+    path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+FOUR = {"AOPSD_CONTAINER": "none", "AOPSD_DATA": DATA, "AOPSD_GPUS_PER_NODE": "4", "AOPSD_MIN_GPUS": "4"}
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_what_slurm_would_refuse_is_said_before_anything_is_submitted(words, cluster, tmp_path):
+    fake(tmp_path, "sbatch", "echo 'allocation failure: Invalid account' >&2; exit 1")
+    done = call("aopsd_qwen3_4b", *words, **FOUR | cluster)
+    assert (done.returncode, "would submit" in done.stdout) == (2, False)
+    assert "Slurm would refuse this job: allocation failure: Invalid account" in done.stderr
+    assert "AOPSD_ACCOUNT" in done.stderr.splitlines()[-1]
+
+
+def test_a_partition_without_gpus_is_refused_and_those_that_have_some_are_named(cluster, tmp_path):
+    fake(tmp_path, "sinfo", f"if [[ $* == *'--partition cpu'* ]]; then {CPU_NODES}; else {MIXED}; fi")
+    told = refused("aopsd_qwen3_4b", **FOUR | cluster | {"AOPSD_PARTITION": "cpu"})
+    assert told == "AOPSD_PARTITION: no node of cpu has GPUs. Partitions that have some: h100 "
+    fake(tmp_path, "sinfo", CPU_NODES)  # a Slurm that lists no GPUs
+    assert "--gres" not in planned("aopsd_qwen3_4b", **FOUR | cluster)
+
+
+def test_a_dry_run_says_when_it_would_start_or_that_slurm_was_not_asked(cluster, tmp_path):
+    assert "# Slurm: Job 18 to start at noon on nodes n1\n" in planned("aopsd_qwen3_4b", **FOUR | cluster)
+    fake(tmp_path, "sinfo", "exit 1")
+    assert "# not checked: account, partition, limits and GPUs. sinfo" in planned("aopsd_qwen3_4b", **FOUR | cluster)
+    assert refused("aopsd_qwen3_4b", **FOUR | cluster).startswith("sinfo failed")
+
+
+@pytest.mark.parametrize(
+    ("state", "warned"), [("RUNNING None", False), ("PENDING Priority", False), ("PENDING PartitionTimeLimit", True)]
+)
+def test_a_submission_says_where_its_output_will_be_and_if_it_may_never_start(state, warned, cluster, tmp_path):
+    fake(tmp_path, "squeue", f"echo name {state}")
+    done = call("aopsd_qwen3_4b", **FOUR | cluster)
+    assert done.stdout.splitlines()[-1] == f"once it runs: tail -F {tmp_path}/logs/name-17/driver.log"
+    assert ("because of PartitionTimeLimit" in done.stderr, "scancel 17" in done.stderr) == (warned, warned)
+    assert "/logs/name-17_0/" in call("aopsd_qwen3_4b", **FOUR | cluster | {"AOPSD_SBATCH": "--array=0-1"}).stdout
+
+
+JOB = {"ID": "17", "NODELIST": "n1", "NAME": "job", "NUM_NODES": "1"}
+
+
+@pytest.mark.parametrize(
+    ("script", "env"),
+    [
+        ("aopsd_qwen3_4b", {"AOPSD_DATA": DATA}),
+        ("compare", SUITE),
+        ("evaluate", {"AOPSD_TARGETS": "examples", "AOPSD_DATA": "aime25"}),
+        ("dag_build", {"AOPSD_PROBLEMS": DATA, "AOPSD_DAGS": "runs/d.jsonl", "AOPSD_MODEL": "M"}),
+    ],
+)
+def test_a_job_runs_what_the_dry_run_has_shown(script, env, cluster, tmp_path):
+    env = cluster | env | {"AOPSD_CONTAINER": "none", "AOPSD_RUN": str(tmp_path / "run"), "AOPSD_OUT": str(tmp_path)}
+    fake(tmp_path, "sinfo", CPU_NODES)
+    env |= {"AOPSD_PYTHON": sys.executable}
+    _, shown = planned(script, **env).split("driver.log:\n")
+    (tmp_path / "slurm_script").symlink_to(REPO / f"slurm/{script}.sh")
+    for name in ("srun", "scontrol"):
+        fake(tmp_path, name, "echo n1")
+    env |= {f"SLURM_JOB_{key}": value for key, value in JOB.items()} | {"SLURM_CPUS_ON_NODE": "2"}
+    env |= {"SLURM_SUBMIT_DIR": str(REPO)}
+    done = subprocess.run(
+        ["bash", str(tmp_path / "slurm_script")], cwd=REPO, env=os.environ | env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = (tmp_path / "logs/job-17/driver.sh").read_text(encoding="utf-8")
+    assert ran.replace("job-17", "NAME-JOB") == shown.partition("# once ")[0]
+
+
+def test_folders_that_the_environment_names_are_mounted(tmp_path):
+    env = {"AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA}
+    for name in ("HF_HOME", "HF_HUB_CACHE", "NRL_MEGATRON_CHECKPOINT_DIR"):
+        wrong = env | {name: str(tmp_path)}
+        assert refused("aopsd_qwen3_4b", **wrong).startswith(f"{name}: {tmp_path} is in no mount")
+        planned("aopsd_qwen3_4b", **wrong, AOPSD_MOUNTS=f"{tmp_path}:{tmp_path}")
+    plan = planned("aopsd_qwen3_4b", **env, PYTHONPATH=f"/opt/in/the/image:{tmp_path}:{REPO}/examples")
+    assert re.findall("^# warning: PYTHONPATH: (.*) is in no mount", plan, re.MULTILINE) == [str(tmp_path)]
+    assert "# warning: HF_HOME is not set" in planned("aopsd_qwen3_4b", **env, HF_HOME="")
+    assert "HF_HOME" not in planned("aopsd_qwen3_4b", AOPSD_CONTAINER="none", AOPSD_DATA=DATA, HF_HOME="")
+
+
+def test_a_command_runs_on_a_node_as_a_job_would(cluster, tmp_path):
+    fake(tmp_path, "srun", 'echo "$@ [$PYTHONPATH]"')
+    env = cluster | {"AOPSD_PARTITION": "long", "AOPSD_ACCOUNT": "physics", "PYTHONPATH": "/opt/site"}
+    done = call("run", "aopsd", "doctor", "x.yaml", **env, AOPSD_CONTAINER="image", AOPSD_GPUS_PER_NODE="4")
+    assert done.stdout.startswith("--nodes=1 --ntasks=1 --export=ALL --account=physics --partition=long --gres=gpu:4 ")
+    assert f"--container-image=image --container-mounts={REPO}:{REPO}," in done.stdout
+    assert done.stdout.endswith(f" python -m nemo_aopsd doctor x.yaml [{REPO}:/opt/site]\n")
+    (tmp_path / "nemo.sif").touch()
+    done = call("run", "ls", "-l", **env, AOPSD_CONTAINER=str(tmp_path / "nemo.sif"), AOPSD_GPUS_PER_NODE="0")
+    assert "apptainer exec --nv" in done.stdout and "--gres" not in done.stdout
+    assert done.stdout.endswith(f"nemo.sif ls -l [{REPO}:/opt/site]\n")
+
+
 def test_a_script_called_with_bash_submits_itself(cluster, tmp_path):
-    done = call("aopsd_qwen3_4b", "aopsd.seed=1", AOPSD_CONTAINER="none", AOPSD_DATA=DATA, AOPSD_GPUS_PER_NODE="4",
-                AOPSD_MIN_GPUS="4", **cluster)  # fmt: skip
-    assert done.stdout == f"job 17: logs in {tmp_path}/logs\n", done.stderr
+    done = call("aopsd_qwen3_4b", "aopsd.seed=1", **FOUR | cluster)
+    assert done.stdout.startswith(f"job 17: logs in {tmp_path}/logs\n"), done.stderr
     assert done.stderr.startswith("# not checked: settings")
     calls = (tmp_path / "calls").read_text(encoding="utf-8")
     assert "--gres=gpu:4" in calls
@@ -285,7 +389,7 @@ def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
     fakes = dict.fromkeys(("git", "make", "hf", "aopsd"), RECORD) | {
         "enroot": f'{RECORD}; touch "$3"',
         "srun": f"if [[ $1 == --help ]]; then echo --container-image; else {RECORD}; fi",
-        "sbatch": f"{RECORD}; echo 17",
+        "sbatch": f"[[ $* == *--test-only* ]] || {RECORD}; echo 17",
         "sinfo": "echo gpu:h100:8",
     }
     for name, body in fakes.items():
@@ -294,7 +398,7 @@ def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
     steps = (REPO / "docs/slurm.md").read_text(encoding="utf-8").partition("## The scripts")[0]
     typed = "".join(re.findall(r"^```bash\n(.*?)^```$", steps, re.MULTILINE | re.DOTALL))
     assert len(re.findall("^## [1-8][.] ", steps, re.MULTILINE)) == 8
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("AOPSD_", "SLURM_", "PYTHONPATH"))}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
     env |= cluster | {"AOPSD_CHECK": "false"}
     env.pop("AOPSD_LOGS")
     script = "set -euo pipefail\n" + typed.replace("/shared", str(shared))
@@ -305,8 +409,14 @@ def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
     assert [line.partition(" ")[0] for line in calls] == order
     jobs = [line for line in calls if line.startswith("sbatch")]
     assert all(line.endswith(f"[{shared}/aopsd_site {shared}/hf]") for line in jobs)
+    on_nodes = [line for line in calls if line.startswith("srun")]
+    assert all("--account=mine --partition=h100" in line for line in on_nodes)
+    assert [("--gres=gpu:8" in line, "-m nemo_aopsd doctor" in line) for line in on_nodes] == [
+        (False,) * 2,
+        (True,) * 2,
+    ]
     assert [("--array=0-4" in line, "aopsd.max_num_steps=2" in line) for line in jobs] == [
-        (False, False), (True, False), (False, True)
+        (False, True), (False, False), (True, False)
     ]  # fmt: skip
     assert all("--account=mine --partition=h100 --gres=gpu:8" in line for line in jobs)
     assert f"--container-image={shared}/nemo-rl.sqsh" in done.stdout  # the dry run
