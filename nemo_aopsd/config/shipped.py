@@ -2,7 +2,7 @@
 
 `demo.yaml` is a whole run and `suites/` compare methods on it. A file of `methods/` or `ablations/` holds only what
 makes the method and goes over another config: its first line says what it is, its second one which row of the paper it
-reproduces.
+reproduces, and a third one, where the file's name is a symbol, a plain name with units.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from nemo_aopsd.errors import UserError, nearest
 
 FOLDER = Path(__file__).parent / "recipes"
 KINDS = ("methods", "ablations")
-_HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>\S.*?: \S.*)\n")
+_HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>\S.*?: \S.*)\n(?:# Name: (?P<plain>.+)\n)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One config. `row` is the paper's row, or `none: ` and why it is there; `settings` are dotted keys and values."""
+    """One config. `row` is the paper's row, or `none: ` and why it is there; `settings` are dotted keys and values.
+
+    `shown` is what tables call it: the plain name and, in brackets, the name that one types.
+    """
 
     name: str
     kind: str
     title: str
     row: str
     settings: dict[str, object]
+    shown: str
 
 
 def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
@@ -41,7 +45,8 @@ def _read_method(path: Path) -> Method:
     header = _HEADER.match(path.read_text(encoding="utf-8"))
     if not header:
         raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: LABEL: its row there`. Add them.")
-    return Method(path.stem, path.parent.name, header["title"], header["row"], settings)
+    shown = f"{header['plain']} ({path.stem})" if header["plain"] else path.stem
+    return Method(path.stem, path.parent.name, header["title"], header["row"], settings, shown)
 
 
 def find_recipe(path: Path, folder: Path = FOLDER) -> Path:

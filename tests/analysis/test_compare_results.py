@@ -10,7 +10,7 @@ import pytest
 from nemo_aopsd.analysis.suite.folder import Run
 from nemo_aopsd.analysis.suite.processes import Failure, last_words
 from nemo_aopsd.analysis.suite.results import Measured, measure, rows_of
-from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure
+from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure, summary
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.record_types import Counts, StepMetrics
 from nemo_aopsd.stats import crossed_bootstrap_interval, paired_bootstrap_interval
@@ -36,7 +36,7 @@ MINE = [Measured(1, BEFORE, evaluation(a=1, b=2), [step(5.0, 1.0, **BYTES), step
 
 
 def test_a_row_by_hand():
-    base, opsd, mine = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE, "lost": []}, "opsd")
+    base, opsd, mine = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE, "lost": []}, "opsd", {})
     assert (opsd.correct, opsd.responses, opsd.solved, opsd.problems) == (5, 8, 3, 4)
     assert (opsd.leaks, opsd.truncated, mine.leaks) == (5, 3, None)  # mine's evaluation does not tell
     assert opsd.pass_at_k == {1: 5 / 8, 2: 3 / 4} and opsd.by_seed == [3 / 4, 1 / 2] and opsd.seeds == [0, 1]
@@ -52,7 +52,7 @@ def test_a_row_by_hand():
 
 def test_the_interval_shown_is_of_second_less_first_over_seeds_and_problems():
     """Of opsd, seeds x problems: [[1/2, 1], [0, 1]] after, [[0, 1/2], [0, 1/2]] before."""
-    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd")
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd", {})
     base, opsd, mine = rows
     gain = crossed_bootstrap_interval(np.array([[0.5, 0.5], [0.0, 0.5]]))
     low, high = crossed_bootstrap_interval(np.array([[0.5, 1.0], [0.0, 1.0]]))
@@ -70,11 +70,11 @@ def test_the_interval_shown_is_of_second_less_first_over_seeds_and_problems():
 def test_other_problems_are_refused():
     odd = Measured(0, BEFORE, evaluation(a=1, c=2), [step(1.0, 1.0)])
     with pytest.raises(UserError, match=r"2 problems .* 'b'"):
-        rows_of({"mine": [odd]}, None)
+        rows_of({"mine": [odd]}, None, {})
 
 
 def test_the_page_and_the_csv_have_counts_intervals_and_what_is_missing(tmp_path):
-    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd")
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd", {})
     page = markdown("suite", "aopsd compare suite.yaml", rows, "opsd", [Failure(Run("lost", 0, tmp_path), "boom")])
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     assert lines[0][:4] == ["member", "seeds", "pass@1", "correct"] and lines[0][7] == "against opsd"
@@ -94,16 +94,16 @@ def test_the_page_and_the_csv_have_counts_intervals_and_what_is_missing(tmp_path
 
 
 def test_the_figure_has_a_line_a_member_and_is_the_same_each_time():
-    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd")
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd", {})
     drawn = suite_figure(rows, "opsd")
     assert all(f">{name}<" in drawn for name in ("base", "opsd", "mine")) and "pass@1 less that of opsd" in drawn
     assert drawn == suite_figure(rows, "opsd") != suite_figure(rows[:1], None)
-    alone = rows_of({"base": BASE, "mine": MINE}, None)  # without a reference there is no column of it
+    alone = rows_of({"base": BASE, "mine": MINE}, None, {})  # without a reference there is no column of it
     assert "against opsd" not in markdown("suite", "command", alone, None, []) + csv_text(alone, None)
 
 
 def test_base_as_the_reference_is_shown_once():
-    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "base")
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "base", {})
     page, header = markdown("suite", "command", rows, "base", []), csv_text(rows, "base").splitlines()[0].split(",")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     assert lines[0].count("against base") == 1 and len(lines[0]) == len(lines[2]) == len(lines[3]) == 13
@@ -111,6 +111,19 @@ def test_base_as_the_reference_is_shown_once():
     assert [line[place][:8] for line in lines[2:5]] == ["-", "+37.5 pp", "+50.0 pp"]
     assert len(header) == len(set(header)) and header.count("against base") == 1
     assert suite_figure(rows, "base").count(">pass@1 less that of base<") == 1
+
+
+def test_a_symbol_has_a_plain_name_in_tables_and_the_figure_and_its_own_in_the_csv():
+    names = {"opsd": "gap threshold 1 nat (delta_1)"}
+    rows = rows_of({"base": BASE, "opsd": OPSD, "mine": MINE}, "opsd", names)
+    page, table = markdown("t", "c", rows, "opsd", []), summary(rows, "opsd")
+    for text in (page, table):
+        assert text.count("| gap threshold 1 nat (delta_1) |") == text.count("| mine |")
+        assert "| against gap threshold 1 nat (delta_1) |" in text and "| opsd |" not in text
+    figure = suite_figure(rows, "opsd")
+    assert ">gap threshold 1 nat (delta_1)<" in figure and "less that of gap threshold 1 nat" in figure
+    header, *lines = csv.reader(csv_text(rows, "opsd").splitlines())
+    assert [line[0] for line in lines] == ["base", "opsd", "mine"] and "against opsd" in header
 
 
 def test_files_that_are_no_evaluation_are_refused(tmp_path):

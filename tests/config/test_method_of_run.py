@@ -1,5 +1,6 @@
 """Which method a run is: every config by its own name over any base, and what may be left out of the comparison."""
 
+import re
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
     TeacherConfig,
 )
-from nemo_aopsd.config.shipped import find_method, list_methods
+from nemo_aopsd.config.shipped import FOLDER, find_method, find_recipe, list_methods
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import train_step
 from tests import REPO
@@ -82,6 +83,17 @@ def test_names_by_hand(aopsd, name):
 def test_a_run_in_words():
     assert describe_run(over("delta_1")) == METHODS["delta_1"].title
     assert describe_run(AOPSDConfig(mask_truncated=True)) == "aopsd + mask_truncated=true"
+
+
+def test_a_name_with_a_number_has_a_plain_one_with_its_unit():
+    numbered = [method for method in METHODS.values() if re.search(r"_\d|\d$", method.name)]
+    assert len(numbered) >= 11 and all(method.shown.endswith(f" ({method.name})") for method in numbered)
+    units = {"delta": "nat", "k": "tokens", "betas": "nats"}
+    assert all(units[kind] in method.shown for method in numbered if (kind := method.name.split("_")[0]) in units)
+    assert label_run(over("delta_3")).shown == "gap threshold 3 nats (delta_3)"
+    suite = load_suite(find_recipe(Path("embedded"), FOLDER / "suites"), find_method)
+    assert suite.labels["delta_3"] == "gap threshold 3 nats (delta_3)" and suite.labels["aopsd"] == "aopsd"
+    assert {*suite.labels} == {member.name for member in suite.members}
 
 
 @pytest.mark.parametrize(

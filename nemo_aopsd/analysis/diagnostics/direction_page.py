@@ -18,6 +18,10 @@ from nemo_aopsd.files import atomic_write
 
 LEAST_AGREEMENT = 0.1  # of the yardstick's halves; that of the published verdict on 2,048 answers (docs/diagnostics.md)
 
+_LEGEND = """\
+Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a share of
+the checkpoints, triggered of the tokens, leaks of the continuations."""
+
 
 def verdicts(found: Direction) -> list[str]:
     """A sentence a context: where its update with uniform weights points, if both halves of the yardstick agree."""
@@ -43,6 +47,7 @@ def show(found: Direction, config: Config, console: Console) -> None:
     heads = ("context", "rollouts", "drop", "prog.", "|gap|", "gap", "trig.", "L", "w", "leaks")
     signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
     console.print(_terminal_table(" ", heads, signals), highlight=False)
+    console.print(_LEGEND, highlight=False, markup=False)
     heads = ("weighting", "cosine", "half 1", "half 2", "trig.", "its norm", "rest")
     for signal in found.signals:
         own = [arm for arm in found.arms if arm.context == signal.context]
@@ -77,8 +82,9 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     """Write direction.md and direction.json, and return their paths."""
     stick = found.yardstick
     parts = ["# Does an update point towards correctness?", _yardstick(stick, config)]
-    columns = ("context", "rollouts", "dropped", "progress", "mean abs gap", "mean gap", "triggered", "L", "w", "leaks")
-    parts.append(_table(columns, found.signals))
+    columns = ("context", "rollouts", "dropped", "progress", "mean abs gap (nats)", "mean gap (nats)")
+    columns += ("triggered", "mean surprise L (nats)", "mean weight w", "leaks")
+    parts += [_table(columns, found.signals), _LEGEND]
     columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
     parts.append(_table(columns, found.arms))
     parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))

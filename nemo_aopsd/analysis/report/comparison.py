@@ -133,7 +133,7 @@ def _read_run(run: Run) -> Source:
         name=name_of(run.path),
         model=str(run.config.policy["model_name"]),
         evaluations=sorted([*found, *_later_evaluations(run)], key=lambda one: one.step),
-        method=str(label_run(run.config.aopsd) or ""),
+        method=label_run(run.config.aopsd).shown,
         minutes=Cell(f"{minutes / epochs:.3g}", f"{epochs} epoch{'s' if epochs > 1 else ''}") if epochs else Cell("-"),
     )
 

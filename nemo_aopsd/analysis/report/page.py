@@ -113,7 +113,7 @@ def facts(run: ReportedRun) -> list[tuple[str, str]]:
     told = [key for key in _FACTS if run.method.weighting != "uniform" or not key.startswith("aopsd.probes.")]
     found = [(key, leaves[key]) for key in told if leaves.get(key) is not None]
     if label := label_run(run.method):
-        found.insert(1, ("method", label))
+        found.insert(1, ("method", label.shown))
     if run.metrics:
         epochs = 1 + max(row.epoch for row in run.metrics)
         found.append(("steps done", f"{len(run.metrics)}, in epoch {epochs} of {run.method.max_num_epochs}"))

@@ -103,7 +103,7 @@ class Comparison:
             for member in self.suite.members
         }
         out, reference = self.out, self.against or self.suite.reference
-        rows = rows_of(finished, reference)
+        rows = rows_of(finished, reference, self.suite.labels)
         words = ["aopsd", "compare", str(self.suite.path), "--seeds", str(self.seeds), "--out", str(out)]
         words += ["--against", self.against] if self.against else []
         if rows:

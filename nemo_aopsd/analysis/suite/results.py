@@ -49,13 +49,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One member. `pass_at_k` by k; `correct` of `responses` and `solved` of `problems` are over all seeds.
+    """One member; tables call it `label`.
 
+    `pass_at_k` by k; `correct` of `responses` and `solved` of `problems` are over all seeds.
     `seconds_per_step`, `bytes_per_token` are None where no step tells them; `bytes_per_token` is what the update reads
     of the supervision of one response token.
     """
 
     member: str
+    label: str
     seeds: list[int]
     pass_at_k: dict[int, float]
     interval: tuple[float, float]  # of pass@1
@@ -85,13 +87,20 @@ def measure(run: Run) -> Measured:
     return Measured(run.seed, before, after, read_metrics(run.folder))
 
 
-def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None) -> list[Row]:
-    """A row a member that has a complete run. Raises UserError where evaluations are of different problems."""
+def rows_of(measured: Mapping[str, Sequence[Measured]], reference: str | None, labels: Mapping[str, str]) -> list[Row]:
+    """A row a member that has a complete run; `labels` has what tables call a member, if not by its name.
+
+    Raises UserError where evaluations are of different problems.
+    """
     against = {run.seed: run.after for run in measured.get(reference or "", ())}
-    return [_row(name, runs, against if name != reference else {}) for name, runs in measured.items() if runs]
+    return [
+        _row(name, labels.get(name, name), runs, against if name != reference else {})
+        for name, runs in measured.items()
+        if runs
+    ]
 
 
-def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -> Row:
+def _row(name: str, label: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -> Row:
     after = _rates([run.after for run in runs], runs[0].after)
     low, high = crossed_bootstrap_interval(after)  # widened for few seeds, so an end may be no rate
     n = runs[0].after.num_samples
@@ -99,6 +108,7 @@ def _row(name: str, runs: Sequence[Measured], reference: Mapping[int, Counts]) -
     trained = [run for run in runs if run.steps]
     return Row(
         member=name,
+        label=label,
         seeds=[run.seed for run in runs],
         pass_at_k={k: mean_pass_at_k(counts, n, k) for k in range(1, n + 1)},
         interval=(max(0.0, low), min(1.0, high)),

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -26,7 +27,7 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from nemo_aopsd.config.keys import Origins, Tree, flatten, locate
 from nemo_aopsd.config.load import file_layers
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.config.shipped import find_recipe
+from nemo_aopsd.config.shipped import FOLDER, find_recipe, list_methods
 from nemo_aopsd.errors import UserError
 
 # What must be equal for a comparison to be one. Prompts and lengths may be what an ablation is about.
@@ -62,7 +63,7 @@ class Member:
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Suite:
     """`settings` go over `config` and below each member; with `reference` others are compared besides `base`."""
 
@@ -71,6 +72,13 @@ class Suite:
     settings: dict[str, Any]
     members: tuple[Member, ...]
     reference: str | None
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """What tables call the members that are shipped methods, where their names are symbols."""
+        shipped = {method.name: method.shown for method in list_methods()}
+        files = {member.name: member.file for member in self.members}
+        return {name: shipped[name] for name, file in files.items() if file.stem == name and FOLDER in file.parents}
 
 
 def load_suite(path: Path, find_method: FindMethod) -> Suite:

@@ -31,15 +31,13 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
     if rows:
         most, seeds = max(rows[0].pass_at_k), sorted({seed for row in rows for seed in row.seeds})
         many = [f"pass@{most}", "solved"] if most > 1 else []
-        against = [f"against {name}" for name in _against(rows[0], reference)]
+        against = _heads(rows, reference)
         costs = ["s a step", "steps", "response tokens", "supervision, bytes a token"]
         header = ["member", "seeds", "pass@1", "correct", *many, *against, "names the context", "truncated", *costs]
         rates = [dict(zip(row.seeds, map(percent, row.by_seed), strict=True)) for row in rows]
-        by_seed = [
-            [row.member, *(own.get(seed, _NONE) for seed in seeds)] for row, own in zip(rows, rates, strict=True)
-        ]
+        by_seed = [[row.label, *(own.get(seed, _NONE) for seed in seeds)] for row, own in zip(rows, rates, strict=True)]
         parts += [markdown_table(header, [_cells(row, most, reference) for row in rows]), _NOTES]
-        if silent := [row.member for row in rows if row.steps and row.bytes_per_token is None]:
+        if silent := [row.label for row in rows if row.steps and row.bytes_per_token is None]:
             parts[-1] += (
                 f"\nNo `train/supervision_bytes_per_token` in the metrics of {', '.join(silent)}: there is no teacher, "
                 "or its whole distribution is formed inside the update."
@@ -54,10 +52,10 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
 
 def summary(rows: Sequence[Row], reference: str | None) -> str:
     """The columns of the page's table that fit a terminal."""
-    header = ["member", "seeds", "pass@1", *(f"against {name}" for name in _against(rows[0], reference))]
+    header = ["member", "seeds", "pass@1", *_heads(rows, reference)]
     cells = [
         [
-            row.member,
+            row.label,
             len(row.seeds),
             f"{percent(row.pass_at_k[1])} {ends(*row.interval)}",
             *map(_difference, _against(row, reference).values()),
@@ -80,7 +78,7 @@ def csv_text(rows: Sequence[Row], reference: str | None) -> str:
 def _cells(row: Row, most: int, reference: str | None) -> list[str]:
     many = [percent(row.pass_at_k[most]), f"{row.solved:,} of {row.problems:,}"] if most > 1 else []
     return [
-        row.member,
+        row.label,
         str(len(row.seeds)),
         f"{percent(row.pass_at_k[1])} {ends(*row.interval)}",
         f"{row.correct:,} of {row.responses:,}",
@@ -97,6 +95,15 @@ def _cells(row: Row, most: int, reference: str | None) -> list[str]:
 def _against(row: Row, reference: str | None) -> dict[str, Difference | None]:
     """Differences by what the row is compared with. A reference named `base` is shown once, as the reference."""
     return {"base": row.against_base} | ({reference: row.against_reference} if reference else {})
+
+
+def _labels(rows: Sequence[Row]) -> dict[str, str]:
+    return {row.member: row.label for row in rows}
+
+
+def _heads(rows: Sequence[Row], reference: str | None) -> list[str]:
+    labels = _labels(rows)
+    return [f"against {labels.get(name, name)}" for name in _against(rows[0], reference)]
 
 
 def _difference(found: Difference | None) -> str:
@@ -130,16 +137,19 @@ def suite_figure(rows: Sequence[Row], reference: str | None) -> str:
     One grey mark a seed; an SVG document on white.
     """
     panels = 2 if any(row.against_reference for row in rows) else 1
-    with svg.drawing(_WIDTH * panels + 1.0, _ROW * len(rows) + _MARGIN) as figure:
+    names = max(1.0, 0.07 * max(len(row.label) for row in rows))
+    with svg.drawing(_WIDTH * panels + names, _ROW * len(rows) + _MARGIN) as figure:
         rates, *differences = figure.subplots(1, panels, sharey=True, squeeze=False).ravel()
         several = any(len(row.seeds) > 1 for row in rows)
         rates.set(title="pass@1 (grey: each seed)" if several else "pass@1", xlabel="95 % over problems and seeds")
         rates.xaxis.set_major_formatter(svg.PERCENT)
-        rates.set_yticks(range(len(rows)), [row.member for row in rows])
+        rates.set_yticks(range(len(rows)), [row.label for row in rows])
         rates.set_ylim(len(rows) - 0.4, -0.6)
         for axes in differences:
             axes.axvline(0, color=svg.INK, linewidth=0.8)
-            axes.set(title=f"pass@1 less that of {reference}", xlabel="percentage points")
+            axes.set(
+                title=f"pass@1 less that of {_labels(rows).get(reference or '', reference)}", xlabel="percentage points"
+            )
         for place, row in enumerate(rows):
             rates.plot(row.by_seed, [place] * len(row.seeds), linestyle="", marker="|", color=svg.GREY, markersize=9)
             _interval(rates, place, row.pass_at_k[1], row.interval, svg.BLUE)
