@@ -1,13 +1,14 @@
 """What a method's step costs on NeMo RL over one of PG: PG with continuations, and the top-k forward KL.
 
-    TORCH_CUDA_ARCH_LIST=9.0 python benchmarks/step_cost_nemo.py --folder DIR [--arm NAME ...] [--json FILE] [key=value]
+    TORCH_CUDA_ARCH_LIST=9.0 python -m benchmarks.step_cost_nemo --folder DIR [--arm NAME ...] [--json FILE] [key=value]
 
 One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, in a new random order each
 round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. An arm is
 `uniform` (PG), `continuation`, `batched` (`continuation` with `aopsd.probes.runner=batched`), or `topk16` for the
 forward KL over 16 tokens; `uniform@sampler` and the like score by what `aopsd.scoring` calls so, the others as the
-config says; `continuation:0.03` probes that share of the tokens, the others `--rate`. Forced, so that the arms do the
-same work but for what is the method's:
+config says; `continuation:0.03` probes that share of the tokens, the others `--rate`. `grpo` is a step of NeMo RL's own
+GRPO (stock_grpo.py): its refit, rollout and update are held against those of the `uniform` arms. Forced, so that the
+arms do the same work but for what is the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import random
@@ -47,6 +49,8 @@ from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import StepResult, train_step
 
 GOAL = 1.05  # the paper measured 1.125
+STOCK = "grpo"
+SHARED, SHARED_GOAL = ("rollout", "update"), 1.02  # stages of PG and of stock GRPO
 CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_qwen3_4b_megatron.yaml"
 STAGES = ("rollout", "student", "teacher", "probes", "update")
 # No judge. One card: 8 GB of weights, 16 GB of float32 gradients; Adam would add 40 GB (remainders, moments), SGD 48 GB
@@ -72,6 +76,8 @@ PG = {
 
 def label_of(arm: str) -> str:
     method, scoring, rate = split(arm)
+    if method == STOCK:
+        return "NeMo RL's GRPO"
     label = (PG.get(method) or f"top-{method[4:]} forward KL") + (scoring and f", {scoring}")
     return label if rate is None else f"{label}, {rate:.1%}"
 
@@ -94,8 +100,8 @@ def config_of(arm: str, config: Config, threshold: float) -> Config:
     runner = "batched" if method == "batched" else config.aopsd.probes.runner
     probes = dataclasses.replace(config.aopsd.probes, threshold=threshold, runner=runner)
     aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
-    if method in PG:
-        weighting = "uniform" if method == "uniform" else "continuation"
+    if method in PG or method == STOCK:
+        weighting = "uniform" if method in ("uniform", STOCK) else "continuation"
         return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=weighting))
     objective = dataclasses.replace(aopsd.objective, name="topk_fkl", top_k=int(method[4:]))
     return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting="uniform", objective=objective))
@@ -123,6 +129,8 @@ def main() -> None:
     started = time.monotonic()
     args = parse_arguments()
     say = partial(print, flush=True)  # workers write to the same terminal
+    if STOCK in (args.arm or []):
+        importlib.import_module("benchmarks.stock_grpo")  # fails now, and not after the start
     model = write_model(args.folder, args.layers, args.hidden)
     os.environ.setdefault("NRL_MEGATRON_CHECKPOINT_DIR", str(args.folder.absolute() / "converted"))
     config = make_config(args, model)
@@ -171,7 +179,7 @@ def measure(
     forced = sorted({config.aopsd.probes.threshold for config in configs.values()}, reverse=True)
     say(f"threshold forced to {', '.join(f'{each:.4f}' for each in forced)} nats, k = {config.aopsd.probes.length}")
     for name in set(arms) - {plain(arms[0])}:
-        say(f"warm-up, {run_step(engine, name, configs[name], problems, parts, seed=0)[0]}")
+        say(f"warm-up, {run_arm(engine, name, configs[name], problems, parts, seed=0)}")
     steps, took = list[Step](), 0.0
     for number in range(1, num_rounds + 1):
         start = time.monotonic()
@@ -179,16 +187,28 @@ def measure(
             say(f"only {number - 1} of {num_rounds} rounds: the time is up (--minutes)")
             break
         for name in random.Random(number).sample(arms, len(arms)):
-            steps.append(run_step(engine, name, configs[name], problems, parts, seed=number)[0])
+            steps.append(run_arm(engine, name, configs[name], problems, parts, seed=number))
             say(f"round {number}, {steps[-1]}")
         took = time.monotonic() - start
     return steps
 
 
+def run_arm(
+    engine: Any, name: str, config: Config, problems: Sequence[Problem], parts: dict[str, float], seed: int
+) -> Step:
+    """One step, timed. `parts` is what `watch` returned. Every call of the engine waits for its GPUs."""
+    if name != STOCK:
+        return run_step(engine, name, config, problems, parts, seed)[0]
+    from benchmarks.stock_grpo import take_step  # which imports NeMo RL
+
+    seconds, lengths = take_step(engine, config, problems)
+    return Step(name, dict.fromkeys(STAGES, 0.0) | seconds, lengths, config.aopsd.probes.threshold, None, 0, 0.0)
+
+
 def run_step(
     engine: Any, name: str, config: Config, problems: Sequence[Problem], parts: dict[str, float], seed: int
 ) -> tuple[Step, StepResult]:
-    """One step, timed. `parts` is what `watch` returned. Every call of the engine waits for its GPUs."""
+    """`run_arm` of a method of ours, with what came of it."""
     parts.clear()
     chosen = {"scoring": config.aopsd.scoring, "probe_runner": config.aopsd.probes.runner}
     engine.settings = dataclasses.replace(engine.settings, **chosen)
@@ -239,7 +259,10 @@ def watch(engine: Any) -> dict[str, float]:
 
 
 def summary(steps: Sequence[Step]) -> dict[str, Any]:
-    """Median, least and greatest seconds by arm and stage, and each arm's totals over its base's, by round."""
+    """Median, least and greatest seconds by arm and stage, and each arm's totals over its base's, by round.
+
+    `shared`: the stages that PG has in common with stock GRPO over GRPO's, if that is among the arms.
+    """
     runs: dict[str, list[dict[str, float]]] = {}
     for step in sorted(steps, key=lambda step: (split(step.arm)[1], split(step.arm)[0] != "uniform", step.arm)):
         runs.setdefault(step.arm, []).append(step.seconds)
@@ -251,7 +274,14 @@ def summary(steps: Sequence[Step]) -> dict[str, Any]:
         for arm, base in ((arm, _base(arm, list(runs))) for arm in runs)
         if arm != base
     }
-    return {"seconds": seconds, "ratios": ratios, "rounds": len(next(iter(runs.values()))), "goal": GOAL}
+    common = {arm: [sum(run[name] for name in SHARED) for run in runs[arm]] for arm in runs}
+    shared = {
+        arm: _spread(a / b for a, b in zip(common[arm], common[STOCK], strict=True))
+        for arm in runs
+        if STOCK in runs and split(arm)[0] == "uniform"
+    }
+    rounds = len(next(iter(runs.values())))
+    return {"seconds": seconds, "ratios": ratios, "shared": shared, "rounds": rounds, "goal": GOAL}
 
 
 def _base(arm: str, arms: list[str]) -> str:
@@ -278,6 +308,11 @@ def report(steps: Sequence[Step]) -> list[str]:
         lines.append(
             f"{label_of(arm)} over {label_of(ratio['over'])}: {ratio['median']:.3f} (median of {found['rounds']} rounds"
             f", {ratio['least']:.3f} to {ratio['greatest']:.3f}); most in {first}, then {second}"
+        )
+    for arm, ratio in found["shared"].items():
+        lines.append(
+            f"{' and '.join(SHARED)} of {label_of(arm)} over those of {label_of(STOCK)}: {ratio['median']:.3f} "
+            f"({ratio['least']:.3f} to {ratio['greatest']:.3f}); goal {SHARED_GOAL}"
         )
     return [*lines, f"goal for {PG['continuation']}: {GOAL}"]
 

@@ -47,6 +47,22 @@ def test_an_arm_is_divided_by_pg_with_the_same_scoring_and_that_by_the_first_arm
     }
 
 
+def test_refit_rollout_and_update_are_held_against_those_of_stock_grpo():
+    rounds = [
+        step("uniform@sampler", 20.0, rollout=11.0, teacher=2.0, update=9.0),  # 20 over 25
+        step("grpo", 30.0, rollout=15.0, student=3.0, update=10.0),
+        step("continuation@sampler", 26.0, rollout=11.0, update=9.0),
+        step("grpo", 30.0, rollout=10.0, student=3.0, update=10.0),
+        step("uniform@sampler", 23.0, rollout=12.0, update=10.0),  # 22 over 20
+        step("continuation@sampler", 28.0, rollout=11.0, update=9.0),
+    ]
+    found = bench.summary(rounds)
+    assert found["shared"] == {"uniform@sampler": pytest.approx({"median": 0.95, "least": 0.8, "greatest": 1.1})}
+    assert found["ratios"]["continuation@sampler"]["over"] == "uniform@sampler"
+    assert any("of PG, sampler over those of NeMo RL's GRPO: 0.950" in line for line in bench.report(rounds))
+    assert bench.summary(STEPS)["shared"] == {}
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return bench.write_model(tmp_path_factory.mktemp("model"), layers=1, hidden=320)
