@@ -176,7 +176,7 @@ def direction(
     context: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="Repeat for several; default: aopsd.context.kind.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="direction.md and direction.json.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="direction.md, its numbers, and all answers.")] = Path(
         "runs/direction"
     ),
 ) -> None:
@@ -187,7 +187,7 @@ def direction(
 
     from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction
-    from nemo_aopsd.analysis.diagnostics.direction_page import show, write_direction
+    from nemo_aopsd.analysis.diagnostics.direction_page import FILES, keeper, show, write_direction
     from nemo_aopsd.config.schema import CHOICES
     from nemo_aopsd.files import keep_inputs
     from nemo_aopsd.run.preflight import check_inputs
@@ -199,17 +199,16 @@ def direction(
     if settings.aopsd.engine != "local":
         raise UserError("aopsd.engine is nemo_rl; only the local engine forms gradients. Set aopsd.engine=local.")
     train = Path(settings.data["train"]["data_path"])
-    written = [out / f"direction{suffix}" for suffix in (".md", ".json")]
-    keep_inputs(written, [("CONFIG", config), ("data.train.data_path", train)])
+    keep_inputs([out / name for name in FILES], [("CONFIG", config), ("data.train.data_path", train)])
     engine = engines.pick(settings)
     engine.check(settings)
     found, _ = check_inputs(settings)
     chosen = random.Random(settings.aopsd.seed).sample(found, min(problems, len(found)))
     kinds = context or [settings.aopsd.context.kind]
-    result = diagnose_direction(settings, chosen, engine.build(settings), kinds, answers)
-    page, data = write_direction(out, result, settings)
+    result = diagnose_direction(settings, chosen, engine.build(settings), kinds, answers, keeper(out))
+    page, *_ = write_direction(out, result, settings)
     show(result, settings, Console())
-    typer.echo(f"{page}, {data.name}")
+    typer.echo(", ".join([str(page), *FILES[1:]]))
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:

@@ -10,15 +10,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, Yardstick, diagnose_direction
-from nemo_aopsd.analysis.diagnostics.direction_page import show, verdicts
+from nemo_aopsd.analysis.diagnostics.direction_page import keeper, show, verdicts
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.grading import Grade
 from nemo_aopsd.method import step
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.run.reader import parse
+from nemo_aopsd.run.record_types import Rollout
 from nemo_aopsd.types import TrainRow
 from tests.fakes import FakeEngine, make_config, make_problem, random_table
 from tests.local_models import END, tiny_model, tiny_settings, tiny_tokenizer
@@ -115,8 +118,11 @@ def test_a_noisy_yardstick_says_how_much_it_can_show():
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
     monkeypatch.setattr(step, "grade", lambda *_: Grade(False, "wrong"))
     engine = GradientEngine(random_table(0), random_table(1))
+    keep = keeper(tmp_path / "out")
     with pytest.raises(UserError, match="8 answers, 0 right"):
-        diagnose_direction(make_config(tmp_path), [make_problem(0), make_problem(1)], engine, ["none"], 4)
+        diagnose_direction(make_config(tmp_path), [make_problem(0), make_problem(1)], engine, ["none"], 4, keep)
+    kept = [one for _, one in read_jsonl(tmp_path / "out/answers.jsonl")]  # what there is to look at
+    assert len(kept) == 8 and not any(one["correct"] for one in kept)
 
 
 def test_the_local_engines_gradient_is_what_it_would_step_along():
@@ -148,10 +154,17 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     assert [arm["weighting"] for arm in numbers["arms"]] == list(WEIGHTINGS)
     assert numbers["seed"] == 0 and " seed 0 (another aopsd.seed " in " ".join(result.output.split())
     assert numbers["yardstick"]["num_answers"] == 48 and numbers["contexts"][0]["rollouts"] == 12
+    answers, rollouts = ([*read_jsonl(out / f"{name}.jsonl")] for name in ("answers", "rollouts"))
+    assert sum(one["correct"] for _, one in answers) == numbers["yardstick"]["num_right"] and len(answers) == 48
+    assert [one["half"] for _, one in answers] == [0, 1] * 24
+    kept = [parse(Rollout, json.dumps(one | {"epoch": 0, "step": 1}).encode(), where) for where, one in rollouts]
+    triggered = [abs(gap) >= AOPSDConfig().probes.threshold for one in kept for gap in one.gaps()]
+    assert sum(triggered) / len(triggered) == pytest.approx(numbers["contexts"][0]["triggered"])
+    assert {one["context"] for _, one in rollouts} == {"dag_full"} and len(kept) == 12
     page, lines = (out / "direction.md").read_text(), result.output.splitlines()
     assert "| dag_full | normalised |" in page
     *_, verdict, written = lines
-    assert written == f"{out / 'direction.md'}, direction.json"
+    assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
     assert verdict.startswith("dag_full: points towards correctness (uniform ") and f"- {verdict}" in page
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
     assert sum(line.split()[0] in WEIGHTINGS for line in lines if line.strip()) == len(WEIGHTINGS)

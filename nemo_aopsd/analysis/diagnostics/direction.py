@@ -8,18 +8,18 @@ So its part at untriggered tokens is formed once for all weightings of a context
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig, Weighting
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.engine import Engine, Objective
+from nemo_aopsd.engine import Engine, Objective, Tokenizer
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
 from nemo_aopsd.method.context import donors_for, student_prompts
@@ -27,15 +27,18 @@ from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.method.probes import probe_weights, reweigh
-from nemo_aopsd.method.rollout import Draft, Scored
+from nemo_aopsd.method.rollout import Collection, Draft, Scored
 from nemo_aopsd.method.step import collect, rewarded
 from nemo_aopsd.method.weighting import gap_weights
+from nemo_aopsd.run.records import rollout_record
+from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import TrainRow
 
 WEIGHTINGS: tuple[Weighting, ...] = (
     "uniform", "continuation", "normalised", "gap_matched", "gap_only", "shuffled", "constant", "zero_triggered"
 )  # fmt: skip
 Gradient = list[Tensor]  # one a parameter
+Keep = Callable[[str, list[dict[str, Any]]], None]  # name of a file, and lines more of it
 
 
 class GradientEngine(Engine, Protocol):
@@ -130,23 +133,44 @@ class Direction:
 
 
 def diagnose_direction(
-    config: Config, problems: Sequence[Problem], engine: GradientEngine, kinds: Sequence[str], num_answers: int
+    config: Config,
+    problems: Sequence[Problem],
+    engine: GradientEngine,
+    kinds: Sequence[str],
+    num_answers: int,
+    keep: Keep = lambda name, records: None,
 ) -> Direction:
     """One rollout of each problem under each of `kinds`, and `num_answers` fresh ones for the yardstick.
 
-    Raises UserError if no problem has right and wrong answers: then there is nothing to compare with.
+    `keep` gets what was sampled, for the files `answers` and `rollouts`, before a gradient is formed. Raises UserError
+    if no problem has right and wrong answers: then there is nothing to compare with.
     """
-    yardstick = measure_correctness(config, problems, engine, num_answers)
+    yardstick = measure_correctness(config, problems, engine, num_answers, keep)
     signals, arms = [], []
     for kind in kinds:
-        rows, signal = _collect(config, problems, engine, kind)
+        collected, signal = _collect(config, problems, engine, kind)
+        records = [rollout_record(*pair, engine.tokenizer, kind) for pair in collected.pairs()]
+        keep("rollouts", [{"context": kind, **record} for record in records])
         signals.append(signal)
-        arms += _arms(config, rows, engine, kind, yardstick)
+        arms += _arms(config, collected.scored, engine, kind, yardstick)
     return Direction(yardstick, signals, arms)
 
 
+def _answer_record(draft: Draft, half: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    tokens = draft.output.tokens
+    return {
+        "problem_id": draft.problem.id,
+        "response_text": whole_text(draft.student_prompt, tokens, tokenizer),
+        "num_tokens": len(tokens),
+        "finished": draft.output.finished,
+        "correct": bool(draft.reward),
+        "undecided": draft.undecided,
+        "half": half,
+    }
+
+
 def measure_correctness(
-    config: Config, problems: Sequence[Problem], engine: GradientEngine, num_answers: int
+    config: Config, problems: Sequence[Problem], engine: GradientEngine, num_answers: int, keep: Keep
 ) -> Yardstick:
     """Sample `num_answers` answers a problem, and form the gradient of their correctness by halves."""
     tokenizer, aopsd = engine.tokenizer, config.aopsd
@@ -154,6 +178,8 @@ def measure_correctness(
     prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
     outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
     drafts = [rewarded(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
+    parity = [index % num_answers % 2 for index in range(len(drafts))]
+    keep("answers", [_answer_record(*row, tokenizer) for row in zip(drafts, parity, strict=True)])
     right = [draft.reward or 0.0 for draft in drafts]
     groups = [right[start : start + num_answers] for start in range(0, len(right), num_answers)]
     num_mixed = sum(0 < sum(group) < num_answers for group in groups)
@@ -166,7 +192,7 @@ def measure_correctness(
     for index, (prompt, output, value) in enumerate(zip(prompts, outputs, right, strict=True)):
         advantage = value - mean(groups[index // num_answers])
         if advantage:
-            halves[index % num_answers % 2].append(_answer_row(prompt, output.tokens, advantage))
+            halves[parity[index]].append(_answer_row(prompt, output.tokens, advantage))
     objective = _Correctness(ObjectiveConfig())
     first, second = (engine.gradient(rows, objective) for rows in halves)
     num_undecided = sum(draft.undecided for draft in drafts)
@@ -197,7 +223,7 @@ def _answer_row(prompt: list[int], response: list[int], advantage: float) -> Tra
 
 def _collect(
     config: Config, problems: Sequence[Problem], engine: GradientEngine, kind: str
-) -> tuple[list[Scored], Signal]:
+) -> tuple[Collection, Signal]:
     """Rollouts scored under the context, with continuation weights; the same answers for every context."""
     aopsd = replace(
         config.aopsd,
@@ -216,7 +242,7 @@ def _collect(
     reached = [draft.progress for draft in found.drafts if draft.progress is not None]
     patterns = leak_patterns(aopsd.prompts)
     leaks = [mentions_context(engine.tokenizer.decode([probe.anchor, *probe.suffix]), patterns) for probe in probes]
-    return found.scored, Signal(
+    return found, Signal(
         kind,
         len(found.scored),
         len(found.drafts) - len(found.scored),

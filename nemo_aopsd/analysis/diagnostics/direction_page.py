@@ -6,15 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from nemo_aopsd.analysis.diagnostics.direction import Arm, Direction, Signal, Yardstick
+from nemo_aopsd.analysis.diagnostics.direction import Arm, Direction, Keep, Signal, Yardstick
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import seed_words
 from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, write_jsonl
 
 LEAST_AGREEMENT = 0.1  # of the yardstick's halves; that of the published verdict on 2,048 answers (docs/diagnostics.md)
 
@@ -78,6 +79,21 @@ def _yardstick(stick: Yardstick, config: Config) -> str:
     )
 
 
+FILES = ("direction.md", "direction.json", "answers.jsonl", "rollouts.jsonl")
+
+
+def keeper(folder: Path) -> Keep:
+    """Writes what is sampled into `folder`, as soon as it is there."""
+    kept: dict[str, list[dict[str, Any]]] = {}
+
+    def keep(name: str, records: list[dict[str, Any]]) -> None:
+        kept[name] = kept.get(name, []) + records
+        folder.mkdir(parents=True, exist_ok=True)
+        write_jsonl(folder / f"{name}.jsonl", kept[name])
+
+    return keep
+
+
 def write_direction(folder: Path, found: Direction, config: Config) -> list[Path]:
     """Write direction.md and direction.json, and return their paths."""
     stick = found.yardstick
@@ -88,6 +104,10 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
     parts.append(_table(columns, found.arms))
     parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))
+    parts.append(
+        "What was sampled: the yardstick's answers in `answers.jsonl`; gaps, weights and probes of each rollout, token "
+        "by token, in `rollouts.jsonl`."
+    )
     names = ("num_answers", "num_right", "num_undecided", "num_mixed", "num_problems", "agreement", "ceiling")
     numbers = {
         "seed": config.aopsd.seed,
@@ -96,7 +116,7 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
         "arms": [asdict(arm) for arm in found.arms],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    page, data = folder / "direction.md", folder / "direction.json"
+    page, data = (folder / name for name in FILES[:2])
     atomic_write(data, json.dumps(numbers, indent=1) + "\n")
     atomic_write(page, "\n\n".join(parts) + "\n")
     return [page, data]
