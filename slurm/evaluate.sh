@@ -51,14 +51,34 @@ check_task() {
     AOPSD_RUN=$(realpath -m "${AOPSD_RESULTS:-runs/evaluations}/$(tr -c '[:alnum:]._\n-' _ <<<"$target")") # `lib.sh` looks there for progress
 }
 
-driver() {
-    local -a command=("$AOPSD_PYTHON" -m nemo_aopsd evaluate "$target")
+# TARGET OUT -> command=(... evaluate)
+evaluate_command() {
+    command=("$AOPSD_PYTHON" -m nemo_aopsd evaluate "$1" --out "$2")
     local benchmark
     for benchmark in "${benchmarks[@]}"; do command+=(--data "$benchmark"); done
-    command+=(--out "$AOPSD_RUN" "${ARGS[@]}")
+    command+=("${ARGS[@]}")
+}
+
+driver() {
+    local -a command
+    evaluate_command "$target" "$AOPSD_RUN"
     printf 'cd %q\n' "$AOPSD_HOME"
     printf '%q ' "${command[@]}"
     printf '\n'
+}
+
+# A benchmark of the hub is loaded into the cache here: nodes often have no network.
+check_program() {
+    local -a command
+    local told each
+    for each in "${targets[@]}"; do
+        evaluate_command "$each" "$AOPSD_RUN"
+        # shellcheck disable=SC2154  # run_check of lib.sh sets it
+        command[0]=$checker
+        told=$("${command[@]}" --check 2>&1) || die "${told#error: }
+The settings above cannot be right; nothing was submitted."
+        sed -n '/^warning: /s/^/# /p; $s/^ok/# checked/p' <<<"$told"
+    done
 }
 
 main "$@"

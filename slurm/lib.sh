@@ -99,13 +99,13 @@ check_cluster() {
     local -a command
     command -v sbatch >/dev/null || { no_cluster "sbatch is not on the PATH: submit from a login node of the cluster."; return; }
     listed=$(nodes_listed 2>/dev/null) || { no_cluster "sinfo failed: no answer from Slurm's controller."; return; }
-    if ((AOPSD_GPUS_PER_NODE > 0)); then check_gpus "$listed"; fi
+    if ((AOPSD_GPUS_PER_NODE > 0)) && [[ -n $listed ]]; then check_gpus "$listed"; fi
     if [[ $AOPSD_CONTAINER != none && $AOPSD_CONTAINER != *.sif ]] && [[ $(srun --help) != *container-image* ]]; then
         die "AOPSD_CONTAINER=$AOPSD_CONTAINER needs Pyxis, which this Slurm lacks: use a .sif image (Apptainer) or none."
     fi
     sbatch_command --test-only
-    told=$(cd "$AOPSD_HOME" && "${command[@]}" 2>&1) || die "Slurm would refuse this job: $(tr '\n' ' ' <<<"${told//sbatch: /}")\
-Set AOPSD_PARTITION (\`sinfo --summarize\` lists them), AOPSD_ACCOUNT, AOPSD_TIME, AOPSD_NODES or AOPSD_SBATCH."
+    told=$(cd "$AOPSD_HOME" && "${command[@]}" 2>&1) || die "Slurm would refuse this job: $(tr '\n' '.' <<<"${told//sbatch: /}")" \
+        "Set AOPSD_PARTITION (\`sinfo --summarize\` lists them), AOPSD_ACCOUNT, AOPSD_TIME, AOPSD_NODES or AOPSD_SBATCH."
     if $dry_run; then echo "# Slurm: ${told//sbatch: /}"; fi
 }
 

@@ -80,6 +80,7 @@ def evaluate(
             metavar="FILE|ID", help="Of a run: take the kept checkpoint with the best pass@1 on these problems."
         ),
     ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
 ) -> None:
     """pass@k, avg@N and majority@N on the bare questions; killed or stopped, start it again to go on.
 
@@ -99,6 +100,14 @@ def evaluate(
     benchmarks, dev = load_benchmarks(data), load_benchmarks(choose_on or [])
     read = [("--config", config), *(("--data", Path(source)) for source in (*data, *(choose_on or [])))]
     asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory, read)
+    if check:
+        found, settings, folder = asked.prepare(target, benchmarks, out)
+        counts = ", ".join(f"{len(problems)} of {name}" for name, problems in (benchmarks | dev).items())
+        typer.echo(
+            f"ok: {found.name}, {settings.num_samples} samples a problem, problems: {counts}; results would be in "
+            f"{folder}. Not checked: the weights, whether they fit"
+        )
+        return
     with interruptible("What is sampled is kept; start the same command to go on."):
         if dev:
             target = _choose(target, asked, dev, benchmarks)
@@ -138,10 +147,11 @@ class _Asked:
     gpu_memory: float | None
     read: Sequence[tuple[str, Path | None]]  # files that no result may overwrite
 
-    def measure(
-        self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
-    ) -> tuple[Target, Summary, Path]:
-        """What is evaluated, its results, and the folder that holds them."""
+    def prepare(
+        self, target: Path, benchmarks: Collection[str], out: Path | None
+    ) -> tuple[Target, EvaluationConfig, Path]:
+        """What is evaluated, how, and the folder of its results: all that needs no model."""
+        from nemo_aopsd import prompts
         from nemo_aopsd.config.checks import check_evaluation
         from nemo_aopsd.run.target import ASKED, changes_of, find_target, with_prompts
 
@@ -152,7 +162,20 @@ class _Asked:
             typer.echo(f"{target}: asked with {changed}", err=True)
         settings = replace(found.config.aopsd.evaluation, **self.given)
         check_evaluation(settings)
-        out = _place(out, found, benchmarks, settings, self.read)
+        for name in ("student", "leaks"):
+            prompts.read(found.config.aopsd.prompts, name)
+        if self.engine == "vllm" and found.checkpoint is not None:
+            raise UserError(
+                f"--engine vllm: {found.checkpoint} is a checkpoint, but vLLM takes a model directory. Make one of it: "
+                f"aopsd export {shlex.quote(str(found.checkpoint))} --out FOLDER. Or leave --engine out."
+            )
+        return found, settings, _place(out, found, benchmarks, settings, self.read)
+
+    def measure(
+        self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
+    ) -> tuple[Target, Summary, Path]:
+        """What is evaluated, its results, and the folder that holds them."""
+        found, settings, out = self.prepare(target, benchmarks, out)
         if self.engine == "vllm":
             session = _on_vllm(found, settings, self.seed, self.gpu_memory or _GPU_SHARE)
         else:
@@ -267,11 +290,6 @@ def _on_vllm(target: Target, settings: EvaluationConfig, seed: int | None, gpu_m
     from nemo_aopsd.evaluation.epochs import sampling_of
     from nemo_aopsd.evaluation.samples import RowSampler
 
-    if target.checkpoint is not None:
-        raise UserError(
-            f"--engine vllm: {target.checkpoint} is a checkpoint, but vLLM takes a model directory. "
-            f"Make one of it: aopsd export {shlex.quote(str(target.checkpoint))} --out FOLDER. Or leave --engine out."
-        )
     sampling = sampling_of(settings)
     model, tokenizer = engines.pick_vllm().open_model(target.config, gpu_memory)
     made_with = {"engine": "vllm"}

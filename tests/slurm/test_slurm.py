@@ -145,7 +145,18 @@ def test_targets_of_an_evaluation_become_an_array():
         "evaluate", "--samples", "4", AOPSD_CONTAINER="none", AOPSD_TARGETS="examples docs", AOPSD_DATA="aime25 " + DATA
     )
     assert "--array=0-1" in plan
-    assert f"--data aime25 --data {DATA} --out {REPO}/runs/evaluations/examples --samples 4" in plan
+    assert f"--out {REPO}/runs/evaluations/examples --data aime25 --data {DATA} --samples 4" in plan
+
+
+def test_an_evaluation_is_checked_for_each_target():
+    env = CHECKED | {"AOPSD_CONTAINER": "none", "AOPSD_TARGETS": "nemo_aopsd/builtin/model"}
+    assert "# checked: model, 4 samples a problem, problems: 30 of problems; " in planned(
+        "evaluate", "--samples", "4", **env
+    )
+    done = call("evaluate", "--dry-run", "--sampels", "4", **env)
+    assert (done.returncode, done.stdout) == (2, "") and "--sampels" in done.stderr
+    done = call("evaluate", "--dry-run", **env | {"AOPSD_TARGETS": "nemo_aopsd/builtin/model docs"})
+    assert done.returncode == 2 and "docs" in done.stderr
 
 
 def test_graphs_are_built_with_a_server_of_the_job_or_with_another():
