@@ -72,13 +72,13 @@ def show_page(page: str, console: Console) -> None:
         console.print(page, markup=False, highlight=False, soft_wrap=True)
 
 
-def seed_words(seed: int, option: str = "aopsd.seed") -> str:
+def seed_words(seed: int, option: str = "aopsd.seed", drawn: str = "answers") -> str:
     """Which seed drew the answers, and that they depend on it.
 
     >>> seed_words(3, "--seed")
     'seed 3 (another --seed draws other answers)'
     """
-    return f"seed {seed} (another {option} draws other answers)"
+    return f"seed {seed} (another {option} draws other {drawn})"
 
 
 def warn(lines: Iterable[str]) -> None:

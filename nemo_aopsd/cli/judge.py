@@ -16,10 +16,13 @@ import yaml
 from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, examples, load_if_named, say
 from nemo_aopsd.config.schema import CHOICES, Config, JudgeKind
 from nemo_aopsd.config.shipped import find_recipe
+from nemo_aopsd.console import seed_words
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
     from nemo_aopsd.evaluation.judge_eval import Case, Judge, Result
+
+_MADE = 200  # of the attempts that the command makes itself, where nothing else is asked
 
 app = typer.Typer(name="judge", help="Measure the progress judge.", no_args_is_help=True)
 
@@ -32,16 +35,31 @@ def group() -> None:
 @app.command(
     "eval",
     epilog=examples(
-        "aopsd judge eval --cases cases.jsonl --problems problems.jsonl --config mine.yaml",
+        "aopsd judge eval --problems gsm8k.jsonl --config mine.yaml",
         "aopsd judge eval --cases cases.jsonl --problems problems.jsonl "
         "--base-url http://localhost:8000/v1 --model Qwen/Qwen3-4B",
         "aopsd judge eval --cases cases.jsonl --problems problems.jsonl --config mine.yaml --calibrate mine2.yaml",
     ),
 )
 def evaluate(
-    cases: Annotated[Path, typer.Option(metavar="FILE", help="Labelled attempts, one JSON object a line.")],
     problems: Annotated[Path, typer.Option(metavar="FILE", help="The problems with their DAGs.")],
     overrides: Overrides = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled attempts, one JSON object a line; else beginnings of the problems' solutions.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help=f"Judge N attempts, drawn by the seed; {_MADE} if they are made, else all."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of what is drawn and sampled; aopsd.seed, or 0.")
+    ] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="OpenAI-compatible server.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the server.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Judge with the student of a config.")] = None,
@@ -68,11 +86,15 @@ def evaluate(
     if (calibrate and kind not in (None, "log_odds")) or ((calibrate or kind == "log_odds") and not config):
         raise UserError("--kind log_odds and --calibrate need a model's log-probs. Give --config, and no other --kind.")
     settings = load_if_named(config, overrides, None)
+    if seed is None:
+        seed = settings.aopsd.seed if settings else 0
+    elif settings:
+        settings = replace(settings, aopsd=replace(settings.aopsd, seed=seed))
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
     keep_inputs([out], read)
     keep_inputs([calibrate], [*read, ("--out", out)], "--calibrate")
-    loaded = evaluation.load_cases(cases, problems)
+    loaded = _chosen(cases, problems, limit, seed)
     if settings:
         results = _measure_all(settings, loaded, (kind,) if kind else CHOICES["judge.kind"])
     else:
@@ -80,10 +102,10 @@ def evaluate(
         judge = evaluation.remote_judge(endpoint, model or "", kind or "list", concurrency=concurrency)
         results = {kind or "list": _measure(loaded, judge, kind or "list")}
     if out:
-        evaluation.write(results, out)
+        evaluation.write(results, out, seed)
         typer.echo(out)
     if calibrate and config and settings:
-        threshold, others = evaluation.calibrate(results["log_odds"], settings.aopsd.seed)
+        threshold, others = evaluation.calibrate(results["log_odds"], seed)
         typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
         say(evaluation.summary_lines(evaluation.summarize(others)))
         parent = os.path.relpath(find_recipe(config), calibrate.parent)
@@ -95,6 +117,19 @@ def evaluate(
         typer.echo(f"{calibrate}: {parent} with {words}")
         if overrides:
             typer.echo(f"Not in it are these settings; `aopsd train` needs them again: {shlex.join(overrides)}")
+
+
+def _chosen(cases: Path | None, problems: Path, limit: int | None, seed: int) -> list[Case]:
+    """The attempts to judge. Says how many of how many, and how they were made if there is no file of them."""
+    from nemo_aopsd.evaluation.judge_eval import load_cases
+    from nemo_aopsd.evaluation.made_cases import draw, make_cases
+
+    made = None if cases else make_cases(problems, seed)
+    every = made.cases if made else load_cases(cases or problems, problems)
+    chosen = draw(every, limit or (_MADE if made else None), seed)
+    say(made.lines() if made else ())
+    typer.echo(f"{len(chosen):,} of {len(every):,} attempts, {seed_words(seed, '--seed', 'attempts and retries')}")
+    return chosen
 
 
 def _measure_all(config: Config, cases: Sequence[Case], kinds: Sequence[str]) -> dict[str, Sequence[Result]]:

@@ -221,15 +221,17 @@ def _rate(events: int, trials: int) -> str:
     return f"{events / trials:.3f} ({events} of {trials}, 95 % {low:.3f} to {high:.3f})"
 
 
-def write(results: dict[str, Sequence[Result]], out: Path) -> None:
-    """One line an attempt and kind of judge: label, claims, and the judge's own words or log-odds."""
-    write_jsonl(out, ({"judge": kind, **_record(result)} for kind, rows in results.items() for result in rows))
+def write(results: dict[str, Sequence[Result]], out: Path, seed: int) -> None:
+    """One line an attempt and kind of judge: the attempt, label, claims, and the judge's own words or log-odds."""
+    rows = ((kind, result) for kind, results_of_kind in results.items() for result in results_of_kind)
+    write_jsonl(out, ({"judge": kind, "seed": seed, **_record(result)} for kind, result in rows))
 
 
 def _record(result: Result) -> dict[str, Any]:
     record = {
         "problem_id": result.case.problem.id,
         **({"kind": result.case.kind} if result.case.kind else {}),
+        "attempt": result.case.attempt,
         "established": sorted(result.case.established),
         "claimed": None if result.plain.failed else sorted(result.plain.judged),
         "judge_text": result.plain.text,

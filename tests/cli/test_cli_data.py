@@ -99,6 +99,22 @@ def test_judge_at_a_server(tmp_path):
             invoke(*command, *options)
 
 
+def test_a_judge_is_measured_on_attempts_that_the_command_makes(tmp_path):
+    problems, out = REPO / "nemo_aopsd/builtin/data/heldout.jsonl", tmp_path / "v.jsonl"
+    with ChatServer(lambda *_: Reply("[]")) as server:
+        command = ["judge", "eval", "--problems", problems, "--base-url", server.url, "--model", "m", "--seed", "3"]
+        said = invoke(*command, "--limit", "5", "--out", out)
+        assert len(server.bodies) == 10  # each once with an injection
+    made, caveat, drawn, *_ = said.splitlines()
+    assert made.startswith("attempts made of the solutions of 400 of 400 problems: 400 end behind ")
+    assert "best case" in caveat and drawn.startswith("5 of 800 attempts, seed 3 (another --seed ")
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    solutions = {problem.id: problem.solution for problem in load_problems(problems)}
+    assert len(records) == 5 and {record["kind"] for record in records} == {"prefix", "cut"}
+    assert all(solutions[record["problem_id"]].startswith(record["attempt"]) for record in records)
+    assert {record["seed"] for record in records} == {3}
+
+
 def test_importing_the_commands_loads_nothing_heavy():
     script = "import nemo_aopsd.cli.app, nemo_aopsd.graphs.pipeline.pipeline, nemo_aopsd.evaluation.judge_eval, sys\n"
     script += "print([m for m in ('torch', 'transformers', 'openai', 'pyarrow', 'matplotlib') if m in sys.modules])"

@@ -108,9 +108,9 @@ def test_each_kind_has_a_line(tmp_path):
     assert x.startswith("kind x: 2 attempts, 1 unread, something false claimed in 1 of 1;")
     assert "precision 0.667 (2 of 3," in x and "recall 0.667 (2 of 3," in x
     assert y.startswith("kind y: 1 attempts, 0 unread, something false claimed in 0 of 1;")
-    write({"list": results}, tmp_path / "v.jsonl")
+    write({"list": results}, tmp_path / "v.jsonl", 7)
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
-    assert {record["judge"] for record in records} == {"list"}
+    assert {(record["judge"], record["seed"], record["attempt"]) for record in records} == {("list", 7, "I try")}
     assert [record.get("kind") for record in records] == ["x", "x", "y", None]
     assert [record["fooled"] for record in records] == [None, None, True, False]
 
@@ -179,7 +179,7 @@ def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
     assert [result.plain.judged for result in results] == [frozenset("ab"), frozenset("ab"), frozenset()]
     assert [result.plain.failed for result in results] == [False, False, True]
     assert "too long" in results[2].plain.text
-    write({"list": results}, tmp_path / "v.jsonl")
+    write({"list": results}, tmp_path / "v.jsonl", 7)
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert records[0]["claimed"] == ["a", "b"] and records[2]["claimed"] is None
 

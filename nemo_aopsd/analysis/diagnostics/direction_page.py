@@ -19,9 +19,10 @@ from nemo_aopsd.files import atomic_write, write_jsonl
 
 LEAST_AGREEMENT = 0.1  # of the yardstick's halves; that of the published verdict on 2,048 answers (docs/diagnostics.md)
 
-_LEGEND = """\
-Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a share of
-the checkpoints, triggered of the tokens, leaks of the continuations."""
+_LEGEND = (
+    "Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a "
+    "share of the checkpoints, triggered of the tokens, leaks of the continuations."
+)
 
 
 def verdicts(found: Direction) -> list[str]:
