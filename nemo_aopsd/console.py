@@ -1,11 +1,13 @@
-"""Progress lines and bars on a terminal during a run."""
+"""Progress lines and bars during a run: no stage that takes long is silent, on a terminal or in a log."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Timer
 from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,6 +19,8 @@ from rich.text import Text
 from nemo_aopsd.clock import duration
 
 T = TypeVar("T")
+_SLOW = 5.0  # seconds: what ends earlier needs no line
+EVERY = 30.0  # seconds between two lines in a log, where a terminal has a bar
 _FIGURE = re.compile(r"^!\[.*?\]\(.*?\)$", re.MULTILINE)
 
 
@@ -30,23 +34,57 @@ class RateColumn(ProgressColumn):
 
 
 @contextmanager
-def progress(label: str, total: int, done: int, console: Console, keep: bool) -> Iterator[Callable[[int], None]]:
-    """A bar with a rate on a terminal, nothing elsewhere; yields a function that takes a number of new items."""
+def slow(stage: str, after: float = _SLOW) -> Iterator[None]:
+    """Says on stderr what is going on, if it goes on for so many seconds. For what has no parts to count."""
+    line = f"{stage} ..."
+    timer = Timer(after, lambda: Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def progress(
+    label: str, total: int, done: int, console: Console, keep: bool, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int], None]]:
+    """A bar with a rate on a terminal, else lines now and then; yields a function that takes a number of new items."""
+    if not console.is_terminal:
+        yield _in_lines(label, total, done, console, clock)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=not keep, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=not keep) as bar:
         task = bar.add_task(label, total=total, completed=done)
         yield lambda count: bar.advance(task, count)
 
 
-def track(items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0) -> Iterator[T]:
-    """The items, behind a progress bar that vanishes at the end; one line where there is no terminal."""
+def _in_lines(label: str, total: int, done: int, console: Console, clock: Callable[[], float]) -> Callable[[int], None]:
+    last = clock()
+    if done < total:
+        console.print(f"{label}: {total - done} to go", highlight=False, markup=False)
+
+    def advance(count: int) -> None:
+        nonlocal done, last
+        done += count
+        if done < total and clock() - last >= EVERY:
+            last = clock()
+            console.print(f"{label}: {done} of {total}", highlight=False, markup=False)
+
+    return advance
+
+
+def track(
+    items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0, told: bool = False
+) -> Iterator[T]:
+    """The items, behind a bar that vanishes at the end; without a terminal lines, only one if items are `told`."""
     total = total or len(items)
-    if not console.is_terminal:
-        console.print(f"{label}: {total - done} to go", highlight=False)
     with progress(label, total, done, console, keep=False) as advance:
         for item in items:
             yield item
-            advance(1)
+            if console.is_terminal or not told:
+                advance(1)
 
 
 class _Folded(TableElement):

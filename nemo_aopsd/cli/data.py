@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd.cli.options import examples, say
+from nemo_aopsd.console import slow
 
 Split = Annotated[str | None, typer.Option(metavar="NAME", help="Split of a data set of the hub; default: train.")]
 Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")]
@@ -49,7 +50,9 @@ def prepare(
     against = against or []
     keep_inputs(preparing.files_of(out), [("SOURCE", Path(source)), *(("--against", path) for path in against)])
     rows = read_source(source, split=split, revision=revision)
-    say(preparing.prepare(rows, preparing.parse_mapping(mapping or []), against, out).lines())
+    with slow(f"reading {source}"):
+        report = preparing.prepare(rows, preparing.parse_mapping(mapping or []), against, out)
+    say(report.lines())
 
 
 @app.command(

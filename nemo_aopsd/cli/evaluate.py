@@ -16,7 +16,7 @@ import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible
-from nemo_aopsd.console import warn
+from nemo_aopsd.console import slow, warn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
 from nemo_aopsd.run import folder as run_folder
@@ -259,8 +259,9 @@ def export(
         raise UserError(f"--out {out}: exists. Choose a new folder.")
     with atomic_directory(out) as partial:
         engine = engines.pick(found.config).build(found.config)
-        load(found, engine)
-        engine.export(partial)
+        with slow(f"loading {found.name} and writing it"):
+            load(found, engine)
+            engine.export(partial)
         write_asked(found.config.aopsd, partial)
     typer.echo(out)
     data = found.config.aopsd.evaluation.data_path or "FILE"
@@ -278,7 +279,8 @@ def _on_own_engine(target: Target, settings: EvaluationConfig, seed: int | None,
         model, tokenizer = chosen.open_model(target.config)
     else:
         engine = chosen.build(target.config)
-        load(target, engine)
+        with slow(f"loading {target.name}"):
+            load(target, engine)
         model, tokenizer = engine.student, engine.tokenizer
     made_with = {"engine": target.config.aopsd.engine, "block_size": batch_size}
     return _session(

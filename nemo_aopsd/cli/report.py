@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nemo_aopsd.cli.options import RunPath, examples
+from nemo_aopsd.console import slow
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
 
@@ -34,4 +35,6 @@ def report(
         raise UserError(f"--with {itself[0]}: is RUN itself. Leave it out, or name another folder.")
     from nemo_aopsd.analysis.report import write_report
 
-    typer.echo(write_report(run, others or []))
+    with slow(f"reading {run} and drawing"):
+        page = write_report(run, others or [])
+    typer.echo(page)

@@ -63,7 +63,8 @@ def evaluate(
     if summary_path.exists():
         return read_json(summary_path, "num_samples", "correct_per_problem", remedy="Delete it to have it made anew.")
     samples_path, patterns = stem.with_suffix(".jsonl"), leak_patterns(prompts)
-    lines = collect(manifest, samples_path, problems, rendered, config.num_samples, sampler, tokenizer, patterns)
+    asked = (problems, rendered, config.num_samples, sampler, tokenizer, patterns, "evaluation, responses")
+    lines = collect(manifest, samples_path, *asked)
     counted = summarize(lines, config.num_samples) | {"num_trained_on": num_trained_on}
     summary = {"epoch": epoch, **counted, "seconds": time.monotonic() - started}
     manifest.replace(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")

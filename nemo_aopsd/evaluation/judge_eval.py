@@ -28,7 +28,7 @@ from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Request
 from nemo_aopsd.config.schema import Config, JudgeConfig, JudgeKind
-from nemo_aopsd.console import track
+from nemo_aopsd.console import progress, track
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engine import Engine
@@ -254,17 +254,19 @@ def remote_judge(
     async def judge_all(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
         async with ChatClient(endpoint, concurrency=concurrency, timeout=600.0, max_retries=6) as client:
             try:
-                return await asyncio.gather(*(judge_one(client, problem, attempt) for problem, attempt in pairs))
+                with progress("judge, attempts", len(pairs), 0, Console(stderr=True), keep=False) as advance:
+                    return await asyncio.gather(*(judge_one(client, *pair, advance) for pair in pairs))
             except ServerUnavailable as error:
                 raise UserError(f"{endpoint.url} gave no answer, retries included: {error}. Try again later.") from None
 
-    async def judge_one(client: ChatClient, problem: Problem, attempt: str) -> Verdict:
+    async def judge_one(client: ChatClient, problem: Problem, attempt: str, advance: Callable[[int], None]) -> Verdict:
         config = JudgeConfig()
         messages = judge_messages(problem, attempt, prompts, kind)
         temperatures = (0.0, *[1.0] * config.num_retries)
         requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
         read = partial(read_verdict, kind, problem, attempt)
         claimed, text = await first_readable(client, requests, read)
+        advance(1)
         return Verdict(claimed or frozenset(), claimed is None, False, endpoint.redact_answer(text))
 
     return lambda pairs: asyncio.run(judge_all(pairs))

@@ -107,7 +107,7 @@ def collect(
     rows = [(problem, sample) for problem in range(len(problems)) for sample in range(num_samples)]
     found = _read(path, {(problems[index].id, sample): row for row, (index, sample) in enumerate(rows)})
     missing = [row for row in range(len(rows)) if row not in found]
-    with progress(title, len(rows), len(found), Console(), keep=True) as advance:
+    with progress(title, len(rows), len(found), Console(stderr=True), keep=True) as advance:
         for batch in sampler([prompts[index] for index, _ in rows], missing) if missing else ():
             new = {sampled.row: sampled for sampled in batch if sampled.row not in found}
             for row, sampled in new.items():

@@ -10,7 +10,7 @@ from typing import TypeVar
 from nemo_aopsd.config.extension import check_own, is_own
 from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
-from nemo_aopsd.console import asked_of
+from nemo_aopsd.console import asked_of, slow
 from nemo_aopsd.data.leaks import find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, tell_all
@@ -27,9 +27,10 @@ def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
     file = config.aopsd.evaluation.data_path
     check_own(config.aopsd)
-    problems, held_out = tell_all(lambda: _training_problems(config), lambda: list(_load(file)) if file else None)
-    rehearse(config.aopsd, problems)
-    _check_prompts(config.aopsd, problems)
+    with slow("reading and checking the problems"):
+        problems, held_out = tell_all(lambda: _training_problems(config), lambda: list(_load(file)) if file else None)
+        rehearse(config.aopsd, problems)
+        _check_prompts(config.aopsd, problems)
     return problems, held_out
 
 

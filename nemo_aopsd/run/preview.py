@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_aopsd.config.schema import Config, ObjectiveConfig, continues
-from nemo_aopsd.console import seed_words
+from nemo_aopsd.console import seed_words, slow
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Tokenizer
@@ -36,7 +36,7 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
     aopsd = config.aopsd
     donors = donors_for(problems, aopsd.shown_context, aopsd.seed)
     objective = build_objective(aopsd.objective)
-    with console.status(f"one rollout of {problem.id}, its verdict and its probes"):
+    with slow(f"one rollout of {problem.id}, its verdict and its probes"):
         found = collect([problem], engine, objective, config, donors=donors, seed=aopsd.seed)
     [(draft, scored)] = found.pairs()
 

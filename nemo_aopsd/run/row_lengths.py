@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.rules import probe_room
 from nemo_aopsd.config.schema import AOPSDConfig, Config
+from nemo_aopsd.console import slow
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -28,11 +29,12 @@ def check_texts(
     """Warnings of all that a tokenizer tells before a model is loaded. Raises what `check_lengths` raises."""
     model, thinking = config.policy["model_name"], config.aopsd.thinking
     roles = {f"aopsd.thinking.{role}": getattr(thinking, role) for role in ("student", "teacher")}
-    return [
-        *check_lengths(config, problems, held_out, tokenizer),
-        *check_thinking(roles, tokenizer, model),
-        *check_readable(problems, tokenizer, model),
-    ]
+    with slow("measuring the prompts"):
+        return [
+            *check_lengths(config, problems, held_out, tokenizer),
+            *check_thinking(roles, tokenizer, model),
+            *check_readable(problems, tokenizer, model),
+        ]
 
 
 def check_lengths(

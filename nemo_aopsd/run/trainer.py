@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import Whole, evaluation_line, step_line, track, warn
+from nemo_aopsd.console import Whole, evaluation_line, slow, step_line, track, warn
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -115,7 +115,7 @@ class Trainer:
         label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}, steps"
         limit = self.aopsd.max_num_steps
         total = len(batches) if limit is None else min(len(batches), self.next_batch + limit - self.step)
-        for batch in track(batches[self.next_batch :], label, self.console, total, self.next_batch):
+        for batch in track(batches[self.next_batch :], label, self.console, total, self.next_batch, told=True):
             result = train_step(
                 [self.problems[problem_id] for problem_id in batch],
                 self.engine,
@@ -221,7 +221,6 @@ class Trainer:
             return
         if layout.evaluation_file(self.folder, epoch).exists():
             return
-        self.console.print(f"evaluation: {config.num_samples} x {len(self.held_out)} responses", highlight=False)
         summary = evaluate(
             self.engine.student,
             self.engine.tokenizer,
@@ -247,7 +246,8 @@ class Trainer:
     def _save(self) -> None:
         settings = self.config.checkpointing
         if settings["enabled"]:
-            checkpoint.save(self.checkpoints, self.engine, self._state(), settings["keep_top_k"])
+            with slow(f"saving step {self.step}"):
+                checkpoint.save(self.checkpoints, self.engine, self._state(), settings["keep_top_k"])
 
     def _state(self) -> CheckpointState:
         return CheckpointState(

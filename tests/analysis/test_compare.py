@@ -41,6 +41,18 @@ main()
 """
 
 
+def test_a_suite_tells_now_and_then_what_is_running(tmp_path):
+    lines, now = [], 0.0
+    run = SimpleNamespace(label="mine, seed 0", log=tmp_path / "log")
+    run.log.write_text("$ aopsd train\nstep 3/9\n", encoding="utf-8")
+    pool = processes.Pool(1, 1, lambda run: None, lines.append, clock=lambda: now)
+    pool.active[0] = run, None
+    for seconds in (processes._EVERY - 1, 1, 1, processes._EVERY):
+        now += seconds
+        pool._tell_running()
+    assert lines == ["running mine, seed 0: step 3/9"] * 2
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with a suite; `aopsd train` is the stand-in."""

@@ -203,16 +203,16 @@ def test_a_broken_line_is_named(tmp_path, uninterrupted):
         run(tmp_path)
 
 
-def test_there_is_a_bar_with_a_rate_on_a_terminal_only(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    for name in ("shown", "silent"):
+def test_there_is_a_bar_with_a_rate_on_a_terminal_and_a_line_elsewhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    for name in ("shown", "told"):
         (tmp_path / name).mkdir()
     run(tmp_path / "shown")
-    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().out)
-    assert re.search(r"evaluate \W+ 15/15 [\d.]+/s", shown)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    run(tmp_path / "silent")
-    assert capsys.readouterr() == ("", "")
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert re.search(r"evaluation, responses \W+ 15/15 [\d.]+/s", shown)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    run(tmp_path / "told")
+    assert capsys.readouterr() == ("", "evaluation, responses: 15 to go\n")
 
 
 def test_paired_interval_by_hand():

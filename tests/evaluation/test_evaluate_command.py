@@ -369,7 +369,7 @@ def test_the_checkpoint_is_chosen_on_other_problems_than_it_is_tested_on(aopsd, 
     Path("dev.jsonl").write_text('{"id": "d", "problem": "AND 3?", "answer": "9"}\n')
     command = f"evaluate {trained} --data one.jsonl {OPTIONS}"
     code, out, err = aopsd(f"{command} --choose-on dev.jsonl --out even")
-    assert "warning: one: 2 of 2" in err and "dev: " not in err  # what it is trained on, and what not
+    assert "warning: one: 2 of 2" in err and "warning: dev" not in err  # what it is trained on, and what not
     assert code == 0 and "chosen: step_000001, of 2 kept" in out  # of equal ones the earliest
     dev = json.loads((trained / "eval/dev_step_000002_x4/results.json").read_text())
     assert list(dev["benchmarks"]) == ["dev"] and dev["settings"]["weights"].startswith("step_000002 ")

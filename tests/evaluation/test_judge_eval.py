@@ -160,7 +160,7 @@ def test_local_judge_is_the_one_of_training_and_shows_its_batches(tmp_path, caps
     assert capsys.readouterr().err == "judge, batches: 2 to go\n"
 
 
-def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
+def test_remote_judge_reads_retries_and_takes_refusals(tmp_path, capsys):
     """p: read at once. q: unreadable, then read. r: refused. Greedy first, then by sampling, without a schema."""
 
     def answer(body, headers):
@@ -179,6 +179,7 @@ def test_remote_judge_reads_retries_and_takes_refusals(tmp_path):
     assert [result.plain.judged for result in results] == [frozenset("ab"), frozenset("ab"), frozenset()]
     assert [result.plain.failed for result in results] == [False, False, True]
     assert "too long" in results[2].plain.text
+    assert capsys.readouterr().err == "judge, attempts: 3 to go\n"
     write({"list": results}, tmp_path / "v.jsonl", 7)
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert records[0]["claimed"] == ["a", "b"] and records[2]["claimed"] is None

@@ -15,9 +15,11 @@ from statistics import mean
 from typing import Any, Protocol
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig, Weighting
+from nemo_aopsd.console import slow, track
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine, Objective, Tokenizer
 from nemo_aopsd.errors import UserError
@@ -148,7 +150,8 @@ def diagnose_direction(
     yardstick = measure_correctness(config, problems, engine, num_answers, keep)
     signals, arms = [], []
     for kind in kinds:
-        collected, signal = _collect(config, problems, engine, kind)
+        with slow(f"{kind}: rollouts of {len(problems)} problems, gaps and probes"):
+            collected, signal = _collect(config, problems, engine, kind)
         records = [rollout_record(*pair, engine.tokenizer, kind) for pair in collected.pairs()]
         keep("rollouts", [{"context": kind, **record} for record in records])
         signals.append(signal)
@@ -176,7 +179,8 @@ def measure_correctness(
     tokenizer, aopsd = engine.tokenizer, config.aopsd
     asked = [problem for problem in problems for _ in range(num_answers)]
     prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
-    outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
+    with slow(f"sampling {len(asked)} answers to {len(problems)} problems"):
+        outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
     drafts = [rewarded(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
     parity = [index % num_answers % 2 for index in range(len(drafts))]
     keep("answers", [_answer_record(*row, tokenizer) for row in zip(drafts, parity, strict=True)])
@@ -194,7 +198,8 @@ def measure_correctness(
         if advantage:
             halves[parity[index]].append(_answer_row(prompt, output.tokens, advantage))
     objective = _Correctness(ObjectiveConfig())
-    first, second = (engine.gradient(rows, objective) for rows in halves)
+    with slow(f"the gradient of their correctness, from {sum(map(len, halves))} answers"):
+        first, second = (engine.gradient(rows, objective) for rows in halves)
     num_undecided = sum(draft.undecided for draft in drafts)
     return Yardstick((first, second), len(right), int(sum(right)), num_mixed, len(groups), num_undecided)
 
@@ -277,7 +282,7 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
 
     rest = gradient([1 - mark for mark in marks])
     norm_of_rest = math.sqrt(_dot(rest, rest))
-    for weighting in WEIGHTINGS:
+    for weighting in track(WEIGHTINGS, f"{kind}: updates by weighting", Console(stderr=True)):
         update = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
         triggered = yardstick.bearing(update)
         elsewhere = aopsd.probes.untriggered_weight if weighting in (*CONTINUED, "gap_only") else 1.0

@@ -27,6 +27,7 @@ main()
 """
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _PAUSE = 0.1  # seconds between two looks at the processes
+_EVERY = 300.0  # seconds between two lines on what is running
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,19 @@ class Failure:
 class Pool:
     """Up to `jobs` runs at a time; `threads` each. `base` finds the run whose first evaluation a run may share.
 
-    `tell` gets a line when a run starts, is done or has failed.
+    `tell` gets a line when a run starts, is done or has failed, and now and then one on what is running.
     """
 
-    def __init__(self, jobs: int, threads: int, base: Callable[[Run], Run | None], tell: Callable[[str], None]):
-        self.jobs, self.threads, self.base, self.tell = jobs, threads, base, tell
+    def __init__(
+        self,
+        jobs: int,
+        threads: int,
+        base: Callable[[Run], Run | None],
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.jobs, self.threads, self.base, self.tell, self.clock = jobs, threads, base, tell, clock
+        self.told = clock()
         self.gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         self.active: dict[int, tuple[Run, subprocess.Popen[bytes]]] = {}  # by slot, of which there are `jobs`
 
@@ -62,6 +71,7 @@ class Pool:
                     except UserError as error:
                         ended.append((run, str(error)))
                 time.sleep(_PAUSE)
+                self._tell_running()
                 ended += self._ended()
                 for run, reason in ended:
                     num_ended += 1
@@ -92,6 +102,12 @@ class Pool:
             command, env = [sys.executable, "-c", CHILD, *arguments], os.environ | own
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=env)
         self.active[slot] = run, process
+
+    def _tell_running(self) -> None:
+        if self.clock() - self.told >= _EVERY:
+            self.told = self.clock()
+            for run, _ in self.active.values():
+                self.tell(f"running {run.label}: {last_words(run.log, 0)}")
 
     def _ended(self) -> Iterator[tuple[Run, str | None]]:
         """The runs whose processes have ended, and why one failed; None if it is done."""

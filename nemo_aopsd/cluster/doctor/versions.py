@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from nemo_aopsd.cluster import WORKERS
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run
+from nemo_aopsd.console import slow
 
 LOCAL = {"python": ">=3.11,<3.14", "torch": ">=2.11", "transformers": ">=5"}  # what the local engine stands on
 TESTED = {
@@ -74,7 +75,8 @@ def check_worker(kind: str, environment: Mapping[str, str], run: Run) -> Iterato
     python, name, ours = worker_python(kind, environment), f"worker {kind}", WORKERS[kind][0]
     expected = f"{ours} imports in {python}"
     try:
-        answer = json.loads(run([python, "-P", str(PROBE), ours, *TESTED], SECONDS).strip().splitlines()[-1])
+        with slow(f"importing {ours} in {python}, at most {SECONDS:.0f} s"):
+            answer = json.loads(run([python, "-P", str(PROBE), ours, *TESTED], SECONDS).strip().splitlines()[-1])
     except (OSError, ValueError, IndexError) as error:
         yield Check(name, ERROR, f"no answer: {error}", expected, f"Run it by hand: {python} -P {PROBE} {ours}")
         return

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.console import slow
 from nemo_aopsd.engines.local.settings import Settings, read_settings
 from nemo_aopsd.engines.local.trackers import Trackers, check_trackers
 from nemo_aopsd.errors import tell_all
@@ -58,8 +59,9 @@ def _load(config: Config, settings: Settings) -> tuple[PreTrainedModel, HFTokeni
     from nemo_aopsd.engines.local.loading import load_model, wrap_tokenizer
     from nemo_aopsd.models.tokenizer import open_tokenizer
 
-    tokenizer = open_tokenizer(settings.tokenizer)
-    causal_lm = load_model(settings)
+    with slow(f"loading {settings.model}"):
+        tokenizer = open_tokenizer(settings.tokenizer)
+        causal_lm = load_model(settings)
     head: Any = causal_lm.get_output_embeddings()
     check_words(config, head.weight.shape[0], str(settings.model))
     check_row(config, parse(causal_lm.config.to_dict(), str(settings.model)))

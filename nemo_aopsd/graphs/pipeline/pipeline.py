@@ -63,6 +63,7 @@ async def _build(
         tally = Tally(settings.model, settings.judge_model or settings.model, len(rows))
         ledger = Ledger(client, journal, settings.max_total_tokens, lambda: watch(tally, ledger))
         run = _Run(ledger, settings, tally, watch)
+        watch(tally, ledger)  # what is to come
         try:
             await run.all([problem for _, problem in rows])
         finally:

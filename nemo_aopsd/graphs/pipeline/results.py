@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,20 +112,28 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
-    """A function to call whenever a count changes: one line on a terminal with counts and cost, else nothing."""
+def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watch]:
+    """A function to call whenever a count changes: a bar with counts and cost, or without a terminal lines."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from nemo_aopsd.console import EVERY
 
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
+        told = -math.inf
 
         def watch(tally: Tally, ledger: Ledger) -> None:
+            nonlocal told
             done = tally.accepted + tally.rejected + tally.unfinished
             counts = f"{tally.accepted} accepted · {tally.repaired} repaired · {tally.rejected} rejected"
             text = f"{counts} · {tally.unfinished} unfinished · {ledger.this_run.tokens:,} tokens"
             bar.update(task, total=tally.problems, completed=done, description=text)
+            if not console.is_terminal and clock() - told >= EVERY:
+                told = clock()
+                line = f"{done} of {tally.problems} problems · {text}"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
 
         yield watch

@@ -1,0 +1,56 @@
+"""What a long stage says: a bar on a terminal, lines in a log, and nothing if it is soon over."""
+
+import io
+import time
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from nemo_aopsd.console import EVERY, progress, slow, track
+from nemo_aopsd.graphs.pipeline.results import Tally, watching
+
+
+def in_a_log():
+    return Console(file=io.StringIO(), width=200)
+
+
+def test_a_log_gets_a_line_at_the_start_and_then_one_now_and_then():
+    console, now = in_a_log(), 0.0
+    with progress("answers", 10, 2, console, keep=True, clock=lambda: now) as advance:
+        for seconds, count in ((1, 1), (EVERY, 2), (1, 1), (EVERY, 3), (EVERY, 1)):  # all are there with the last
+            now += seconds
+            advance(count)
+    assert console.file.getvalue() == "answers: 8 to go\nanswers: 5 of 10\nanswers: 9 of 10\n"
+
+
+def test_nothing_to_do_is_no_line_and_items_that_tell_of_themselves_get_one_at_the_start():
+    console = in_a_log()
+    assert list(track([1, 2], "steps", console, total=5, done=3, told=True)) == [1, 2]
+    assert list(track([], "none", console, total=3, done=3)) == []
+    assert console.file.getvalue() == "steps: 2 to go\n"
+
+
+def test_a_build_of_graphs_says_in_a_log_how_far_it_is(capsys):
+    now = 0.0
+    tally, ledger = Tally("m", "m", problems=9), SimpleNamespace(this_run=SimpleNamespace(tokens=0))
+    with watching(clock=lambda: now) as watch:
+        for seconds in (0, 1, EVERY):
+            now += seconds
+            watch(tally, ledger)
+            tally.accepted += 2
+    assert [line[:27] for line in capsys.readouterr().err.splitlines()] == [
+        "0 of 9 problems · 0 accepte",
+        "4 of 9 problems · 4 accepte",
+    ]
+
+
+def test_only_a_stage_that_goes_on_is_told(capsys):
+    with slow("a short one", after=60.0):
+        pass
+    with slow("loading [the model]", after=0.0):
+        told = ""
+        while not told:
+            time.sleep(0.01)
+            told = capsys.readouterr().err
+    assert told == "loading [the model] ...\n"
+    assert capsys.readouterr().err == ""
