@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ _MOST_CALLS = 400_000  # ordinary answers take below 50,000
 _MOST_BITS = 2**20  # of a number, 315,000 digits
 _MOST_CHARACTERS = 1000  # of one value
 _MOST_DEPTH, _MOST_BARS = 15, 12  # of brackets, of `|`; the parser's time doubles with each
+_FACTORIALS = ("factorial", "binomial", "factorial2", "subfactorial")
 _SYMBOL = 8.0  # no unknown is given a larger value than that
 
 
@@ -38,19 +39,22 @@ def budget(calls: int = _MOST_CALLS) -> Iterator[None]:
             raise Overspent(f"more than {calls} calls")
 
     clear_cache()
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
+    with _traced(count):
         yield
-    finally:
-        sys.settrace(before)
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
     """Leave out what a limit of its own bounds: counting doubles the time."""
+    with _traced(None):
+        yield
+
+
+@contextmanager
+def _traced(function: Callable[[Any, str, Any], None] | None) -> Iterator[None]:
+    """Python calls it at each call in the block, if there is one."""
     before = sys.gettrace()
-    sys.settrace(None)
+    sys.settrace(function)
     try:
         yield
     finally:
@@ -85,7 +89,7 @@ def _bits(node: Any) -> float:
     match type(node).__name__:
         case "Pow":
             return max(parts[1], parts[0] * (1 + _size(node.args[1])))
-        case "factorial" | "binomial" | "factorial2" | "subfactorial":
+        case name if name in _FACTORIALS:
             return parts[0] * (1 + _size(node.args[0]))
     return 1 + sum(parts)
 
@@ -102,6 +106,6 @@ def _size(node: Any) -> float:
             return max(1.0, 1 / parts[0] if parts[0] else math.inf) ** parts[1]
         case "Pow":
             return max(1.0, parts[0]) ** parts[1]
-        case "factorial" | "binomial" | "factorial2" | "subfactorial":
+        case name if name in _FACTORIALS:
             return 2 + parts[0] ** parts[0]
     return _SYMBOL + sum(parts)

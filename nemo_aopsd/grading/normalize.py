@@ -38,13 +38,17 @@ _SYNONYMS = {  # commands with one meaning, by the one that the rest of the grad
         ("bigcap", "\\cap "),
         ("cr", "\\\\ "),
         ("Bbb", "\\mathbb"),
+        ("colon", ":"),
     )
     for name in names.split()
 }
 _SYNONYM = re.compile(rf"\\({'|'.join(_SYNONYMS)})(?![A-Za-z])")
 _NAMED_SETS = (
     (re.compile(r"(?:(?:the )?set of )?(?:all |the )?(?:real numbers|reals)|all real", re.IGNORECASE), "\\mathbb{R}"),
-    (re.compile(r"(?:the )?empty set|no solution", re.IGNORECASE), "\\emptyset"),
+    (
+        re.compile(r"(?:the )?empty set|(?:there (?:is|are) )?no (?:real )?solutions?(?: exists?)?", re.IGNORECASE),
+        "\\emptyset",
+    ),
     (re.compile(r"infinity", re.IGNORECASE), "\\infty"),
 )
 _ROOT_GLYPH = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
@@ -82,7 +86,9 @@ _PLAIN_ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)")
 _PLAIN_NAME = re.compile(r"(?<![A-Za-z\\])(pi|(?:arc)?(?:sin|cos|tan)|cot|csc|ln|log|exp)(?![A-Za-z])")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}")
 _ONE = r"(?:\{([^{}]+)\}|(\w))"  # of one argument, in braces or not
-_SELECTED = re.compile(rf"(?:\{{\}}|(?<![\w}}]))[_^]{_ONE}\s*([CP])_{_ONE}")
+_SELECTED = re.compile(
+    rf"(?:\{{\}}|(?<![\w}}]))[_^]{_ONE}\s*([CP])_{_ONE}|(?<![A-Za-z\\])([CP])(?:_{_ONE}\^{_ONE}|\((\d+), ?(\d+)\))"
+)
 _UNIT_WORDS = {
     "m": "m meter meters metre metres",
     "cm": "cm centimeter centimeters centimetre centimetres",
@@ -117,7 +123,7 @@ _NO_UNIT = re.compile(  # words that change the value before them
 )
 _POWER = r"(?:\s*\^\s*\{?([23])\}?)?"
 _PLAIN_UNIT = re.compile(
-    r"(?<=[0-9})])\s*(?:(square|sq\.?|cubic)\s+)?"
+    r"(?:(?<=[0-9})])|(?<=\\pi)(?=\s))\s*(?:(square|sq\.?|cubic)\s+)?"
     rf"({'|'.join(sorted((word for word in _UNITS if len(word) > 1), key=len, reverse=True))}){_POWER}\.?$"
 )
 _WRAPPED_UNIT = re.compile(
@@ -238,9 +244,9 @@ def _arguments(text: str) -> str:
 
 
 def _selected(numbers: re.Match[str]) -> str:
-    """`{}_{n}C_{k}` and `{}_{n}P_{k}`."""
-    of, some = numbers[1] or numbers[2], numbers[4] or numbers[5]
-    return f"\\binom{{{of}}}{{{some}}}" if numbers[3] == "C" else f"\\frac{{({of})!}}{{({of}-{some})!}}"
+    """`{}_{n}C_{k}`, `C_{n}^{k}`, `C(n, k)`, and the same with P."""
+    of, some = list(filter(None, numbers.group(1, 2, 4, 5, 7, 8, 9, 10, 11, 12)))
+    return f"\\binom{{{of}}}{{{some}}}" if "C" in numbers.group(3, 6) else f"\\frac{{({of})!}}{{({of}-{some})!}}"
 
 
 def _repeating(decimal: re.Match[str]) -> str:

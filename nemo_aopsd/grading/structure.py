@@ -145,12 +145,17 @@ def _same_matrix(predicted: Shape, gold: Shape, compare_values: Compare) -> bool
 
 
 def _same_list(predicted: Shape, gold: Shape, compare_values: Compare) -> bool:
-    """In any order, each once. Values with names (`x = 1, y = 2`) go by name, or in the order given."""
+    """In any order. Each counts once, but in a list of the gold answer that repeats some, as the sides of a triangle.
+
+    Values with names (`x = 1, y = 2`) go by name, or in the order given.
+    """
     given, wanted = _named(predicted), _named(gold)
     if given and wanted:
         same_names = given.keys() == wanted.keys()
         return same_names and all(compare_values(given[name], wanted[name]) for name in wanted)
     ones, others = _each_once(predicted.items), _each_once(gold.items)
+    if gold.kind == "list" and len(others) < len(gold.items):
+        ones, others = list(predicted.items), list(gold.items)
     if len(ones) != len(others):
         return False
     if len({own.split("_")[0] for own in given or wanted}) > 1:  # `x_1 = 2, x_2 = 3` are two values of one unknown

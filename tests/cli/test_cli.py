@@ -73,6 +73,9 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     )
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
     assert listing(tmp_path) == before
+    code, out, err = aopsd("train run.yaml --check aopsd.judge.threshold=1 +policy.megatron_cfg.enabled=true")
+    assert code == 0 and "warning: aopsd.judge.threshold has no effect: " in err
+    assert "warning: not read by aopsd.engine=local: policy.megatron_cfg." in err
 
 
 def test_a_run_from_training_to_report(aopsd, tmp_path):

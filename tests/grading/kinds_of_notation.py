@@ -60,6 +60,7 @@ def named_sets(dice: Dice) -> Answer:
         "(-\\infty,\\infty)",
     ]
     empty = ["\\emptyset", "\\varnothing", "\\{\\}", "\\text{no solution}", "\\text{the empty set}", "\u2205"]
+    empty += ["\\text{no real solutions}", "\\text{There are no solutions.}", "\\text{No solution exists}"]
     forms, other = dice.choice([(reals, empty[:3]), (empty, reals[:3])])
     miss = ["\\{\\emptyset\\}", "\\mathbb{Z}", "\\{0\\}", "[0, \\infty)", "\\mathbb{R} \\setminus \\{0\\}", "R"]
     return Answer(dice.choice(forms), forms, [*other, *miss])
@@ -124,8 +125,14 @@ def plain_text(dice: Dice) -> Answer:
 def selections(dice: Dice) -> Answer:
     n, k = dice.randint(8, 12), dice.randint(2, 3)
     same = [f"{{{n} \\choose {k}}}", f"{{}}_{{{n}}}C_{{{k}}}", f"^{{{n}}}C_{k}", f"{{}}_{{{n}}}\\mathrm{{C}}_{k}"]
-    same += [f"\\frac{{{{}}_{{{n}}}P_{{{k}}}}}{{{k}!}}"]
-    other = [f"{{{n} \\choose {k + 1}}}", f"{{}}_{{{n}}}P_{{{k}}}", f"{{{k} \\choose {n}}}", f"\\frac{{{n}}}{{{k}}}"]
+    same += [
+        f"\\frac{{{{}}_{{{n}}}P_{{{k}}}}}{{{k}!}}",
+        f"C({n}, {k})",
+        f"C_{{{n}}}^{{{k}}}",
+        f"\\frac{{P({n},{k})}}{{{k}!}}",
+    ]
+    other = [f"C({n}, {k + 1})", f"({n}, {k})", f"P({n}, {k})", f"C_{{{n}}}^{{{k + 1}}}"]
+    other += [f"{{{n} \\choose {k + 1}}}", f"{{}}_{{{n}}}P_{{{k}}}", f"{{{k} \\choose {n}}}", f"\\frac{{{n}}}{{{k}}}"]
     return Answer(f"\\binom{{{n}}}{{{k}}}", same, other)
 
 
@@ -249,3 +256,19 @@ def dates(dice: Dice) -> Answer:
     return Answer(
         f"\\text{{{month} {day}}}", same, [f"\\text{{{month} {day + 1}}}", str(day), f"\\text{{May {day}}}", month]
     )
+
+
+@kind
+def units(dice: Dice) -> Answer:
+    n = dice.randint(3, 60)
+    value = dice.choice([f"{n}", f"{n}\\pi", f"{n}\\sqrt{{3}}", f"\\frac{{{n}}}{{7}}"])
+    same = [
+        value,
+        f"{value}\\text{{ cm}}^2",
+        f"{value}~cm^2",
+        f"{value}\\,\\mathrm{{cm}}^2",
+        f"{value} \\text{{ square centimeters}}",
+        f"A = {value} \\text{{ cm}}^{{2}}",
+    ]
+    other = [f"{value}\\text{{ cm}}^3", f"{value} \\text{{ m}}^2", f"{value}^2", f"{value} cm", f"2 \\cdot {value}"]
+    return Answer(f"{value} \\text{{ cm}}^2", same, other)

@@ -207,6 +207,13 @@ def brackets(dice: Dice) -> Answer:
 
 
 @kind
+def repeated_values(dice: Dice) -> Answer:
+    p, q = two(dice)
+    same = [f"{q}, {p}, {p}", f"{p},{q},{p}", f"{p}, {p} \\text{{ and }} {q}", f"{2 * p}/2, {p}, {q}"]
+    return Answer(f"{p}, {p}, {q}", same, [f"{p}, {q}, {q}", f"{p}, {q}", f"{p}, {p}, {p}, {q}", f"\\{{{p}, {q}\\}}"])
+
+
+@kind
 def regions(dice: Dice) -> Answer:
     p, q = sorted(two(dice))
     gold, same, other = dice.choice(
