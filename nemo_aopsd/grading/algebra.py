@@ -25,6 +25,14 @@ _MIXED = re.compile(r"(?<![\d.^_}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _SIDE_BY_SIDE = re.compile(
     r"(?<=[0-9)\]])(?<![_^][0-9])\s*(?=[(\[])|(?<=[)\]])\s*(?=[0-9]|\\frac)|(\\frac\{[^{}]*\}\{[^{}]*\})\s*(?=\()"
 )
+# A function without brackets takes what stands before the next sign of a product; the reader goes on behind it.
+_FACTOR = (
+    r"(?:\d++(?:\.\d++)?|[A-Za-z]|\\(?:pi|theta|alpha|beta)(?![a-z])|\\frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*"
+)
+_BARE_CALL = re.compile(
+    r"(\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|ln|log)(?![a-z])(?:\s*[_^]\s*(?:\{[^{}]*\}|\w))*)"
+    rf"\s*((?:{_FACTOR})++)(?=\\(?:cdot|times)|\*)"
+)
 _NO_FORMULA = re.compile(r"[0-9]\s*(?:'|\^\s*\{?\\prime)|(?<![\\A-Za-z_^}0-9])[0-9]+\s+[0-9]")  # minutes of arc; `2 3`
 _NO_BLANKS = r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Thai, Lao, Japanese, Chinese, Korean
 _NUMBER_EDGE = re.compile(rf"(?<={_NO_BLANKS})(?=[-0-9])|(?<=[0-9])(?={_NO_BLANKS})")
@@ -137,7 +145,7 @@ def parse(answer: str) -> Any:
     if _NO_FORMULA.search(answer):
         return None
     answer = _MIXED.sub(lambda number: f"({number[1]}+{number[2]})" if exact.rational(number[0]) else number[0], answer)
-    answer = _SIDE_BY_SIDE.sub(r"\1\\cdot ", answer)
+    answer = _BARE_CALL.sub(r"\1(\2)", _SIDE_BY_SIDE.sub(r"\1\\cdot ", answer))
     answer = re.sub(r"(?<![A-Za-z\\])e(?![A-Za-z])", "{e}", answer)
     if not re.search(r"\\int|\\frac\{d[^{}]*\}\{d", answer):  # no differential: `ds` is a product
         answer = re.sub(r"(\\[A-Za-z]+)|d", lambda match: match[1] or "\\eta ", answer)

@@ -116,6 +116,7 @@ _UNIT_WORDS = {
     "unit": "unit units",
 }
 _UNITS = {word: name for name, words in _UNIT_WORDS.items() for word in words.split()}
+_CURRENCIES = {"\\$": "dollar", "\u20ac": "euro"}
 _NO_UNIT = re.compile(  # words that change the value before them
     r"\b(?:[ap]\.?\s?m|base|and|or|to|if|for|when|is|not|no|more|less|plus|minus|times|mod|factorial|squared|cubed|pi"
     r"|half|halves|thirds?|percent|pct|percentage|dozens?|(?:hundred|thousand|million|billion|trillion)s?)\b",
@@ -160,6 +161,7 @@ def normalize(answer: str) -> Answer:
     text = _outer(_ANSWER_IS.sub("", _degrees(text)).strip())
     if unit is None:
         text, unit = _cut_unit(text)
+    unit = unit or next((name for sign, name in _CURRENCIES.items() if sign in answer), None)
     without = _PERCENT.sub("", text).removesuffix("%").strip()
     return Answer(_arguments(without), unit, without != text, is_text)
 

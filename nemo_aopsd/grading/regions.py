@@ -25,6 +25,7 @@ _UNKNOWN = re.compile(r"\\?[A-Za-z]+(?:_\w)?(?:\([a-z]\))?")
 _OR = re.compile(r"(?<![A-Za-z\\])or(?![a-z])|\\(?:lor|vee)(?![A-Za-z])")
 _AND = re.compile(r"(?<![A-Za-z\\])and(?![a-z])|\\(?:land|wedge)(?![A-Za-z])")
 _WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*\\\{)")
+_EXCLUDED = re.compile(r".*\\ne(?![a-z])")  # `x \ne 0, 1`
 _OPERATIONS = {"\\cup": "union", "\\cap": "intersect"}
 _TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "\\ne": "\\ne", "=": "="}
 _SPELLED = {"<=": "\\le", ">=": "\\ge", "!=": "\\ne", "\\lt": "<", "\\gt": ">"}
@@ -91,6 +92,8 @@ def _read(text: str, names: set[str]) -> Any:
         if len(parts := split_top(text, words)) > 1:
             return join(*(_read(part, names) for part in parts if part))
     if len(parts := [part for part in split_top(text, SEPARATOR) if part]) > 1:
+        if excluded := _EXCLUDED.match(parts[0]):
+            parts = [part if _RELATION.search(part) else excluded[0] + part for part in parts]
         sets = [_read(part, names) for part in parts]
         both = sympy.Intersection(*sets)
         return sympy.Union(*sets) if both is sympy.S.EmptySet else both

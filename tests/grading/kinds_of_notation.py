@@ -75,11 +75,13 @@ def conditions_in_braces(dice: Dice) -> Answer:
             (f"[{p},{q})", f"{p} \\le {t} < {q}", f"{p} < {t} < {q}"),
             (f"(-\\infty,{p}) \\cup ({q},\\infty)", f"{t} < {p} \\text{{ or }} {t} > {q}", f"{t} < {p}, {t} \\ge {q}"),
             (f"\\mathbb{{R}} \\setminus \\{{{p}\\}}", f"{t} \\neq {p}", f"{t} \\neq {q}"),
+            (f"\\mathbb{{R}} \\setminus \\{{{p}, {q}\\}}", f"{t} \\neq {q}, {p}", f"{t} \\neq {p}, {q}, 0"),
         ]
     )
     signs = ["\\mid", "|", ":", "\\in \\mathbb{R} \\mid", "\\in \\mathbb R : "]
     same = [f"\\{{{t} {sign} {condition}\\}}" for sign in signs] + [f"\\lbrace {t} \\,|\\, {condition} \\rbrace"]
-    other = [f"\\{{{t} {sign} {near}\\}}" for sign in signs[:3]]
+    same.append(condition)
+    other = [near, *(f"\\{{{t} {sign} {near}\\}}" for sign in signs[:3])]
     other += [f"\\{{w \\mid {condition}\\}}", f"\\{{{t} \\in \\mathbb{{Z}} \\mid {condition}\\}}"]
     return Answer(gold, same, other)
 
@@ -272,3 +274,32 @@ def units(dice: Dice) -> Answer:
     ]
     other = [f"{value}\\text{{ cm}}^3", f"{value} \\text{{ m}}^2", f"{value}^2", f"{value} cm", f"2 \\cdot {value}"]
     return Answer(f"{value} \\text{{ cm}}^2", same, other)
+
+
+@kind
+def money(dice: Dice) -> Answer:
+    n = dice.randint(3, 60)
+    same = [f"{n}.00", f"\\${n}", f"{n} \\text{{ dollars}}", f"\\text{{\\${n}}}", f"\\${n}.00"]
+    return Answer(
+        f"\\${n}", same, [f"{n} \\text{{ cents}}", f"\u20ac{n}", f"{n}\\text{{ cm}}", f"\\${n}.50", f"{n}\\%"]
+    )
+
+
+@kind
+def products_of_functions(dice: Dice) -> Answer:
+    p, q = two(dice)
+    t = dice.choice("xyt")
+    gold, *forms = dice.choice(
+        [
+            (
+                f"\\ln {p} \\cdot \\ln {q}",
+                f"\\ln {q} \\cdot \\ln {p}",
+                f"\\ln({p})\\ln({q})",
+                f"\\ln({p} \\cdot \\ln {q})",
+            ),
+            (f"\\sin^2 {t}", f"\\sin {t} \\cdot \\sin {t}", f"(\\sin {t})^2", f"\\sin({t} \\cdot \\sin {t})"),
+            ("3", f"\\log_{{{p}}} {q} \\times \\log_{{{q}}} {p**3}", f"\\log_{{{p}}} {p**3}", f"\\log_{{{p}}} {p**2}"),
+            (f"{q} \\cos {p}{t}", f"\\cos {p}{t} \\cdot {q}", f"\\cos({p}{t}) \\cdot {q}", f"\\cos({p}{t} \\cdot {q})"),
+        ]
+    )
+    return Answer(gold, forms[:-1], forms[-1:])
