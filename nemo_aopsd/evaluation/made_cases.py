@@ -40,8 +40,9 @@ class Made:
             "(no solution or graph, or a checkpoint that does not stand in the solution word for word, and once)"
         )
         yield (
-            "they are the data's own words: no wrong step, no other way, no other wording. This is the best case: how "
-            "the judge takes a model's own attempts, only attempts that people have labelled show (--cases)"
+            "they are the data's own words: no wrong step, no other way, no other wording. How the judge takes "
+            "a model's own attempts, which may be easier or harder for it, only attempts that people "
+            "have labelled show (--cases)"
         )
 
 

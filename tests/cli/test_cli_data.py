@@ -107,7 +107,7 @@ def test_a_judge_is_measured_on_attempts_that_the_command_makes(tmp_path):
         assert len(server.bodies) == 10  # each once with an injection
     made, caveat, drawn, *_ = said.splitlines()
     assert made.startswith("attempts made of the solutions of 400 of 400 problems: 400 end behind ")
-    assert "best case" in caveat and drawn.startswith("5 of 800 attempts, seed 3 (another --seed ")
+    assert "--cases" in caveat and drawn.startswith("5 of 800 attempts, seed 3 (another --seed ")
     records = [json.loads(line) for line in out.read_text().splitlines()]
     solutions = {problem.id: problem.solution for problem in load_problems(problems)}
     assert len(records) == 5 and {record["kind"] for record in records} == {"prefix", "cut"}
