@@ -341,7 +341,9 @@ run_job() {
     head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
     export AOPSD_HEAD=$head_node AOPSD_RAY_PORT AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_PYTHON AOPSD_WAIT AOPSD_GRACE
     export PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH}
-    say "job $id on $SLURM_JOB_NODELIST, attempt $((restart + 1)); logs in $logs$(! uses_ray || echo ": ray-head.log until all GPUs are there"), then driver.log"
+    local first=
+    if uses_ray; then first="ray-head.log until all GPUs are there, then "; fi
+    say "job $id on $SLURM_JOB_NODELIST, attempt $((restart + 1)); logs in $logs: ${first}driver.log"
     local before
     before=$(progress)
 

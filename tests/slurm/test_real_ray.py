@@ -14,11 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_real_slurm import REPO, Slurm
+from tests.slurm.test_real_slurm import REPO, Slurm, takes_minutes
 from tests.slurm.test_real_slurm import pytestmark as needs_slurm
 
 RAY = Path(sys.executable).with_name("ray")
-pytestmark = [*needs_slurm, pytest.mark.skipif(not RAY.exists(), reason=f"no {RAY}: a Python that has Ray")]
+pytestmark = [
+    *needs_slurm,
+    takes_minutes,
+    pytest.mark.skipif(not RAY.exists(), reason=f"no {RAY}: a Python that has Ray"),
+]
 PORTS = {"SLURMCTLD_PORT": "16917", "SLURMD_PORT": "16918"}
 
 

@@ -1,6 +1,6 @@
 """The scripts of slurm/ under a real Slurm that this module starts, with the embedded model on the local engine.
 
-`make cluster-test` runs it: some minutes, root, and Debian's slurm-wlm and munge.
+It needs root and Debian's slurm-wlm and munge. What takes minutes is left to `make cluster-test`.
 """
 
 import json
@@ -17,8 +17,10 @@ import pytest
 REPO = Path(__file__).parents[2]
 NEEDED = ("sbatch", "slurmctld", "slurmd", "munged")
 MISSING = [name for name in NEEDED if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+takes_minutes = pytest.mark.skipif(
+    "AOPSD_CLUSTER_TEST" not in os.environ, reason="takes minutes: `make cluster-test` runs it"
+)
 pytestmark = [
-    pytest.mark.skipif("AOPSD_CLUSTER_TEST" not in os.environ, reason="takes minutes: `make cluster-test` runs it"),
     pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)}: apt-get install slurm-wlm munge"),
     pytest.mark.skipif(os.geteuid() != 0, reason="a private Slurm needs root"),
 ]
@@ -43,6 +45,7 @@ class Slurm:
             "AOPSD_CONTAINER": "none",
             "AOPSD_ENGINE": "local",
             "AOPSD_LOGS": str(folder / "jobs"),
+            "AOPSD_PYTHON": sys.executable,
             "AOPSD_GRACE": "5",
             "OMP_NUM_THREADS": "1",
         }
@@ -113,6 +116,28 @@ def straight(slurm):
     return run, number, slurm.wait(number)
 
 
+def test_a_job_is_submitted_killed_and_goes_on(slurm):
+    """The way of a user in half a minute; the others look closer."""
+    run = slurm.folder / "runs/quick"
+    number = slurm.train(run, "aopsd.curriculum.name=shuffle", steps=6, AOPSD_CHECK="false")
+    slurm.wait_for_steps(run, 2)
+    slurm.call("scontrol", "requeue", number)
+    job = slurm.wait(number)
+    assert (job["JobState"], job["ExitCode"], job["Restarts"]) == ("COMPLETED", "0:0", "1")
+    assert f"--resume {run}" in slurm.log(f"aopsd-qwen3-4b-{number}-restart-1/driver.sh")
+    assert [line["step"] for line in metrics(run)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_slurm_refuses_is_told_by_a_dry_run_and_nothing_is_submitted(slurm):
+    env = slurm.env | {"AOPSD_CHECK": "false", "AOPSD_PARTITION": "none", "AOPSD_RUN": str(slurm.folder / "runs/no")}
+    command = ["bash", "slurm/aopsd_qwen3_4b.sh", "--dry-run"]
+    done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "Slurm would refuse this job: error: invalid partition" in done.stderr
+    assert "# Slurm: Job " in slurm.call(*command, AOPSD_CHECK="false", AOPSD_RUN=env["AOPSD_RUN"])
+    assert slurm.call("squeue", "--noheader") == ""
+
+
+@takes_minutes
 def test_a_job_trains_and_reports_and_has_logs_by_role(slurm, straight):
     run, number, job = straight
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
@@ -123,6 +148,7 @@ def test_a_job_trains_and_reports_and_has_logs_by_role(slurm, straight):
     assert "examples/run_aopsd.py --config" in slurm.log(f"aopsd-qwen3-4b-{number}/driver.sh")
 
 
+@takes_minutes
 def test_sbatch_itself_works_and_the_exit_code_of_the_training_is_the_jobs(slurm):
     output = slurm.call(
         *("sbatch", "--parsable", f"--output={slurm.folder}/jobs/direct.log"),
@@ -134,6 +160,7 @@ def test_sbatch_itself_works_and_the_exit_code_of_the_training_is_the_jobs(slurm
     assert "unknown key `aopsd.nonsense`" in slurm.log("direct.log")
 
 
+@takes_minutes
 def test_an_array_trains_a_seed_an_element(slurm):
     run = slurm.folder / "runs/seeds"
     number = slurm.train(run, steps=2, AOPSD_SBATCH="--array=3-4")
@@ -145,6 +172,7 @@ def test_an_array_trains_a_seed_an_element(slurm):
     assert learnt(run / "seed_3") != learnt(run / "seed_4")
 
 
+@takes_minutes
 def test_a_suite_is_an_array_of_members_and_seeds_and_then_a_table(slurm):
     held_out = (REPO / "nemo_aopsd/builtin/data/heldout.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (slurm.folder / "heldout.jsonl").write_text("".join(held_out[:8]), encoding="utf-8")
@@ -173,6 +201,7 @@ def test_a_suite_is_an_array_of_members_and_seeds_and_then_a_table(slurm):
     assert [len(metrics(out / f"frontier/seed_{seed}")) for seed in (0, 1)] == [2, 2]
 
 
+@takes_minutes
 def test_a_requeued_job_goes_on_and_learns_the_same(slurm, straight):
     run = slurm.folder / "runs/requeued"
     number = slurm.train(run)
@@ -184,6 +213,7 @@ def test_a_requeued_job_goes_on_and_learns_the_same(slurm, straight):
     assert learnt(run) == learnt(straight[0])
 
 
+@takes_minutes
 def test_a_cancelled_job_goes_on_with_the_same_command(slurm, straight):
     run = slurm.folder / "runs/cancelled"
     number = slurm.train(run)
@@ -197,6 +227,7 @@ def test_a_cancelled_job_goes_on_with_the_same_command(slurm, straight):
     assert learnt(run) == learnt(straight[0])
 
 
+@takes_minutes
 def test_a_job_at_its_time_limit_requeues_itself_and_goes_on(slurm):
     run = slurm.folder / "runs/limit"
     steps = 130
@@ -208,6 +239,7 @@ def test_a_job_at_its_time_limit_requeues_itself_and_goes_on(slurm):
     assert [line["step"] for line in metrics(run)] == list(range(1, steps + 1))
 
 
+@takes_minutes
 def test_a_job_that_saves_nothing_before_its_limit_is_not_requeued_for_ever(slurm):
     run = slurm.folder / "runs/hopeless"
     (run / "checkpoints").mkdir(parents=True)
