@@ -119,7 +119,9 @@ def straight(slurm):
 def test_a_job_is_submitted_killed_and_goes_on(slurm):
     """The way of a user, in less than a minute; the others look closer."""
     run = slurm.folder / "runs/quick"
-    number = slurm.train(run, "aopsd.curriculum.name=shuffle", "aopsd.num_prompts_per_step=4", steps=6, AOPSD_CHECK="false")
+    number = slurm.train(
+        run, "aopsd.curriculum.name=shuffle", "aopsd.num_prompts_per_step=4", steps=6, AOPSD_CHECK="false"
+    )
     slurm.wait_for_steps(run, 2)
     slurm.call("scontrol", "requeue", number)
     job = slurm.wait(number)
