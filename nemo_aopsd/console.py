@@ -144,10 +144,10 @@ def step_line(metrics: dict[str, float], whole: Whole) -> str:
     for key, label, form in (
         ("train/loss", "loss", "{:+.4f}"),
         ("train/grad_norm", "grad", "{:.3f}"),
-        ("gap/mean_abs", "|gap|", "{:.3f}"),
+        ("gap/mean_abs", "|gap|", "{:.3f} nats"),
         ("probe/trigger_rate", "triggered", "{:.2%}"),
-        ("probe/nll_mean", "L", "{:.2f}"),
-        ("probe/weight_mean", "w", "{:.2f}"),
+        ("probe/nll_mean", "surprise", "{:.2f} nats"),
+        ("probe/weight_mean", "weight", "{:.2f}"),
         ("dag/progress", "progress", "{:.2f}"),
         ("dag/disclosed_share", "disclosed", "{:.2f}"),
         ("rollout/mean_tokens", "tokens", "{:.0f}"),

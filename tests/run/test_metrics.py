@@ -112,6 +112,10 @@ def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
     least = {"epoch": 0, "step": 3, "rollout/count": 8, "rollout/mean_tokens": 50, "time/step": 1.25}
     quiet = step_line(least | {"train/loss": -0.5, "judge/failed": 0}, Whole(epochs=2, steps=12, seconds_left=75.0))
     assert quiet == "step 3/12  epoch 1/2  1 min 15 s left  320 tokens/s  loss -0.5000  tokens 50  1.2 s"
+    probed = {"gap/mean_abs": 0.44, "probe/nll_mean": 1.15, "probe/weight_mean": 0.66}
+    assert "  |gap| 0.440 nats  surprise 1.15 nats  weight 0.66  " in step_line(
+        least | probed, Whole(epochs=2, steps=12, seconds_left=75.0)
+    )
     last = step_line(least | {"judge/failed": 2, "time/step": 0.0}, Whole(epochs=1, steps=3, seconds_left=0.0))
     assert last == "step 3/3  epoch 1/1  last step  tokens 50  unread verdicts 2  0.0 s"
 
