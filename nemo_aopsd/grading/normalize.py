@@ -79,7 +79,9 @@ _ANSWER_IS = re.compile(
     r"|^(?:option|choice)\s+(?=\(?[A-Z]\)?$)",
     re.IGNORECASE,
 )
-_REPEATING = re.compile(r"([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]+)\}|([0-9]))|\(([0-9]+)\))")
+_REPEATING = re.compile(
+    r"([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]+)\}|([0-9]))|\(([0-9]+)\))(?![0-9])"
+)
 _FOR_ALL = re.compile(r",?\s+(?:for\s+(?:all|any|every|each)|\\forall)\b.*$", re.DOTALL)
 _PLAIN_CUP = re.compile(r"(?<=[)\]}])\s*U\s*(?=\\?[(\[{])")
 _PLAIN_ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)")
