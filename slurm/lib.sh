@@ -106,7 +106,7 @@ check_cluster() {
     sbatch_command --test-only
     told=$(cd "$AOPSD_HOME" && "${command[@]}" 2>&1) || die "Slurm would refuse this job: $(tr '\n' '.' <<<"${told//sbatch: /}")" \
         "Set AOPSD_PARTITION (\`sinfo --summarize\` lists them), AOPSD_ACCOUNT, AOPSD_TIME, AOPSD_NODES or AOPSD_SBATCH."
-    if $dry_run; then echo "# Slurm: ${told//sbatch: /}"; fi
+    if $dry_run; then sed -E 's/^(sbatch: )?/# Slurm: /; s/Job [0-9]+ to start/would start/' <<<"$told"; fi # a number of no job
 }
 
 no_cluster() { $dry_run || die "$1"; echo "# not checked: account, partition, limits and GPUs. $1"; }

@@ -135,7 +135,7 @@ def test_what_slurm_refuses_is_told_by_a_dry_run_and_nothing_is_submitted(slurm)
     command = ["bash", "slurm/aopsd_qwen3_4b.sh", "--dry-run"]
     done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "Slurm would refuse this job: error: invalid partition" in done.stderr
-    assert "# Slurm: Job " in slurm.call(*command, AOPSD_CHECK="false", AOPSD_RUN=env["AOPSD_RUN"])
+    assert "# Slurm: would start at " in slurm.call(*command, AOPSD_CHECK="false", AOPSD_RUN=env["AOPSD_RUN"])
     assert slurm.call("squeue", "--noheader") == ""
 
 
