@@ -23,7 +23,7 @@ PYTHON_FITS = if [ -z "$$($(PYTHON) -c '$(FITS)' 2>/dev/null)" ]; then echo "err
 VENV = $(PYTHON) -m venv $(1) || { echo "error: $(PYTHON) cannot make an environment; on Debian or Ubuntu: \
 	apt install python3-venv" >&2; exit 2; }
 
-.PHONY: setup demo test docs cluster-test lint grading clean
+.PHONY: setup demo test docs cluster-test lint perf grading clean
 
 setup: $(READY)
 
@@ -61,6 +61,9 @@ lint: $(READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --pythonpath .venv/bin/python
+
+perf: $(READY)
+	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.step_cost --baseline benchmarks/measured/baseline_cpu.json
 
 grading: $(READY)
 	.venv/bin/python benchmarks/grading.py --fuzz 100000

@@ -35,7 +35,7 @@ def covered(generator: np.random.Generator, truth: float, runs: int, deviation: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=500)
     repetitions = parser.parse_args().repetitions
     generator = np.random.default_rng(1)

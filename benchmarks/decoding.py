@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -66,7 +67,9 @@ def main() -> None:
 
 def load(path: Path | None) -> PreTrainedModel:
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SMOLLM2)) if path is None else AutoModelForCausalLM.from_pretrained(path)
+    model: Any = (
+        LlamaForCausalLM(LlamaConfig(**SMOLLM2)) if path is None else AutoModelForCausalLM.from_pretrained(path)
+    )
     return model.to("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16).eval()
 
 

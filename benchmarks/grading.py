@@ -100,7 +100,7 @@ def verdicts_per_second(integers: int, first: int, rounds: int = 60, threads: in
 
 def main() -> None:
     """Print the three measurements."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--fuzz", type=int, default=2000, metavar="N", help="random outputs (default 2000)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -29,7 +29,7 @@ def main() -> None:
             both = (samples > 0) & (base[1] > 0)
             if name != "base":
                 differences = right[both] / samples[both] - base[0][both] / base[1][both]
-                low, high = bootstrap_interval(differences, num_resamples=10_000, seed=0)
+                low, high = bootstrap_interval(differences.tolist(), num_resamples=10_000, seed=0)
                 line += (
                     f", {100 * differences.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] on {both.sum()} problems"
                 )

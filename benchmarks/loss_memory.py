@@ -83,7 +83,7 @@ def make_network(vocabulary: int, hidden: int = 8, layers: int = 1) -> Network:
         max_position_embeddings=65536,
         tie_word_embeddings=True,
     )
-    model = Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+    model: Any = Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
     return Network(model.to("cuda", torch.bfloat16) if torch.cuda.is_available() else model)
 
 

@@ -1,6 +1,7 @@
 """What the probes cost: one training step with weighting=continuation over one with weighting=uniform.
 
-    python benchmarks/step_cost.py [--help]
+    python -m benchmarks.step_cost [--help]
+    make perf, or python -m benchmarks.step_cost --baseline FILE [--write]
 
 Both arms run in this one process, interleaved (A B A B ...), over the real `step.train_step` and the local engine on a
 model with random weights. Forced, so that both arms do the same work but for the probes:
@@ -8,20 +9,34 @@ model with random weights. Forced, so that both arms do the same work but for th
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - learning rate 0, so that the trigger rate and the responses stay what they were;
   - no judge (context `solution`): it would lengthen both arms and so flatter the ratio.
+
+With `--baseline` each stage is held against FILE's (baseline.py), as multiples of a yardstick that is run beside every
+step: transformers' own generation, forward and backward pass on a model of this shape, none of it our code. So most of
+a machine's speed cancels out; on a CPU all are seconds of this process. Sizes are those of FILE; `--write` makes it
+anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import statistics
 import string
+import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks import baseline
+from nemo_aopsd import clock
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKwargs
 from nemo_aopsd.config.schema import AOPSDConfig, Config, ContextConfig, CurriculumConfig
 from nemo_aopsd.data.problems import Problem
@@ -38,7 +53,11 @@ SOLUTION = "There are 17 * 23 = 391 rows, so 391 * 31 = 12121 plants. A fifth fa
 
 def main() -> None:
     args = parse_arguments()
+    if args.baseline and not args.write:
+        vars(args).update(json.loads(args.baseline.read_text())["sizes"])
     torch.set_num_threads(args.threads)
+    if not torch.cuda.is_available():
+        clock.time = SimpleNamespace(perf_counter=time.process_time)  # of the stages: neighbours hardly count
     engine = build_engine(args)
     parameters = sum(weight.numel() for weight in engine.student.network.causal_lm.parameters())
     device = engine.student.network.device
@@ -48,7 +67,7 @@ def main() -> None:
     )
     uniform = make_config(args, weighting="uniform", threshold=1.0)
     first = run_step(engine, uniform)[1]
-    gaps = torch.cat([rollout.gap.abs() for rollout in first.scored])
+    gaps = torch.cat([gap.abs() for rollout in first.scored if (gap := rollout.gap) is not None])
     threshold = gaps.quantile(1 - args.trigger_rate).item()
     continuation = make_config(args, weighting="continuation", threshold=threshold)
     lengths = sorted({len(rollout.draft.output.tokens) for rollout in first.scored})
@@ -60,13 +79,35 @@ def main() -> None:
         f"work: {args.rollouts} rollouts of {lengths} tokens; prompts {prompts[0]:.0f} (student), {prompts[1]:.0f} "
         f"(teacher) tokens; threshold forced to {threshold:.3f} nats, k = {continuation.aopsd.probes.length}"
     )
+    rod = yardstick(args) if args.baseline else lambda: 0.0
     run_step(engine, continuation)  # warm-up of this arm; the first step was the other's
-    runs: dict[str, list[dict[str, float]]] = {"uniform": [], "continuation": []}
-    for _ in range(args.repeats):
-        for config in (uniform, continuation):
-            seconds, result = run_step(engine, config)
+    rod()
+    again = partial(measure, engine, (uniform, continuation), rod, args.repeats)
+    runs, rods = again()
+    if args.write:
+        baseline.write(args.baseline, baseline.over(runs, rods), sizes_of(args))
+    elif args.baseline:
+        sys.exit(baseline.hold_against(args.baseline, baseline.over(runs, rods), lambda: baseline.over(*again())))
+
+
+def sizes_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(args).items() if name not in ("baseline", "write")}
+
+
+def measure(
+    engine: LocalEngine, configs: Sequence[Config], rod: Callable[[], float], repeats: int
+) -> tuple[dict[str, list[dict[str, float]]], list[float]]:
+    """Seconds by stage of the steps of each arm, and of the yardstick behind each pair; told, too."""
+    runs: dict[str, list[dict[str, float]]] = {config.aopsd.weighting: [] for config in configs}
+    rods, last = list[float](), None
+    for _ in range(repeats):
+        for config in configs:
+            seconds, last = run_step(engine, config)
             runs[config.aopsd.weighting].append(seconds)
-    report(runs, result)
+        rods.append(rod())
+    assert last is not None, "--repeats is at least 1"
+    report(runs, last)
+    return runs, rods
 
 
 def report(runs: dict[str, list[dict[str, float]]], last: StepResult) -> None:
@@ -81,17 +122,43 @@ def report(runs: dict[str, list[dict[str, float]]], last: StepResult) -> None:
     for stage in runs["uniform"][0]:
         a, b = (statistics.median(seconds[stage] for seconds in runs[arm]) for arm in ("uniform", "continuation"))
         print(f"  {stage:22}{a:14.3f}{b:14.3f}")
-    for clock in ("whole step", "processor time"):
-        uniform, continuation = ([seconds[clock] for seconds in runs[arm]] for arm in ("uniform", "continuation"))
+    for kind in ("whole step", "processor time"):
+        uniform, continuation = ([seconds[kind] for seconds in runs[arm]] for arm in ("uniform", "continuation"))
         pairs = sorted(b / a for a, b in zip(uniform, continuation, strict=True))
         best = min(continuation) / min(uniform)
         print(
-            f"ratio by {clock}: {statistics.median(pairs):.3f} (median of {len(pairs)} pairs, {pairs[0]:.3f} to "
+            f"ratio by {kind}: {statistics.median(pairs):.3f} (median of {len(pairs)} pairs, {pairs[0]:.3f} to "
             f"{pairs[-1]:.3f}); of the fastest steps {best:.3f}; goal {GOAL}"
         )
 
 
-def run_step(engine: LocalEngine, config: Config) -> tuple[dict[str, float], StepResult]:
+def yardstick(args: argparse.Namespace) -> Callable[[], float]:
+    """Seconds of transformers' own work on such a model: an answer to each row, and a training pass over it."""
+    model = build_model(args)
+    torch.manual_seed(0)
+    prompts = torch.randint(4, 100, (args.rollouts, 64), device=model.device)
+    generating = {"max_new_tokens": args.tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+    def seconds() -> float:
+        start = now()
+        rows = model.generate(prompts, attention_mask=torch.ones_like(prompts), **generating)
+        for part in rows.split(args.micro_batch):
+            model(part, labels=part).loss.backward()
+        model.zero_grad()
+        return now() - start
+
+    return seconds
+
+
+def now() -> float:
+    """Of this process on a CPU; else when the GPU is done."""
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def run_step(engine: Any, config: Config) -> tuple[dict[str, float], StepResult]:
     """Seconds of one step by stage, and its result; every step has the same seed and so the same responses.
 
     Processor time counts this process alone, so that other work on the machine stretches it little.
@@ -119,8 +186,8 @@ def make_config(args: argparse.Namespace, *, weighting: str, threshold: float) -
     return Config(aopsd, policy, {}, {}, {}, {})
 
 
-def build_engine(args: argparse.Namespace) -> LocalEngine:
-    """A Llama with the head layout of SmolLM2 (three query heads a key head, head size 64), a token a character."""
+def build_model(args: argparse.Namespace) -> Any:
+    """A Llama with the head layout of SmolLM2 (three query heads a key head, head size 64), random weights."""
     torch.manual_seed(0)
     heads = args.hidden // 64
     shape = LlamaConfig(
@@ -135,12 +202,18 @@ def build_engine(args: argparse.Namespace) -> LocalEngine:
         tie_word_embeddings=True,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = LlamaForCausalLM(shape).to(device, getattr(torch, args.precision)).eval()
+    model: Any = LlamaForCausalLM(shape)
+    return model.to(device, getattr(torch, args.precision)).eval()
+
+
+def build_engine(args: argparse.Namespace) -> LocalEngine:
+    """On such a model, with a token a character."""
     settings = Settings(
-        model="random",
-        tokenizer="characters",
+        model=Path("random"),
+        tokenizer=Path("characters"),
         optimizer=OptimizerKwargs(lr=0.0),
         teacher=AOPSDConfig().teacher,
+        judge=None,
         max_total_sequence_length=args.tokens + 2048,
         precision=args.precision,
         generation_batch_size=args.rollouts,
@@ -150,7 +223,7 @@ def build_engine(args: argparse.Namespace) -> LocalEngine:
     # An end token outside the vocabulary is never sampled.
     tokenizer = HFTokenizer(character_tokenizer(), [])
     tokenizer.end_ids = frozenset([args.vocabulary])
-    return LocalEngine(model, tokenizer, settings)
+    return LocalEngine(build_model(args), tokenizer, settings)
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
@@ -176,7 +249,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=4, help="rows a training micro-batch (default 4)")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    return parser.parse_args()
+    parser.add_argument("--baseline", type=Path, help="a file to hold the stages against")
+    parser.add_argument("--write", action="store_true", help="write that file instead")
+    args = parser.parse_args()
+    if args.write and not args.baseline:
+        parser.error("--write: give the file as --baseline FILE")
+    return args
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import local
 from nemo_aopsd.method.context import donors_for, student_messages, teacher_messages
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.objectives.distillation import Distillation
 from nemo_aopsd.types import TopK
 
 EMBEDDED = Path(nemo_aopsd.__file__).parent / "builtin"
@@ -84,11 +86,12 @@ def distributions(num_problems: int, student: str) -> dict[str, list[Pair]]:
 
 def loss_and_gradient(pairs: list[Pair], config: ObjectiveConfig, size: int | None = None) -> tuple[float, Tensor]:
     """The objective over all tokens, and its gradient by the student's logits in one vector."""
-    made, total, gradients = build_objective(config), 0.0, []
+    made, total, gradients = cast(Distillation, build_objective(config)), 0.0, []
     num_tokens = sum(len(student) for student, _ in pairs)
     for student, teacher in pairs:
         logits = student.clone().requires_grad_()
-        side = teacher if size is None else TopK(*reversed(teacher.topk(size, -1)), teacher.new_zeros(0))
+        top = teacher.topk(size or 1, -1)
+        side = teacher if size is None else TopK(top.indices, top.values, teacher.new_zeros(0))
         divergence = made.divergence(logits.log_softmax(-1), side)[None]
         mask = torch.ones_like(divergence, dtype=torch.bool)
         loss, _ = made(divergence, divergence=divergence, mask=mask, num_tokens=num_tokens, num_rows=len(pairs))

@@ -12,6 +12,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,6 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    tokenizer: ClassVar[Any]
+    model: ClassVar[Any]
     lock = threading.Lock()
 
     def do_POST(self) -> None:
