@@ -49,14 +49,28 @@ check_task() {
 
 progress() { find "$AOPSD_RUN" -maxdepth 1 -name "$(basename "${AOPSD_DAGS%.jsonl}")*" -size +0 -exec cksum {} + | sort; }
 
-driver() {
+# -> command=(... dag build)
+build_command() {
     local url=${AOPSD_BASE_URL:-http://localhost:$AOPSD_PORT/v1}
+    command=("$AOPSD_PYTHON" -m nemo_aopsd dag build "$AOPSD_PROBLEMS")
+    command+=(--out "$AOPSD_DAGS" --base-url "$url" --model "$AOPSD_MODEL" "${ARGS[@]}")
+}
+
+driver() {
+    local -a command
+    build_command
     printf 'cd %q\n' "$AOPSD_HOME"
     [[ -n $AOPSD_BASE_URL ]] || printf 'source slurm/serve.sh %q %q %q %q %q %q\n' \
         "$AOPSD_MODEL" "$AOPSD_PORT" "$AOPSD_TP" "$AOPSD_WAIT" "$logs/server.log" "$AOPSD_SERVER"
-    printf '%q ' "$AOPSD_PYTHON" -m nemo_aopsd dag build "$AOPSD_PROBLEMS" \
-        --out "$AOPSD_DAGS" --base-url "$url" --model "$AOPSD_MODEL" "${ARGS[@]}"
+    printf '%q ' "${command[@]}"
     printf '\n'
+}
+
+check_program() {
+    local -a command
+    build_command
+    # shellcheck disable=SC2154  # run_check of lib.sh sets it
+    tell_check "$checker" "${command[@]:1}" --check
 }
 
 main "$@"

@@ -70,14 +70,11 @@ driver() {
 # A benchmark of the hub is loaded into the cache here: nodes often have no network.
 check_program() {
     local -a command
-    local told each
+    local each
     for each in "${targets[@]}"; do
         evaluate_command "$each" "$AOPSD_RUN"
         # shellcheck disable=SC2154  # run_check of lib.sh sets it
-        command[0]=$checker
-        told=$("${command[@]}" --check 2>&1) || die "${told#error: }
-The settings above cannot be right; nothing was submitted."
-        sed -n '/^warning: /s/^/# /p; $s/^ok/# checked/p' <<<"$told"
+        tell_check "$checker" "${command[@]:1}" --check
     done
 }
 

@@ -193,9 +193,7 @@ AOPSD_SBATCH with \`sinfo --summarize\`; \`squeue --me\` shows the reason, scanc
     esac
 }
 
-# The program's own check, on this host and without a GPU: scripts may override it. They call "$checker", and print
-# what was checked as lines of a comment.
-check_program() { echo "# checked: files named above. Not checked: what the program itself would refuse."; }
+# The program's own check, on this host and without a GPU: each script has a check_program that calls "$checker".
 check_task() { :; }
 
 # Finds a Python of this host that imports the program, and runs its check. A container's own Python is out of reach.
@@ -216,6 +214,14 @@ run_check() {
         echo "# not checked: settings, problems and paths (AOPSD_CHECK=$AOPSD_CHECK)"
     fi
     warn_of_environment
+}
+
+# COMMAND ...: a check of the program, and what it says as comments. Its refusal ends the submission.
+tell_check() {
+    local told
+    told=$(cd "$AOPSD_HOME" && "$@" 2>&1) || die "${told#error: }
+The settings above cannot be right; nothing was submitted."
+    sed -n '/^warning: /s/^/# /p; $s/^ok/# checked/p' <<<"$told"
 }
 
 # All mounts of the container; without one, the job sees what this host sees.

@@ -61,11 +61,7 @@ driver() {
 
 check_program() {
     local -a command
-    local told
     train_command
     # shellcheck disable=SC2154  # run_check of lib.sh sets it
-    command[0]=$checker
-    told=$(cd "$AOPSD_HOME" && "${command[@]}" --check --mounts "$(all_mounts)" 2>&1) || die "${told#error: }
-The settings above cannot be right; nothing was submitted."
-    sed -n '/^warning: /s/^/# /p; $s/^ok/# checked/p' <<<"$told"
+    tell_check "$checker" "${command[@]:1}" --check --mounts "$(all_mounts)"
 }

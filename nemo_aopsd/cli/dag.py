@@ -58,6 +58,7 @@ def build(
         float, typer.Option(min=0.001, metavar="SECONDS", callback=finite, help="Without a byte from the server.")
     ] = 600.0,
     max_retries: Annotated[int, typer.Option(min=0, metavar="N", help="Of one request, with growing pauses.")] = 6,
+    only_check: Annotated[bool, typer.Option("--check", help="Check all that needs no server, then stop.")] = False,
 ) -> None:
     """Turn verified solutions into reasoning DAGs, plans and sub-problems. Killed or stopped, start it again.
 
@@ -66,6 +67,7 @@ def build(
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
     from nemo_aopsd.graphs.pipeline.pipeline import Settings
     from nemo_aopsd.graphs.pipeline.pipeline import build as build_all
+    from nemo_aopsd.graphs.pipeline.pipeline import check as check_all
     from nemo_aopsd.graphs.pipeline.results import beside, files_of, summary_lines, watching
 
     keep_inputs(files_of(out), [("PROBLEMS", problems)])
@@ -80,6 +82,11 @@ def build(
         max_total_tokens=max_total_tokens,
     )
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
+    if only_check:
+        typer.echo(
+            f"ok: {len(check_all(problems, out))} problems, settings. Not checked: the server, its model, the key"
+        )
+        return
     kept = "What is finished is in the journal; start the same command to go on."
     with interruptible(kept), watching() as watch:
         summary = build_all(problems, out, endpoint, settings, watch)

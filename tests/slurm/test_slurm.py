@@ -148,6 +148,18 @@ def test_targets_of_an_evaluation_become_an_array():
     assert f"--out {REPO}/runs/evaluations/examples --data aime25 --data {DATA} --samples 4" in plan
 
 
+def test_a_build_of_graphs_is_checked():
+    env = CHECKED | {
+        "AOPSD_CONTAINER": "none",
+        "AOPSD_PROBLEMS": DATA,
+        "AOPSD_DAGS": "runs/d.jsonl",
+        "AOPSD_MODEL": "M",
+    }
+    assert "# checked: 30 problems, settings. Not checked: the server, " in planned("dag_build", **env)
+    done = call("dag_build", "--dry-run", **env | {"AOPSD_PROBLEMS": "README.md"})
+    assert (done.returncode, done.stdout) == (2, "") and "README.md:1" in done.stderr
+
+
 def test_an_evaluation_is_checked_for_each_target():
     env = CHECKED | {"AOPSD_CONTAINER": "none", "AOPSD_TARGETS": "nemo_aopsd/builtin/model"}
     assert "# checked: model, 4 samples a problem, problems: 30 of problems; " in planned(

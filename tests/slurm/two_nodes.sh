@@ -9,6 +9,7 @@ AOPSD_GPUS_PER_NODE=1
 source "$AOPSD_HOME/slurm/lib.sh"
 
 : "${AOPSD_TEST_OUT:?}"
+check_program() { :; }
 driver() { printf '%q %q %q\n' "$AOPSD_PYTHON" "$AOPSD_HOME/tests/slurm/ray_driver.py" "$AOPSD_TEST_OUT"; }
 
 main "$@"

@@ -36,17 +36,23 @@ class Settings:
     max_total_tokens: int | None = None
 
 
+def check(problems: Path, out: Path) -> list[tuple[dict[str, Any], Problem]]:
+    """The rows that a build would work on. Raises UserError for what it would refuse without a server."""
+    rows = load_rows(problems, without=("dag", "plan", "subproblems"))  # which are to be made anew
+    journal, *others = files_of(out)
+    if not journal.exists() and (found := next((path for path in others if path.exists()), None)):
+        raise UserError(f"{found}: exists, but without {journal.name}: another command made it. Choose another --out.")
+    return rows
+
+
 def build(problems: Path, out: Path, endpoint: Endpoint, settings: Settings, watch: Watch) -> dict[str, Any]:
     """Write `out` (accepted rows, in order), and beside it journal, rejects and summary; returns the summary.
 
     Raises UserError for what the user must correct (key, model, cap, server that does not answer) after writing what is
     finished; started again, it goes on from the journal.
     """
-    rows = load_rows(problems, without=("dag", "plan", "subproblems"))  # which are to be made anew
-    journal, *others = files_of(out)
-    if not journal.exists() and (found := next((path for path in others if path.exists()), None)):
-        raise UserError(f"{found}: exists, but without {journal.name}: another command made it. Choose another --out.")
-    with Journal(journal) as opened:
+    rows = check(problems, out)
+    with Journal(files_of(out)[0]) as opened:
         return asyncio.run(_build(rows, out, endpoint, settings, opened, watch))
 
 
