@@ -3,6 +3,7 @@
 It needs root and Debian's slurm-wlm and munge. What takes minutes is left to `make cluster-test`.
 """
 
+import csv
 import json
 import os
 import re
@@ -198,8 +199,8 @@ def test_a_suite_is_an_array_of_members_and_seeds_and_then_a_table(slurm):
         assert slurm.wait(f"{number}_{element}")["ExitCode"] == "0:0"
     table = ("-c", "from nemo_aopsd.cli import main; main()", "compare", str(suite), "--seeds", "2", "--out", str(out))
     slurm.call(sys.executable, *table)
-    rows = [line.split(" | ") for line in (out / "results.md").read_text(encoding="utf-8").splitlines()]
-    assert {row[0]: row[1] for row in rows if len(row) > 9}.items() >= {"| base": "2", "| frontier": "2"}.items()
+    rows = csv.DictReader((out / "results.csv").read_text(encoding="utf-8").splitlines())
+    assert {row["member"]: row["seeds"] for row in rows} == {"base": "2", "frontier": "2"}
     assert [len(metrics(out / f"frontier/seed_{seed}")) for seed in (0, 1)] == [2, 2]
 
 
