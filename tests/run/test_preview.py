@@ -134,4 +134,5 @@ def test_the_readme_s_example_shows_a_probe():
     for place in ("README.md", "nemo_aopsd/cli/train.py"):
         assert f"aopsd {' '.join(words)}" in (REPO / place).read_text(encoding="utf-8")
     text = CliRunner(env={"COLUMNS": "120"}).invoke(app, words).stdout
+    assert "Disclosed to the teacher: 80%" in text and "discloses 80 %" in (REPO / "README.md").read_text("utf-8")
     assert "« hmm #1»" in text and re.search(r"^1 .*hmm .*afterwards .* 0\.92$", text, re.MULTILINE), text
