@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nemo_aopsd.config.keys import Fault, Tree, flatten, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
-from nemo_aopsd.config.rules import contradictions, evaluation_faults
+from nemo_aopsd.config.rules import contradictions, evaluation_faults, with_scoring
 from nemo_aopsd.config.schema import CHOICES, SINGLE_PRECISION, AOPSDConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
 
@@ -42,6 +42,7 @@ def check_run(tree: Tree) -> tuple[RunKeys | None, list[Fault]]:
     if run is None:  # the rules see defaults in place of what is wrong
         run, _ = validate(RunKeys, _without(tree, wrong))
     if run is not None:
+        run = with_scoring(run, tree)
         faults += [(key, f"`{key}` {text}") for key, text in contradictions(run) if key not in wrong]
     return run, faults
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nemo_aopsd.config.extension import is_own
-from nemo_aopsd.config.keys import Fault
+from nemo_aopsd.config.keys import Fault, Tree, select
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig
 
@@ -24,6 +25,21 @@ def evaluation_faults(evaluation: EvaluationConfig) -> Iterator[Fault]:
     if 0 < evaluation.temperature < 0.01:  # overflows
         found = evaluation.temperature
         yield "aopsd.evaluation.temperature", f"must be 0 (greedy) or a number from 0.01 to 100; got {found!r}."
+
+
+def with_scoring(run: RunKeys, tree: Tree) -> RunKeys:
+    """`run` with a scorer instead of `auto`: vLLM where its log-probs were shown to be as good as the trainer's."""
+    if run.aopsd.scoring != "auto":
+        return run
+    by_trainer = (
+        run.aopsd.engine == "local"
+        or is_own(run.aopsd.objective.name)
+        or run.aopsd.probes.keep_cache  # which is for the trainer's turn
+        or bool(select(tree, "policy.megatron_cfg.fp8_cfg.enabled"))
+        or bool(select(tree, "policy.dtensor_cfg.enabled"))
+        or select(tree, "policy.generation.vllm_cfg.precision") == "fp8"
+    )
+    return replace(run, aopsd=replace(run.aopsd, scoring="trainer" if by_trainer else "sampler"))
 
 
 def contradictions(run: RunKeys) -> Iterator[Fault]:

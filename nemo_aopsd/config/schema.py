@@ -17,7 +17,7 @@ from nemo_aopsd.types import Sampling, Signal
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
 ContextKind = Literal["none", "solution", "plan", "subproblems", "dag_full", "dag_frontier", "other_problem"]
 JudgeKind = Literal["list", "log_odds", "evidence"]
-Scoring = Literal["trainer", "sampler", "prefill"]
+Scoring = Literal["auto", "trainer", "sampler", "prefill"]
 ProbeRunner = Literal["requests", "batched"]
 Weighting = Literal[
     "uniform",
@@ -346,12 +346,13 @@ class AOPSDConfig(Strict):
     weighting: Weighting | Own = "continuation"
     """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
     are controls: [methods.md](methods.md)."""
-    scoring: Scoring = "trainer"
+    scoring: Scoring = "auto"
     """Which kernels give both sides of a gap, on NeMo RL. `trainer`: a forward of the trainer for each side. `sampler`:
     for the teacher one prefill of vLLM, behind which its continuations read their prefix, and for the student the
     log-probs that sampling returned; the trainer only updates. `prefill`: as `sampler`, but vLLM scores the student by
-    a prefill, too, for models whose decoding and prefill differ (FP8, experts). `trainer` is the default until
-    whole runs with the others have been compared with it: [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
+    a prefill, too, for models whose decoding and prefill differ (FP8, experts). `auto`: `sampler` on NeMo RL, and
+    `trainer` with FP8, DTensor, an objective of your own, `probes.keep_cache`, and on the local engine, where one model
+    samples and learns. A run's `config.yaml` says what it became: [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)

@@ -71,8 +71,25 @@ def test_what_is_read_of_a_good_config(base):
     found = read_settings(base, ENVIRONMENT)
     sizes = {"num_nodes": 1, "gpus_per_node": 8, "data_parallel_size": 4, "train_global_batch_size": 32}
     rows = {"logprob_batch_size": 1, "packs_rows": True, "divisible_by": 2}
-    assert found == Settings("megatron", **sizes, **rows, scoring="trainer", probe_runner="requests")
+    assert found == Settings("megatron", **sizes, **rows, scoring="sampler", probe_runner="requests")
     assert found.scoring_rows_multiple == 4  # packs have any number of rows
+
+
+@pytest.mark.parametrize(
+    ("overrides", "scoring"),
+    [
+        ([], "sampler"),
+        (["aopsd.scoring=prefill"], "prefill"),
+        (["aopsd.engine=local"], "trainer"),
+        (["policy.generation.vllm_cfg.precision=fp8"], "trainer"),
+        (["policy.megatron_cfg.fp8_cfg.enabled=true"], "trainer"),
+        (["policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true"], "trainer"),
+        (["aopsd.probes.keep_cache=true"], "trainer"),
+    ],
+)
+def test_who_scores_by_default(overrides, scoring):
+    config = load_config(CONFIGS / "aopsd_qwen3_4b_megatron.yaml", overrides)
+    assert config.aopsd.scoring == config.raw["aopsd"]["scoring"] == scoring
 
 
 def test_what_is_read_of_another_one(base):
@@ -193,7 +210,7 @@ def test_one_refusal(faults, words, key, remedy):
         f"aopsd.objective.top_k_form=tail {TOP_K}",
         "aopsd.objective.name=dash aopsd.objective.support=64 aopsd.weighting=uniform",
         "V.enable_prefix_caching=false aopsd.weighting=uniform",
-        "V.precision=fp8",  # with the correction, which is on
+        "V.precision=fp8 aopsd.scoring=trainer",  # with the correction, which is on
         "P.fuse_loss=true",  # neither pipeline stages nor FP8
         "M.fp8_cfg.fp8_param=true",  # FP8 itself is off
         FP8,  # packs are padded by NeMo RL

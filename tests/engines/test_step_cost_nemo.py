@@ -110,12 +110,13 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     engine.stop = lambda: stopped.append(True)
     monkeypatch.setattr(bench, "nemo_rl", SimpleNamespace(check=lambda config: None, build=lambda config: engine))
     monkeypatch.setenv("NRL_MEGATRON_CHECKPOINT_DIR", "elsewhere")
-    room = "policy.max_total_sequence_length=4096"  # the fake's tokenizer has two tokens for a digit and its space
+    # The fake samples without log-probs, and its tokenizer has two tokens for a digit and its space.
+    fakes = ["aopsd.scoring=trainer", "policy.max_total_sequence_length=4096"]
     words = ["--folder", str(tmp_path), "--layers", "1", "--hidden", "320", "--responses", "2", "--tokens", "40"]
     words += ["--question", "200", "--teacher-prompt", "900", "--rate", "0.1", "--steps", "1", "--minutes", "0"]
     arms = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]
     words += [word for arm in arms for word in ("--arm", arm)]
-    monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), room])
+    monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), *fakes])
     bench.main()
     assert stopped and engine.tokenizer.end_ids == frozenset()
     result = json.loads((tmp_path / "result.json").read_text())

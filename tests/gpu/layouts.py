@@ -35,7 +35,7 @@ TOP_K = "aopsd.objective.name=topk_fkl aopsd.objective.top_k_form=none aopsd.wei
 SUPPORT = "aopsd.objective.support=64 aopsd.weighting=uniform"
 FKL = f"aopsd.objective.name=fkl {SUPPORT}"
 DASH = f"aopsd.objective.name=dash aopsd.objective.token_clip=0.05 {SUPPORT}"
-SAMPLER = "aopsd.scoring=sampler"
+SAMPLER, TRAINER = "aopsd.scoring=sampler", "aopsd.scoring=trainer"  # a lane has the second one unless it says another
 MOE = "policy.model_name={moe} +policy.generation.vllm_kwargs.moe_backend=triton"  # as examples/configs/*_a3b.yaml
 EP2 = f"cluster.gpus_per_node=2 {MEGATRON}.expert_model_parallel_size=2"
 TP2 = f"{MEGATRON}.tensor_model_parallel_size=2 {MEGATRON}.sequence_parallel=true"
@@ -68,7 +68,7 @@ class Lane:
 
 def lanes(out: Path) -> list[Lane]:
     """In the order of their worth."""
-    learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE]
+    learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE, TRAINER]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
     methods = ("uniform", "continuation", "batched", "topk16")
     arms = [f"{method}@{scoring}" for scoring in ("sampler", "trainer") for method in methods]
@@ -114,7 +114,7 @@ def lanes(out: Path) -> list[Lane]:
         Lane("smollm2_pp2", 2, f"{WORDS} cluster.gpus_per_node=2 {PP2} {EAGER}", needs=("SMOLLM2",)),
         Lane("cost", 1, command=cost, alone=True),
         Lane("learn", 1, command=learn),
-        Lane("learn_sampler", 1, command=[*learn[:-2], f"logger.log_dir={out}/learn_sampler", FIXED_CACHE, SAMPLER]),
+        Lane("learn_sampler", 1, command=[*learn[:-3], f"logger.log_dir={out}/learn_sampler", FIXED_CACHE, SAMPLER]),
         Lane("tp2dp2", 4, f"cluster.gpus_per_node=4 {TP2} {EAGER}"),
         Lane("tp2_unpacked", 2, f"cluster.gpus_per_node=2 {TP2} {UNPACKED} {EAGER}"),
         Lane("fp8_tp2", 2, f"cluster.gpus_per_node=2 {TP2} {FP8} {EAGER}"),
@@ -169,7 +169,7 @@ class Host:
             **caches,
             "CUDA_VISIBLE_DEVICES": listed,
             "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{REPO}:{REPO}/tests/gpu/lane",
-            "AOPSD_GPU_OVERRIDES": lane.overrides if self.share == 1 else f"{lane.overrides} {FIXED_CACHE}",
+            "AOPSD_GPU_OVERRIDES": " ".join([TRAINER, lane.overrides, *([FIXED_CACHE] if self.share > 1 else [])]),
             "AOPSD_GPU_REPORT": f"{self.out}/{lane.name}.jsonl",
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
             "NCCL_NVLS_ENABLE": "0",
