@@ -40,7 +40,8 @@ class Line:
 def compare(path: Path) -> Iterator[Line]:
     """A line a stage of each arm, then their sums over the stages that were timed."""
     found = json.loads(path.read_text(encoding="utf-8"))
-    overrides = [*found["overrides"], "data.train.data_path=none"]
+    scoring = found.get("scoring", "trainer")  # the default of the first runs, which do not name it
+    overrides = [f"aopsd.scoring={scoring}", *found["overrides"], "data.train.data_path=none"]
     config = make_config(argparse.Namespace(**found | {"overrides": overrides}), Path("Qwen/Qwen3-4B"))
     for arm, stages in found["seconds"].items():
         measured = {stage: stages[stage]["median"] for stage in STAGES if stages[stage]["greatest"] > NOTHING}

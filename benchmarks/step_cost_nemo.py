@@ -149,6 +149,7 @@ def main() -> None:
         engine.stop()
     say("\n".join(report(steps)))
     asked = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
+    asked["scoring"] = config.aopsd.scoring  # of arms that name none
     line = json.dumps({"device": device, **asked, **summary(steps), "steps": [dataclasses.asdict(s) for s in steps]})
     say(line)
     if args.json:

@@ -40,7 +40,14 @@ RATES = Rates(**SHARES, **WAITS)
 TOKENS = {"question": 10, "teacher_prompt": 30, "response": 20, "longest": 25, "judge_prompt": 50, "judge_answer": 5}
 COUNTS = {"problems": 5, "prompts": 2, "rows": 4, "probes": 6, "probe_length": 3, "initial_attempts": 2}
 WORK = Workload(
-    **COUNTS, **TOKENS, is_judged=True, teacher_judges=False, scores_student=True, scoring="trainer", missing=None
+    **COUNTS,
+    **TOKENS,
+    is_judged=True,
+    teacher_judges=False,
+    scores_student=True,
+    scoring="trainer",
+    probe_runner="requests",
+    missing=None,
 )
 
 
@@ -193,6 +200,8 @@ def test_scoring_by_the_sampler_by_hand():
     found = step_seconds(setup(), replace(WORK, scoring="sampler", scores_student=False))
     assert {stage: found[stage] for stage in expected} == pytest.approx({s: seconds(t) for s, t in expected.items()})
     assert "student" not in found
+    batched = step_seconds(setup(), replace(WORK, scoring="sampler", scores_student=False, probe_runner="batched"))
+    assert found["probes"] - batched["probes"] == pytest.approx(seconds({"sampler_request": 2 * 6}))
     student = {"sampler_compute": 259.2 + 160, "sampler_request": 4}  # 120 x (1200 + 64 x 15), and 80 x 2000
     assert step_seconds(setup(), replace(WORK, scoring="prefill"))["student"] == pytest.approx(seconds(student))
 
@@ -235,7 +244,7 @@ def test_measured_steps_of_qwen3_4b_s_shape_are_off_by_what_the_plan_says():
         stage: [round(line.error, 2) for line in lines if line.stage == stage and line.measured] for stage in ERRORS
     }
     assert {stage: (min(found), max(found)) for stage, found in errors.items()} == ERRORS
-    assert len(errors["total"]) == 14
+    assert len(errors["total"]) == 16
 
 
 # Rows and tokens of a step
@@ -246,7 +255,7 @@ ASSUMED = Assumed(
 
 
 def workload(*words):
-    words = ("data.train.data_path=none", "policy.generation.max_new_tokens=2000", *words)
+    words = ("data.train.data_path=none", "policy.generation.max_new_tokens=2000", "aopsd.scoring=trainer", *words)
     return from_config(load_config(CLUSTER, words), assumed=ASSUMED)
 
 
@@ -297,7 +306,7 @@ def planned(*words, config=CLUSTER):
 
 def test_an_epoch_is_its_steps():
     found = planned()
-    stages = {"refit", "rollout", "judge", "student", "teacher", "probes", "update"}
+    stages = {"refit", "rollout", "judge", "teacher", "probes", "update"}  # sampling has scored the student
     assert set(found["step_seconds"]) == stages and found["measured_errors"]["total"] == list(ERRORS["total"])
     assert found["epoch_seconds"]["rollout"] == pytest.approx(23 * found["step_seconds"]["rollout"])  # 725 problems
     assert found["epoch_gpu_hours"] == pytest.approx(sum(found["epoch_seconds"].values()) * 8 / 3600)

@@ -68,7 +68,14 @@ class Lane:
 
 def lanes(out: Path) -> list[Lane]:
     """In the order of their worth."""
-    learn = [*CLI, "train", "examples/configs/aopsd_tiny_h100.yaml", f"logger.log_dir={out}/learn", FIXED_CACHE, TRAINER]
+    learn = [
+        *CLI,
+        "train",
+        "examples/configs/aopsd_tiny_h100.yaml",
+        f"logger.log_dir={out}/learn",
+        FIXED_CACHE,
+        TRAINER,
+    ]
     cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
     methods = ("uniform", "continuation", "batched", "topk16")
     arms = [f"{method}@{scoring}" for scoring in ("sampler", "trainer") for method in methods]

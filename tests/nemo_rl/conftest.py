@@ -32,7 +32,7 @@ def one_process(tmp_path):
 
 @pytest.fixture
 def overrides(tmp_path, monkeypatch):
-    """A run of two steps on eight problems."""
+    """A run of two steps on eight problems. The trainer scores, whose turns are most of what is tested here."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     problems = (REPO / "nemo_aopsd/builtin/data/train.jsonl").read_text().splitlines()[:8]
     (tmp_path / "problems.jsonl").write_text("\n".join(problems))
@@ -40,7 +40,12 @@ def overrides(tmp_path, monkeypatch):
         f"data.train.data_path={tmp_path}/problems.jsonl",
         f"logger.log_dir={tmp_path}/run",
         *("aopsd.num_prompts_per_step=4", "aopsd.evaluation.data_path=null", "aopsd.probes.threshold=0.5"),
-        *("aopsd.curriculum.num_initial_attempts=1", "policy.generation.max_new_tokens=48", "aopsd.max_num_steps=2"),
+        *(
+            "aopsd.scoring=trainer",
+            "aopsd.curriculum.num_initial_attempts=1",
+            "policy.generation.max_new_tokens=48",
+            "aopsd.max_num_steps=2",
+        ),
     ]
 
 

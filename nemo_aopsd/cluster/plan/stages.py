@@ -165,10 +165,11 @@ def probe(setup: Setup, work: Workload) -> float:
     here, attended = ceil(work.probes / layout.engines), work.question + middle
     flops = here * setup.flops(BLOCK / 2 + length, attended, length) / layout.sampler_tp
     cache = here * attended * setup.size.kv_bytes() / layout.sampler_tp
+    requests = 2 * here if work.probe_runner == "requests" else 0
     scored = (
         flops / (rates.sampler_compute * setup.gpu.flops)
         + cache / (rates.sampler_bandwidth * setup.gpu.bandwidth)
-        + 2 * here * rates.sampler_request
+        + requests * rates.sampler_request
     )
     return decode(setup, work.probes, work.teacher_prompt + middle, length, length) + scored
 

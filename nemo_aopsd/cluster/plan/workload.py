@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.config.schema import Config, Scoring
+from nemo_aopsd.config.schema import Config, ProbeRunner, Scoring
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.objectives import build_objective
@@ -40,6 +40,7 @@ class Workload:
     judge_answer: float
     probes: float  # of all rows together
     probe_length: int
+    probe_runner: ProbeRunner
     is_judged: bool
     teacher_judges: bool
     scores_student: bool  # at collection, beside the sampling; the teacher scores always
@@ -75,6 +76,7 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
         judge_answer=min(assumed.verdict, aopsd.judge.verdict_tokens),
         probes=assumed.trigger_rate * response * rows if probed else 0.0,
         probe_length=aopsd.probes.length,
+        probe_runner=aopsd.probes.runner,
         is_judged=aopsd.needs_progress,
         teacher_judges=aopsd.judge.model == "teacher",
         scores_student=(objective.needs_old_logprobs or objective.signal.sampled) and aopsd.scoring != "sampler",
