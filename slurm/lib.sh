@@ -15,7 +15,7 @@ AOPSD_LOCAL_GPUS=${AOPSD_LOCAL_GPUS:-}           # of a local job; empty: 1 wher
 AOPSD_PYTHON=${AOPSD_PYTHON:-}                   # empty: .venv of the checkout without a container, else python
 AOPSD_CHECK=${AOPSD_CHECK:-true}                 # false: submit without the program's own check
 AOPSD_SBATCH=${AOPSD_SBATCH:-}                   # further options of sbatch, such as --array=0-4 or --qos=long
-AOPSD_RAY_PORT=${AOPSD_RAY_PORT:-9900}           # of Ray's head
+AOPSD_RAY_PORT=${AOPSD_RAY_PORT:-9900}           # of Ray's head, and the next one
 AOPSD_WAIT=${AOPSD_WAIT:-1800}                   # seconds to wait for all GPUs
 AOPSD_GRACE=${AOPSD_GRACE:-60}                   # seconds from SIGTERM to SIGKILL when a run is stopped
 AOPSD_MAX_RESTARTS=${AOPSD_MAX_RESTARTS:-50}     # requeues of one job after its time limit

@@ -106,7 +106,8 @@ case $role in
         trap end_ray EXIT
         RAY_ADDRESS=$(address):$AOPSD_RAY_PORT
         export RAY_ADDRESS RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
-        start_ray --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT"
+        start_ray --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" \
+            --ray-client-server-port=$((AOPSD_RAY_PORT + 1)) # Ray ends without it, and two jobs on a node would share 10001
         until (: >"/dev/tcp/${RAY_ADDRESS%:*}/$AOPSD_RAY_PORT") 2>/dev/null || [[ -e $logs/stop ]]; do check_ray; sleep 1; done
         echo "$RAY_ADDRESS" >"$logs/head-up.partial"
         mv "$logs/head-up.partial" "$logs/head-up"
