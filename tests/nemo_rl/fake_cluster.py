@@ -72,7 +72,8 @@ class FakeLLM:
     def _answer(self, prompt, params):
         if found := (params.extra_args or {}).get(vllm_patches.SCORED):
             wanted = vllm_patches.Wanted(*found)
-            logits = self.model(torch.tensor([prompt])).logits[0, wanted.first :]
+            logits = self.model(torch.tensor([prompt])).logits[0, wanted.first : wanted.end]
+            logits = logits.expand(len(wanted.tokens), -1)  # one row, if it predicts them all
             columns = vllm_patches.score_chunk(logits, torch.tensor(wanted.tokens), wanted.top_k)
             lost = self.lose_rows
             self.scores.append(vllm_patches.Scores(wanted.key, lost, *(column[lost:] for column in columns)))

@@ -147,7 +147,7 @@ def test_the_runner_of_probes_is_read_at_each_call_and_whole_rows_are_requests()
     asked = []
 
     def sample_shards(method, common, **shards):
-        asked.append((method, common["runner"]))
+        asked.append((method, common.get("runner", "requests")))
         return [[[torch.zeros(1) for _ in row] for row in shards["branches"][0]]]
 
     generation = SimpleNamespace(dp_size=1)
@@ -163,5 +163,5 @@ def test_the_runner_of_probes_is_read_at_each_call_and_whole_rows_are_requests()
     assert asked == [
         *(("continue_branches", "requests"), ("score_branches", "requests")),
         *(("continue_branches", "batched"), ("score_branches", "batched")),
-        *(("score_branches", "requests"), ("score_branches", "requests")),
+        *(("score_choices", "requests"), ("score_branches", "requests")),
     ]

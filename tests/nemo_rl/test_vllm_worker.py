@@ -275,6 +275,23 @@ def test_a_step_on_the_scheduler_equals_the_reference(folder, monkeypatch, is_as
     assert sum(worker.llm.num_tokens) == computed or (num_blocks < 512 and sum(worker.llm.num_tokens) > computed)
 
 
+@pytest.mark.parametrize(("is_async", "budget", "num_blocks"), ENGINES)
+def test_choices_are_all_of_the_row_behind_a_branch(folder, monkeypatch, is_async, budget, num_blocks):
+    """As a judge's yes and no; a chunk of 5 rows holds the choices of several branches."""
+    toy.install(monkeypatch)
+    monkeypatch.setattr(vllm_patches, "CHUNK", 5)
+    worker = make_toy_worker(folder, is_async, budget, num_blocks)
+    choices, response = [7, 3, 11], draw(20, seed=5)
+    branches = [[Branch(0, draw(length, seed=length)) for length in (30, 1, 17)], [Branch(4, [9])], []]
+    rows = PROMPTS[:3], [[], response, []], branches
+    found = worker.score_choices(*rows, choices, "student")
+    assert [len(row) for row in found] == [3, 1, 0]
+    for prompt, answer, row, scores in zip(*rows, found, strict=True):
+        for branch, score in zip(row, scores, strict=True):
+            expected = toy.ToyModel().logprobs(prompt + answer[: branch.position] + branch.tokens, STUDENT)[-1][choices]
+            torch.testing.assert_close(score.double(), expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("missing", ["hits", "rows"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_scores_without_a_patch_raise(folder, monkeypatch, missing, is_async):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, TypeVar
 
-import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
@@ -86,12 +85,9 @@ class ClusterModel:
     def next_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
     ) -> list[list[Tensor]]:
-        """Log-probs of the `choices` after each branch, by vLLM: a request a choice, behind its prefix cache."""
-        rows = zip(prompts, responses, branches, strict=True)
-        wholes = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
-        asked = [[Branch(0, [choice]) for choice in choices]] * len(wholes)
-        found = iter(self._branch_logprobs(wholes, [[]] * len(wholes), asked, "requests"))
-        return [[torch.cat(next(found)) for _ in row] for row in branches]
+        """Log-probs of the `choices` after each branch, by vLLM: a request a branch, behind its prefix cache."""
+        common = {"choices": choices, "salt": self.role.value}
+        return self._on_branches("score_choices", common, prompts, responses, branches)
 
     def _branch_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], runner: ProbeRunner

@@ -31,10 +31,16 @@ class Wanted(NamedTuple):
     first: int
     tokens: list[int]
     top_k: int = 0  # also the most likely tokens
+    is_choice: bool = False  # row `first` predicts each of `tokens`
+
+    @property
+    def end(self) -> int:
+        """Behind the last row that is wanted."""
+        return self.first + (1 if self.is_choice else len(self.tokens))
 
 
 class Scores(NamedTuple):
-    """Of `n` rows of the request `key`, from its wanted token `start` on."""
+    """Of `n` wanted tokens of the request `key`, from `start` on."""
 
     key: int
     start: int
@@ -92,33 +98,35 @@ def take_scores(runner: Any) -> list[Scores]:
     return taken
 
 
-def _rows_of_step(runner: Any, num_scheduled_tokens: dict[str, int]) -> Iterator[tuple[Wanted, int, int, int]]:
-    """Of each request in this step that wants rows of it: the first wanted token, how many, and the first's row."""
+def _rows_of_step(runner: Any, num_scheduled_tokens: dict[str, int]) -> Iterator[tuple[Wanted, int, list[int]]]:
+    """Of each request in this step that wants rows of it: the first wanted token, and the row of it and of the next."""
     for request_id, count in num_scheduled_tokens.items():
         request = runner.requests[request_id]
         if (wanted := _wanted(request.sampling_params)) is None:
             continue
         begin = max(request.num_computed_tokens, wanted.first)
-        end = min(request.num_computed_tokens + count, wanted.first + len(wanted.tokens))
+        end = min(request.num_computed_tokens + count, wanted.end)
         if begin < end:
             place = runner.query_start_loc.np[runner.input_batch.req_id_to_index[request_id]].item()
-            yield wanted, begin - wanted.first, end - begin, place + begin - request.num_computed_tokens
+            places = range(place + begin - request.num_computed_tokens, place + end - request.num_computed_tokens)
+            start, rows = begin - wanted.first, [*places]
+            yield wanted, start, rows * len(wanted.tokens) if wanted.is_choice else rows
 
 
-def _score(runner: Any, hidden_states: Tensor, parts: list[tuple[Wanted, int, int, int]]) -> None:
+def _score(runner: Any, hidden_states: Tensor, parts: list[tuple[Wanted, int, list[int]]]) -> None:
     import torch
 
     if not parts:
         return
-    places = [place + i for *_, size, place in parts for i in range(size)]
-    tokens = [token for wanted, start, size, _ in parts for token in wanted.tokens[start : start + size]]
+    places = [place for *_, rows in parts for place in rows]
+    tokens = [token for wanted, start, rows in parts for token in wanted.tokens[start : start + len(rows)]]
     top_k = max(wanted.top_k for wanted, *_ in parts)
     chunks = [
         score_chunk(runner.model.compute_logits(hidden_states[rows]), targets, top_k)
         for rows, targets in torch.tensor([places, tokens], device=hidden_states.device).split(CHUNK, dim=1)
     ]
     logprobs, ids = (torch.cat(column) for column in zip(*chunks, strict=True))
-    named = [(wanted.key, start, size) for wanted, start, size, _ in parts]
+    named = [(wanted.key, start, len(rows)) for wanted, start, rows in parts]
     runner.__dict__.setdefault("aopsd_scores", []).append((named, logprobs, ids))
 
 

@@ -144,15 +144,24 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         scores = iter(found)
         return [[next(scores) for _ in row] for row in branches]
 
+    def score_choices(
+        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens, salt: str
+    ) -> list[list[Tensor]]:
+        """`LanguageModel.next_logprobs`: a request a branch, whose last row predicts every choice."""
+        rows = zip(prompts, responses, branches, strict=True)
+        contexts = [prompt + response[: b.position] + b.tokens for prompt, response, row in rows for b in row]
+        scored = iter(self._score(contexts, [choices] * len(contexts), 0, salt, are_choices=True))
+        return [[next(scored)[0][:, 0] for _ in row] for row in branches]
+
     def score_top_k(self, prompts: list[Tokens], responses: list[Tokens], k: int, salt: str) -> list[TopK]:
         """`LanguageModel.top_logprobs`, in one prefill."""
         scored = self._score(prompts, responses, k, salt)
         return [TopK(ids, logprobs[:, 1:-1], logprobs[:, -1]) for logprobs, ids in scored]
 
     def _score(
-        self, contexts: list[Tokens], tokens: list[Tokens], top_k: int, salt: str
+        self, contexts: list[Tokens], tokens: list[Tokens], top_k: int, salt: str, are_choices: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
-        """Log-probs and ids of `vllm_patches.Scores`, for all of `tokens` after each context.
+        """Log-probs and ids of `vllm_patches.Scores`, for all of `tokens` behind each context, or as its next one.
 
         The last token of a row need not be read. Raises RuntimeError if vLLM left rows out: it read the cache too far.
         """
@@ -160,7 +169,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         found = [(torch.empty(len(row), width), torch.empty(len(row), top_k, dtype=torch.int32)) for row in tokens]
         missing = [torch.ones(len(row), dtype=torch.bool) for row in tokens]
         asked = [
-            vllm_patches.Wanted(key, len(context) - 1, row, top_k)
+            vllm_patches.Wanted(key, len(context) - 1, row, top_k, are_choices)
             for key, (context, row) in enumerate(zip(contexts, tokens, strict=True))
             if row
         ]
@@ -174,7 +183,8 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             )
             for wanted in asked
         ]
-        self._run([contexts[wanted.key] + wanted.tokens[:-1] for wanted in asked], params, salt)
+        read = [[] if are_choices else wanted.tokens[:-1] for wanted in asked]
+        self._run([contexts[wanted.key] + more for wanted, more in zip(asked, read, strict=True)], params, salt)
         for key, start, *columns in self.llm.collective_rpc("take_scores")[-1]:  # of the last pipeline stage
             end = start + len(columns[0])
             missing[key][start:end] = False
