@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config.nemo_rl_keys import NEMO_RL_BLOCKS
+from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import AOPSDConfig, keys_of
 from nemo_aopsd.errors import nearest
 
@@ -53,8 +53,9 @@ def find_bad_blocks(layer: Layer) -> Iterator[Fault]:
     known = ("aopsd", *NEMO_RL_BLOCKS)
     for key, value in layer.tree.items():
         if key not in known:
-            ours = {name.rpartition(".")[2]: f"aopsd.{name}" for name, _ in reversed(list(keys_of(AOPSDConfig)))}
-            hint = nearest(str(key), known) or (f" Did you mean `{ours[key]}`?" if key in ours else "")
+            dotted = [*LOCAL_KEYS, *(f"aopsd.{name}" for name, _ in reversed(list(keys_of(AOPSDConfig))))]
+            ours = {name.rpartition(".")[2]: name for name in dotted}
+            hint = f" Did you mean `{ours[key]}`?" if key in ours else nearest(str(key), known)
             yield key, f"unknown block `{key}`.{hint} Known: {', '.join(known)}."
         elif not isinstance(value, dict):
             yield key, f"`{key}` must be a block of `key: value` lines, not a value."
