@@ -207,6 +207,14 @@ def brackets(dice: Dice) -> Answer:
 
 
 @kind
+def three_in_brackets(dice: Dice) -> Answer:
+    p, q = two(dice)
+    inner = f"{p}, {q}, {p + q}"
+    gold, miss = dice.sample([f"({inner})", f"\\{{{inner}\\}}"], 2)
+    return Answer(gold, [inner, gold.replace(" ", ""), f"A = {gold}"], [miss, gold.replace(str(q), str(q + 1))])
+
+
+@kind
 def repeated_values(dice: Dice) -> Answer:
     p, q = two(dice)
     same = [f"{q}, {p}, {p}", f"{p},{q},{p}", f"{p}, {p} \\text{{ and }} {q}", f"{2 * p}/2, {p}, {q}"]

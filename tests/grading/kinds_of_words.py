@@ -56,7 +56,7 @@ def words(dice: Dice) -> Answer:
         "Monday",
         "neither",
         "Alice",
-        "no solution",
+        "no winner",
         "all real numbers",
         "right triangle",
     ]
