@@ -253,8 +253,8 @@ class ProbeConfig(Strict):
     runner: ProbeRunner = "requests"
     """How vLLM computes probes, on NeMo RL. `requests`: a request each. `batched`: all of an engine in batches of our
     own on the blocks of its prefix cache, which spares the host the requests; where the model or vLLM's settings do not
-    allow it, a line in the log says why, and requests are made. `requests` until the other has been compared with it on
-    GPUs."""
+    allow it, a line in the log says why, and requests are made. `requests` until both have been
+    timed in one run on a GPU."""
 
 
 @dataclass(frozen=True)
