@@ -1,10 +1,14 @@
 """Trackers of the local engine: what their libraries are told, which may be fakes, and what is refused."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.config.shipped import find_recipe
+from nemo_aopsd.engines import local
 from nemo_aopsd.engines.local import trackers
 from nemo_aopsd.engines.local.trackers import Trackers, check_trackers
 from nemo_aopsd.errors import UserError
@@ -33,6 +37,17 @@ def test_an_absent_library_names_the_extra(monkeypatch, name):
     check_trackers({f"{name}_enabled": True})
     with pytest.raises(UserError, match=r"swanlab_enabled is true; the local engine has tensorboard, wandb, mlflow"):
         check_trackers({"swanlab_enabled": True})
+
+
+def test_the_engine_hands_its_numbers_to_them_and_refuses_an_absent_library(monkeypatch, tmp_path):
+    logged = []
+    monkeypatch.setattr(Trackers, "log", lambda self, metrics, step: logged.append((metrics, step)))
+    config = load_config(find_recipe(Path("demo")), [f"logger.log_dir={tmp_path}/run", "logger.wandb_enabled=true"])
+    local.build(config).log_metrics({"train/loss": 1.0}, 3)
+    assert logged == [({"train/loss": 1.0}, 3)]
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"logger\.wandb_enabled is true"):
+        local.check(config)
 
 
 def test_none_is_started_unless_it_is_on(started, tmp_path):
