@@ -130,6 +130,8 @@ def blamed(label: str, file: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's: the engine has the remedies
+            raise
         frames = traceback.extract_tb(error.__traceback__)
         theirs = [number for number, frame in enumerate(frames) if frame.filename == file]
         if not theirs and not frames[-1].filename.startswith(_NOT_THEIRS):

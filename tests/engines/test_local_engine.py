@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -232,3 +233,23 @@ def test_export_reads_back_as_a_hugging_face_directory(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
     assert engine.student.network.causal_lm.config._attn_implementation == attention.NAME
     assert attention.NAME not in (tmp_path / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [
+        (lambda engine: engine.student.generate([[4]], Sampling(max_new_tokens=2), 0), "policy.generation_batch_size"),
+        (lambda engine: engine.student.logprobs([[4]], [[5]]), "logprob_mb_tokens"),
+        (lambda engine: engine.teacher.top_logprobs([[4]], [[5]], 2), "logprob_mb_tokens"),
+        (lambda engine: engine.teacher.continue_greedily([[4]], [[5]], [[Branch(0, [])]], 2), "policy.prefix_cache_gb"),
+        (lambda engine: engine.train([row([4], [5])], OBJECTIVE), "train_mb_tokens"),
+    ],
+)
+def test_a_gpu_out_of_memory_names_the_setting_that_sizes_the_stage(monkeypatch, call, key):
+    engine = build()
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    for model in (engine.student, engine.teacher):
+        monkeypatch.setattr(model.network, "body", Mock(side_effect=full))
+    with pytest.raises(UserError, match=f"Tried to allocate 2.00 GiB.*Lower .*{key}") as caught:
+        call(engine)
+    assert caught.value.__cause__ is full

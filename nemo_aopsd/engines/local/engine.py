@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.loss import micro_batch_loss
+from nemo_aopsd.engines.local.memory import gpu_memory
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
 from nemo_aopsd.engines.local.scoring import batches
@@ -108,6 +109,7 @@ class LocalEngine:
             self.student.network.causal_lm.save_pretrained(directory)
             self.tokenizer.hf.save_pretrained(directory)
 
+    @gpu_memory("updating", "policy.dynamic_batching.train_mb_tokens or policy.train_micro_batch_size")
     def _accumulate(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
         """Add the gradient of all `rows`, by micro-batches; returns the summed loss and metrics."""
         num_tokens = float(sum(row.mask.sum().item() for row in rows))

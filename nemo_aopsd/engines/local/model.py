@@ -15,12 +15,14 @@ from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import Decoder, uniforms
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep, Step
 from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
+from nemo_aopsd.engines.local.memory import gpu_memory
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.scoring import batches, response_hidden, response_logprobs
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
 Result = TypeVar("Result")
+SCORING = "policy.dynamic_batching.logprob_mb_tokens or policy.logprob_batch_size"
 
 
 class LocalModel:
@@ -32,6 +34,7 @@ class LocalModel:
         self.end_ids = end_ids
         self.prefixes = PrefixCache(settings.prefix_cache_gb * 1e9)
 
+    @gpu_memory("sampling", "policy.generation_batch_size")
     @torch.no_grad()
     def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
         """Sample one response a prompt. A row stops at `max_total_sequence_length`, then unfinished."""
@@ -48,6 +51,7 @@ class LocalModel:
                 results[index] = generation
         return results
 
+    @gpu_memory("scoring responses", f"{SCORING}, or policy.prefix_cache_gb")
     @torch.no_grad()
     def logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
         """Log-probs `[T]` of each response; keeps the prefixes for the probes of the same rows."""
@@ -64,6 +68,7 @@ class LocalModel:
                 results[index] = row_logprobs.cpu()
         return results
 
+    @gpu_memory("scoring responses", SCORING)
     @torch.no_grad()
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
         """The `k` most likely tokens at the place of each response token, on the CPU."""
@@ -104,6 +109,7 @@ class LocalModel:
         is_graphed = self.network.device.type == "cuda" and not self.settings.enforce_eager
         return GraphStep if is_graphed else EagerStep
 
+    @gpu_memory("reading branches", f"{SCORING}, or policy.prefix_cache_gb")
     def _on_branches(
         self,
         prompts: list[Tokens],
