@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_cost_nemo import STAGES, config_of, make_config
+from benchmarks.arms import STAGES, config_of
+from benchmarks.step_cost_nemo import make_config
 from nemo_aopsd.cluster.plan import make_plan
 from nemo_aopsd.cluster.plan.stages import step_seconds
 from nemo_aopsd.config.schema import Config

@@ -3,12 +3,11 @@
     TORCH_CUDA_ARCH_LIST=9.0 python -m benchmarks.step_cost_nemo --folder DIR [--arm NAME ...] [--json FILE] [key=value]
 
 One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, in a new random order each
-round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. An arm is
-`uniform` (PG), `continuation`, `batched` (`continuation` with `aopsd.probes.runner=batched`), or `topk16` for the
-forward KL over 16 tokens; `uniform@sampler` and the like score by what `aopsd.scoring` calls so, the others as the
-config says; `continuation:0.03` probes that share of the tokens, the others `--rate`. `grpo` is a step of NeMo RL's own
-GRPO (stock_grpo.py): its refit, rollout and update are held against those of the `uniform` arms. Forced, so that the
-arms do the same work but for what is the method's:
+round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. Methods
+are named in arms.py; `uniform@sampler` and the like score by what `aopsd.scoring` calls so, the others as the config
+says; `continuation:0.03` probes that share of the tokens, the others `--rate`. `grpo` is a step of NeMo RL's own GRPO
+(stock_grpo.py): its refit, rollout and update are held against those of the `uniform` arms. Forced, so that the arms do
+the same work but for what is the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
   - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
@@ -37,6 +36,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from benchmarks.arms import PG, STAGES, STOCK, Step, config_of, plain, report, split, summary
 from nemo_aopsd import builtin as embedded
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
@@ -48,11 +48,7 @@ from nemo_aopsd.method.context import student_messages, teacher_messages
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import StepResult, train_step
 
-GOAL = 1.05  # the paper measured 1.125
-STOCK = "grpo"
-SHARED, SHARED_GOAL = ("rollout", "update"), 1.02  # stages of PG and of stock GRPO
 CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_qwen3_4b_megatron.yaml"
-STAGES = ("rollout", "student", "teacher", "probes", "update")
 # No judge. One card: 8 GB of weights, 16 GB of float32 gradients; Adam would add 40 GB (remainders, moments), SGD 48 GB
 # (float32 weights, momentum, gradients), of which 16 GB never leave for vLLM. Either makes its state in the first step
 # that it takes, so none is taken: each gradient and its norm are computed, and are then "too large".
@@ -65,64 +61,6 @@ OVERRIDES = (
     "policy.megatron_cfg.distributed_data_parallel_config.overlap_param_gather=false",  # waits for a first step
     "+policy.megatron_cfg.optimizer.grad_norm_skip_threshold=0.0",
 )
-
-
-PG = {
-    "uniform": "PG",
-    "continuation": "PG + continuation",
-    "batched": "PG + continuation in batches",
-}  # arms on sampled tokens
-
-
-def label_of(arm: str) -> str:
-    method, scoring, rate = split(arm)
-    if method == STOCK:
-        return "NeMo RL's GRPO"
-    label = (PG.get(method) or f"top-{method[4:]} forward KL") + (scoring and f", {scoring}")
-    return label if rate is None else f"{label}, {rate:.1%}"
-
-
-def split(arm: str) -> tuple[str, str, float | None]:
-    """Method, scoring and share of probed tokens; no scoring where the config says it, None for `--rate`."""
-    name, _, rate = arm.partition(":")
-    method, _, scoring = name.partition("@")
-    return method, scoring, float(rate) if rate else None
-
-
-def plain(arm: str) -> str:
-    """PG with the scoring of `arm`."""
-    return "@".join(filter(None, ("uniform", split(arm)[1])))
-
-
-def config_of(arm: str, config: Config, threshold: float) -> Config:
-    """`config` with the method of this arm and `threshold` nats for probes."""
-    method, scoring, _ = split(arm)
-    runner = "batched" if method == "batched" else config.aopsd.probes.runner
-    probes = dataclasses.replace(config.aopsd.probes, threshold=threshold, runner=runner)
-    aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
-    if method in PG or method == STOCK:
-        weighting = "uniform" if method in ("uniform", STOCK) else "continuation"
-        return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=weighting))
-    objective = dataclasses.replace(aopsd.objective, name="topk_fkl", top_k=int(method[4:]))
-    return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting="uniform", objective=objective))
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One step that was run. `seconds` by stage, by part (see `watch`) and in `total`; `rate` is of all tokens."""
-
-    arm: str
-    seconds: dict[str, float]
-    lengths: list[int]  # of the responses, each once, ascending
-    threshold: float  # nats
-    rate: float | None  # None where no sampled token is scored
-    num_probes: int
-    mean_suffix: float
-
-    def __str__(self) -> str:
-        rate = "" if self.rate is None else f", {self.rate:.3%} at the threshold"
-        work = f"responses of {self.lengths} tokens{rate}, {self.num_probes} probes, mean suffix {self.mean_suffix:.1f}"
-        return f"{label_of(self.arm)}: {self.seconds['total']:.1f} s; {work}"
 
 
 def main() -> None:
@@ -257,70 +195,6 @@ def watch(engine: Any) -> dict[str, float]:
     put(engine.teacher, "continue_greedily", "teacher continues")
     put(engine.student, "branch_logprobs", "student scores")
     return parts
-
-
-def summary(steps: Sequence[Step]) -> dict[str, Any]:
-    """Median, least and greatest seconds by arm and stage, and each arm's totals over its base's, by round.
-
-    `shared`: the stages that PG has in common with stock GRPO over GRPO's, if that is among the arms.
-    """
-    runs: dict[str, list[dict[str, float]]] = {}
-    for step in sorted(steps, key=lambda step: (split(step.arm)[1], split(step.arm)[0] != "uniform", step.arm)):
-        runs.setdefault(step.arm, []).append(step.seconds)
-    parts = sorted({name for step in steps for name in step.seconds} - {*STAGES, "total"})
-    names = (*STAGES, "total", *parts)
-    seconds = {arm: {name: _spread(run.get(name, 0.0) for run in runs[arm]) for name in names} for arm in runs}
-    ratios = {
-        arm: {"over": base} | _spread(a["total"] / b["total"] for a, b in zip(runs[arm], runs[base], strict=True))
-        for arm, base in ((arm, _base(arm, list(runs))) for arm in runs)
-        if arm != base
-    }
-    common = {arm: [sum(run[name] for name in SHARED) for run in runs[arm]] for arm in runs}
-    shared = {
-        arm: _spread(a / b for a, b in zip(common[arm], common[STOCK], strict=True))
-        for arm in runs
-        if STOCK in runs and split(arm)[0] == "uniform"
-    }
-    rounds = len(next(iter(runs.values())))
-    return {"seconds": seconds, "ratios": ratios, "shared": shared, "rounds": rounds, "goal": GOAL}
-
-
-def _base(arm: str, arms: list[str]) -> str:
-    """PG with the same scoring, or the first arm."""
-    return plain(arm) if plain(arm) in arms and plain(arm) != arm else arms[0]
-
-
-def _spread(values: Any) -> dict[str, float]:
-    values = sorted(values)
-    return {"median": statistics.median(values), "least": values[0], "greatest": values[-1]}
-
-
-def report(steps: Sequence[Step]) -> list[str]:
-    """The table: seconds and share of each stage by arm; then each arm's ratio, and the stages that add most to it."""
-    found = summary(steps)
-    arms = found["seconds"]
-    lines = [f"{'median seconds (least-greatest)':32}" + "".join(f"{label_of(arm):>32}" for arm in arms)]
-    for name in next(iter(arms.values())):
-        label = name if name in (*STAGES, "total") else f"  within these: {name}"
-        lines.append(f"{label:32}" + "".join(f"{_cell(of[name], of['total']['median']):>32}" for of in arms.values()))
-    for arm, ratio in found["ratios"].items():
-        base = arms[ratio["over"]]
-        first, second, *_ = sorted(STAGES, key=lambda stage: base[stage]["median"] - arms[arm][stage]["median"])
-        lines.append(
-            f"{label_of(arm)} over {label_of(ratio['over'])}: {ratio['median']:.3f} (median of {found['rounds']} rounds"
-            f", {ratio['least']:.3f} to {ratio['greatest']:.3f}); most in {first}, then {second}"
-        )
-    for arm, ratio in found["shared"].items():
-        lines.append(
-            f"{' and '.join(SHARED)} of {label_of(arm)} over those of {label_of(STOCK)}: {ratio['median']:.3f} "
-            f"({ratio['least']:.3f} to {ratio['greatest']:.3f}); goal {SHARED_GOAL}"
-        )
-    return [*lines, f"goal for {PG['continuation']}: {GOAL}"]
-
-
-def _cell(seconds: dict[str, float], whole: float) -> str:
-    bounds = f"({seconds['least']:.2f}-{seconds['greatest']:.2f})"
-    return f"{seconds['median']:.2f} {bounds} {seconds['median'] / whole:6.1%}"
 
 
 def make_config(args: argparse.Namespace, model: Path) -> Config:

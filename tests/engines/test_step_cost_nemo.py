@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
+from benchmarks import arms
 from benchmarks import step_cost_nemo as bench
 from nemo_aopsd.engines.nemo_rl.settings import read_settings
 from nemo_aopsd.errors import UserError
@@ -16,8 +17,8 @@ from tests.fakes import FakeEngine, random_table
 
 
 def step(weighting, total, **seconds):
-    stages = dict.fromkeys(bench.STAGES, 0.0) | seconds | {"total": total}
-    return bench.Step(weighting, stages, [8], 0.5, 0.01, 3, 7.0)
+    stages = dict.fromkeys(arms.STAGES, 0.0) | seconds | {"total": total}
+    return arms.Step(weighting, stages, [8], 0.5, 0.01, 3, 7.0)
 
 
 STEPS = [  # two pairs: 12 over 10 and 22 over 20
@@ -29,7 +30,7 @@ STEPS = [  # two pairs: 12 over 10 and 22 over 20
 
 
 def test_ratio_is_of_pairs_with_its_spread():
-    found = bench.summary(STEPS)
+    found = arms.summary(STEPS)
     expected = {"over": "uniform", "median": 1.15, "least": 1.1, "greatest": 1.2}
     assert found["ratios"] == {"continuation": pytest.approx(expected)}
     assert found["rounds"] == 2
@@ -39,7 +40,7 @@ def test_ratio_is_of_pairs_with_its_spread():
 
 def test_an_arm_is_divided_by_pg_with_the_same_scoring_and_that_by_the_first_arm():
     totals = {"continuation@trainer": 45, "uniform@sampler": 25, "continuation@sampler": 30, "uniform@trainer": 40}
-    ratios = bench.summary([step(arm, float(total)) for arm, total in totals.items()])["ratios"]
+    ratios = arms.summary([step(arm, float(total)) for arm, total in totals.items()])["ratios"]
     assert {arm: (ratio["over"], ratio["median"]) for arm, ratio in ratios.items()} == {
         "continuation@sampler": ("uniform@sampler", 1.2),
         "uniform@trainer": ("uniform@sampler", 1.6),
@@ -56,11 +57,11 @@ def test_refit_rollout_and_update_are_held_against_those_of_stock_grpo():
         step("uniform@sampler", 23.0, rollout=12.0, update=10.0),  # 22 over 20
         step("continuation@sampler", 28.0, rollout=11.0, update=9.0),
     ]
-    found = bench.summary(rounds)
+    found = arms.summary(rounds)
     assert found["shared"] == {"uniform@sampler": pytest.approx({"median": 0.95, "least": 0.8, "greatest": 1.1})}
     assert found["ratios"]["continuation@sampler"]["over"] == "uniform@sampler"
-    assert any("of PG, sampler over those of NeMo RL's GRPO: 0.950" in line for line in bench.report(rounds))
-    assert bench.summary(STEPS)["shared"] == {}
+    assert any("of PG, sampler over those of NeMo RL's GRPO: 0.950" in line for line in arms.report(rounds))
+    assert arms.summary(STEPS)["shared"] == {}
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +115,8 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     fakes = ["aopsd.scoring=trainer", "policy.max_total_sequence_length=4096"]
     words = ["--folder", str(tmp_path), "--layers", "1", "--hidden", "320", "--responses", "2", "--tokens", "40"]
     words += ["--question", "200", "--teacher-prompt", "900", "--rate", "0.1", "--steps", "1", "--minutes", "0"]
-    arms = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]
-    words += [word for arm in arms for word in ("--arm", arm)]
+    names = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]
+    words += [word for arm in names for word in ("--arm", arm)]
     monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), *fakes])
     bench.main()
     assert stopped and engine.tokenizer.end_ids == frozenset()
@@ -124,5 +125,5 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     assert (result["tokens"], result["layers"], result["rounds"]) == (40, 1, 1)
     assert [s["lengths"] for s in result["steps"]] == [[40]] * 5
     steps = {s["arm"]: s for s in result["steps"]}
-    assert set(steps) == set(arms)
+    assert set(steps) == set(names)
     assert steps["continuation:0.5"]["num_probes"] > 2 * steps["continuation"]["num_probes"] > 0

@@ -76,10 +76,18 @@ def lanes(out: Path) -> list[Lane]:
         FIXED_CACHE,
         TRAINER,
     ]
-    cost = [sys.executable, "benchmarks/step_cost_nemo.py", "--folder", "/tmp/step_cost", "--json", f"{out}/cost.json"]
+    cost = [sys.executable, "-m", "benchmarks.step_cost_nemo", "--folder", "/tmp/step_cost"]
     methods = ("uniform", "continuation", "batched", "topk16")
     arms = [f"{method}@{scoring}" for scoring in ("sampler", "trainer") for method in methods]
-    cost += ["--minutes", "14", "--steps", "6", *(word for arm in arms for word in ("--arm", arm))]
+    cost += [
+        "--json",
+        f"{out}/cost.json",
+        "--minutes",
+        "14",
+        "--steps",
+        "6",
+        *(word for arm in arms for word in ("--arm", arm)),
+    ]
     top_k = [sys.executable, "-m", "pytest", "-q", "-s", "tests/gpu/test_topk.py"]
     scoring = [
         sys.executable,

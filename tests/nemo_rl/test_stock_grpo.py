@@ -7,7 +7,7 @@ import torch
 from nemo_rl.algorithms import grpo
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
-from benchmarks import step_cost_nemo, stock_grpo
+from benchmarks import arms, step_cost_nemo, stock_grpo
 from nemo_aopsd.errors import UserError
 from tests.nemo_rl.fake_cluster import fake_refit
 
@@ -81,5 +81,5 @@ def test_an_odd_number_of_rows_is_refused(stock, config, problems):
 
 def test_the_arm_is_timed_by_stage(stock, config, problems):
     step = step_cost_nemo.run_arm(stock.engine, "grpo", config, problems[:4], {}, seed=0)
-    assert step.seconds.keys() >= {*step_cost_nemo.STAGES, "total"} and step.lengths == [TOKENS]
+    assert step.seconds.keys() >= {*arms.STAGES, "total"} and step.lengths == [TOKENS]
     assert step.seconds["teacher"] == step.seconds["probes"] == 0.0 and step.rate is None
