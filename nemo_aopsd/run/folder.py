@@ -1,6 +1,6 @@
 """The run folder: checks that it is free, that a config may resume in it, and that no other process writes to it.
 
-It also removes a run and nothing else in its folder, and keeps results of different kinds apart.
+It also moves a run out of the way, and keeps results of different kinds apart.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 from nemo_aopsd.config.extension import sources
@@ -35,7 +34,7 @@ _MAY_CHANGE = (
 )
 _FILES = (
     *(layout.MANIFEST, layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT),
-    layout.CONFIG,  # last: an interrupted removal can be taken up again
+    layout.CONFIG,  # last: what is left of an interrupted move is still a run
 )
 _FOLDERS = {
     layout.ROLLOUTS: re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
@@ -49,14 +48,6 @@ _FOLDERS = {
         r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
     ),
 }
-_OF_EVALUATE = (
-    layout.RESULTS,
-    "results.md",
-    "results.svg",
-    "calls.jsonl",
-    ".lock",
-    layout.MANIFEST,
-)  # beside samples and settings
 _BESIDE_CONFIG = (layout.METRICS, layout.CHECKPOINTS, layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
 _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whether it does
     "a run of `aopsd train`": lambda folder: (
@@ -273,54 +264,18 @@ def path_override(key: str, path: Path) -> str:
     return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
 
 
-def remove_run(run: Path) -> None:
-    """Delete the files that a run and the commands on it wrote, by name.
-
-    Raises UserError if the folder holds other things but no run, or labels of an audit: they are somebody's work.
-    """
-    if not run.exists() or (run.is_dir() and {path.name for path in run.iterdir()} <= {".lock"}):
-        return
+def move_aside(run: Path) -> Path | None:
+    """Move what a run and the commands on it wrote into a new folder beside it; None where there is no run."""
     if not (run / layout.CONFIG).is_file():
-        raise UserError(f"{run}: holds no run (no config.yaml), and only a run is replaced. Choose another folder.")
+        return None
     load_run_config(run)
-    if labels := sorted((run / layout.LABELS).glob("*.jsonl")):
-        raise UserError(
-            f"{labels[0]}: labels of the events of the run in {run}, which would be replaced. "
-            f"Choose another --out, or delete {run / layout.AUDIT}."
-        )
-    for folder in _later_evaluations(run):
-        _remove_evaluation(folder)
-    for name in _FOLDERS:
-        folder = run / name
-        for entry in _ours(folder, name):
-            path = folder / entry
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-            folder.rmdir()
-    for name in _FILES:
-        (run / name).unlink(missing_ok=True)
-
-
-def _later_evaluations(run: Path) -> list[Path]:
-    """Folders of `aopsd evaluate` on the run's checkpoints; nothing through a link."""
-    folder = run / layout.EVALUATIONS
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    holds = _KINDS["an evaluation of `aopsd evaluate`"]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return [path for path in inside if holds(path) or (path / layout.RESULTS).is_file()]
-
-
-def _remove_evaluation(folder: Path) -> None:
-    """Delete what `aopsd evaluate` wrote there; the settings last, so an interrupted removal can be taken up again."""
-    settings = sorted(folder.glob("*.settings.json"))
-    samples = [path.name.replace(".settings.json", ".jsonl") for path in settings]
-    for name in (*_OF_EVALUATE, *samples):
-        (folder / name).unlink(missing_ok=True)
-    for path in settings:
-        path.unlink()
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    run = run.absolute()
+    aside = next(path for number in count(1) if not (path := run.with_name(f"{run.name}.{number}")).exists())
+    aside.mkdir()
+    for name in (*_FOLDERS, *_FILES):
+        if (run / name).exists():
+            (run / name).rename(aside / name)
+    return aside
 
 
 def _ours(folder: Path, kind: str) -> list[str]:

@@ -432,7 +432,7 @@ def test_training_ends_with_what_it_showed(demo):
     assert demo([0] * 20, [4] * 20, "train demo logger.log_dir=here") == (0, f"done, {told}. Next: aopsd report here")
 
 
-def test_the_demo_replaces_its_own_run_and_nothing_else(demo, tmp_path):
+def test_the_demo_moves_its_earlier_run_aside_and_nothing_else(demo, tmp_path):
     assert demo([0] * 20, [4] * 20, "demo --out here aopsd.seed=1") == (
         0,
         "demo ok: pass@1 0.000 -> 1.000 (n=20), seed 1, report here/report.html",
@@ -440,7 +440,8 @@ def test_the_demo_replaces_its_own_run_and_nothing_else(demo, tmp_path):
     (tmp_path / "here/notes.md").write_text("mine")
     assert demo([0] * 20, [2] * 20, "demo --out here")[0] == 0
     assert (tmp_path / "here/notes.md").read_text() == "mine"
+    assert json.loads((tmp_path / "here.1/eval/epoch_003.json").read_text())["pass_at_k"] == {"1": 1.0}
     (tmp_path / "other").mkdir()
-    (tmp_path / "other/notes.md").write_text("mine")
+    (tmp_path / "other/state.json").write_text("mine")
     code, line = demo([0] * 20, [2] * 20, "demo --out other")
-    assert code == 2 and "holds no run" in line
+    assert code == 2 and "other: holds a checkpoint" in line

@@ -1,4 +1,4 @@
-"""The run folder: kept runs are never overwritten, and removal takes nothing but a run's own files."""
+"""The run folder: kept runs are never overwritten."""
 
 import fcntl
 import json
@@ -154,50 +154,24 @@ def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
             run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
 
 
-def test_a_budget_that_the_first_step_used_up_or_that_an_old_run_did_not_count_is_no_smaller_one(run):
+def test_a_budget_that_the_first_step_used_up_is_no_smaller_one(run):
     (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0, "rollout/total_tokens": 100, "time/total": 9.0}\n')
     run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
-    (run / "manifest.jsonl").unlink()
-    (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0}\n{"step": 2, "epoch": 0}\n')
-    run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
 
 
-def test_removal_leaves_nothing_of_a_run_and_follows_no_link(run, tmp_path):
+def test_a_run_moves_aside_whole_and_nothing_else_does(run, tmp_path):
+    def files(folder):
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+    (run / "audit/labels").mkdir()
+    (run / "audit/labels/me.jsonl").write_text("work of hours")
+    whole = files(run)
+    (run / "notes.md").write_text("precious")
     (run / "checkpoints").rename(tmp_path / "other")
     (run / "checkpoints").symlink_to(tmp_path / "other")
-    run_folder.remove_run(run)
-    assert (tmp_path / "other/step_000001/state.json").exists()
-    (run / "checkpoints").unlink()
-    assert list(run.iterdir()) == []
-    run_folder.remove_run(run)  # empty: nothing to do
-    run_folder.remove_run(run / "nowhere")
-
-
-def test_removal_leaves_everything_else(run, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "step_000001.jsonl").write_text("precious")
-    kept = ["notes.md", "diagnostics/slides.md", "audit/notes.md", "rollouts/notes.jsonl"]
-    kept += ["eval/aime24/epoch_000.json", "eval/stopped/notes.jsonl", "checkpoints/best/state.json"]
-    for name in kept:
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).write_text("precious")
-    for path in (run / "rollouts").glob("*step*"):
-        path.unlink()
-    (run / "rollouts/step_000001.jsonl").symlink_to(other / "step_000001.jsonl")
-    run_folder.remove_run(run)
-    assert sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()) == sorted(kept)
-    assert (other / "step_000001.jsonl").read_text() == "precious"
-
-
-def test_labels_are_never_removed_nor_a_folder_without_a_run(run):
-    labels = run / "audit/labels/me.jsonl"
-    labels.parent.mkdir()
-    labels.write_text("work of hours")
-    with pytest.raises(UserError, match=r"me\.jsonl: labels .* run in .*run.* another --out, or delete .*/audit"):
-        run_folder.remove_run(run)
-    assert labels.exists() and (run / "metrics.jsonl").exists()
-    (run / "config.yaml").unlink()
-    with pytest.raises(UserError, match="holds no run"):
-        run_folder.remove_run(run)
-    assert (run / "metrics.jsonl").exists()
+    (tmp_path / "run.1").mkdir()
+    assert run_folder.move_aside(run) == tmp_path / "run.2"
+    assert files(run) == ["notes.md"] and run_folder.load_run_config(tmp_path / "run.2")
+    assert files(tmp_path / "run.2") == [name for name in whole if not name.startswith("checkpoints/")]
+    assert (tmp_path / "run.2/checkpoints/step_000001/state.json").exists()
+    assert run_folder.move_aside(run) is None and run_folder.move_aside(run / "nowhere") is None
