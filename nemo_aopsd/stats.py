@@ -74,12 +74,9 @@ def chunks(num_rows: int, width: int) -> Iterator[tuple[int, int]]:
     return ((min(most, num_rows - start), width) for start in range(0, num_rows, most))
 
 
-def paired_bootstrap_interval(
-    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
+def paired_bootstrap_interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
     """Bootstrap interval of mean(after - before); both list the same problems in the same order."""
-    differences = [later - earlier for earlier, later in zip(before, after, strict=True)]
-    return bootstrap_interval(differences, level=level, num_resamples=num_resamples, seed=seed)
+    return bootstrap_interval([later - earlier for earlier, later in zip(before, after, strict=True)])
 
 
 def crossed_bootstrap_interval(

@@ -98,7 +98,7 @@ def judge(
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     with interruptible("What was answered is kept; start the same command to go on."):
         labelled, before, unread = label_all(
-            run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens, watch=_watch
+            run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens
         )
     typer.echo(f"{labelled} labelled as {name}, {before} before; {unread} answers named no label")
 
@@ -130,8 +130,3 @@ def _numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
         raise UserError(f"--edges {text}: expected numbers with commas between. Example: 0.5,1,2,3,4.") from error
-
-
-def _watch(done: int, total: int) -> None:
-    if done % 100 == 0 or done == total:
-        typer.echo(f"{done} of {total} events answered", err=True)

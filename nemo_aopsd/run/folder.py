@@ -40,13 +40,7 @@ _FOLDERS = {
     layout.ROLLOUTS: re.compile(r"\.?step_\d+\.jsonl(\.partial)?"),
     layout.EVALUATIONS: re.compile(r"\.?epoch_\d+(\.settings)?\.jsonl?(\.partial)?"),
     layout.CHECKPOINTS: re.compile(r"\.?step_\d+(\.partial)?"),
-    layout.DIAGNOSTICS: re.compile(
-        r"\.?(gaps|continuations|utility|progress|leaks)\.(svg|json|md)(\.partial)?|teacher"
-    ),
-    layout.EXTENSIONS: re.compile(r".+\.py|prompts"),
-    layout.AUDIT: re.compile(
-        r"\.?(events\.jsonl|key\.jsonl|sample\.json|report\.(json|md)|enrichment\.svg)(\.partial)?"
-    ),
+    **dict.fromkeys((layout.DIAGNOSTICS, layout.EXTENSIONS, layout.AUDIT), re.compile(".+")),
 }
 _BESIDE_CONFIG = (layout.METRICS, layout.CHECKPOINTS, layout.ROLLOUTS, layout.EVALUATIONS, layout.INITIAL_PROGRESS)
 _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whether it does

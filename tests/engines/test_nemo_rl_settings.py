@@ -114,10 +114,6 @@ def test_what_is_read_of_another_one(base):
         ("aopsd.teacher.weights=ema", "aopsd.teacher.weights", "=frozen, or aopsd.engine=local"),
         ("M.peft.enabled=true", "M.peft.enabled", "Set M.peft.enabled=false"),
         (f"{ON_DTENSOR} D.lora_cfg.enabled=true", "D.lora_cfg.enabled", "Set D.lora_cfg.enabled=false"),
-        (
-            "grpo.skip_reference_policy_logprobs_calculation=true",
-            *("grpo.skip_reference_policy_logprobs_calculation", "=false, or leave it out"),
-        ),
         # what NeMo RL's loop would read
         ("grpo.seed=7", "grpo.seed", "Set grpo.seed=0, or aopsd.seed=7 as well"),
         ("grpo.max_num_epochs=1", "grpo.max_num_epochs", "or aopsd.max_num_epochs=1 as well"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
+
+from rich.console import Console
 
 from nemo_aopsd.analysis.audit.events import Event
 from nemo_aopsd.analysis.audit.labels import LABELS, LabelBook, labels_path
@@ -13,6 +14,7 @@ from nemo_aopsd.analysis.audit.sampling import load_events
 from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Request
+from nemo_aopsd.console import progress
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.graphs.pipeline.parse import read_object
@@ -36,7 +38,6 @@ def judge(
     name: str,
     concurrency: int = 32,
     max_tokens: int = 2048,
-    watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[int, int, int]:
     """Label every event that has no label by `name` yet; each label is on disk as soon as the answer is there.
 
@@ -50,7 +51,7 @@ def judge(
     with LabelBook(path, origin) as book:
         before = len(book.labels)
         todo = [event for event in events if event.id not in book.labels]
-        unread = asyncio.run(_judge_all(todo, book, endpoint, model, concurrency, max_tokens, watch))
+        unread = asyncio.run(_judge_all(todo, book, endpoint, model, concurrency, max_tokens))
         return len(book.labels) - before, before, unread
 
 
@@ -88,7 +89,6 @@ async def _judge_all(
     model: str,
     concurrency: int,
     max_tokens: int,
-    watch: Callable[[int, int], None],
 ) -> int:
     waiting, done, unread = iter(events), 0, 0
 
@@ -102,11 +102,12 @@ async def _judge_all(
             else:
                 book.add(event.id, label, text=endpoint.redact_answer(text))
             done += 1
-            watch(done, len(events))
+            advance(1)
 
     async with ChatClient(endpoint, concurrency=concurrency, timeout=600.0, max_retries=6) as client:
         try:
-            await asyncio.gather(*(work(client) for _ in range(concurrency)))
+            with progress("labels, events", len(events), 0, Console(stderr=True), keep=False) as advance:
+                await asyncio.gather(*(work(client) for _ in range(concurrency)))
         except ServerUnavailable as error:
             raise UserError(
                 f"{endpoint.url} gave no answer, retries included: {error}. {done} of {len(events)} events were "

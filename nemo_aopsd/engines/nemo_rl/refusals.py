@@ -80,8 +80,6 @@ def _teacher(tree: Tree) -> Iterator[Fault]:
     yield from _only(tree, "aopsd.teacher.weights", "frozen", why, "aopsd.engine=local")
     key = f"{MEGATRON}.peft.enabled" if tree.uses_megatron else f"{DTENSOR}.lora_cfg.enabled"
     yield from _off(tree, key, "this engine trains all weights")
-    why = "the reference gives the teacher's log-probs; AOPSD does not read this key"
-    yield from _off(tree, "grpo.skip_reference_policy_logprobs_calculation", why, "leave it out")
 
 
 def _grpo(tree: Tree) -> Iterator[Fault]:
