@@ -28,7 +28,7 @@ def evaluation_faults(evaluation: EvaluationConfig) -> Iterator[Fault]:
 
 
 def with_scoring(run: RunKeys, tree: Tree) -> RunKeys:
-    """`run` with a scorer instead of `auto`: vLLM where its log-probs were shown to be as good as the trainer's."""
+    """`run` with a scorer instead of `auto`: vLLM, but for what docs/verification.md does not list with it."""
     if run.aopsd.scoring != "auto":
         return run
     by_trainer = (
@@ -37,6 +37,8 @@ def with_scoring(run: RunKeys, tree: Tree) -> RunKeys:
         or run.aopsd.probes.keep_cache  # which is for the trainer's turn
         or bool(select(tree, "policy.megatron_cfg.fp8_cfg.enabled"))
         or bool(select(tree, "policy.dtensor_cfg.enabled"))
+        or (select(tree, "policy.megatron_cfg.pipeline_model_parallel_size") or 1) != 1
+        or (select(tree, "policy.megatron_cfg.context_parallel_size") or 1) != 1
         or select(tree, "policy.generation.vllm_cfg.precision") == "fp8"
     )
     return replace(run, aopsd=replace(run.aopsd, scoring="trainer" if by_trainer else "sampler"))

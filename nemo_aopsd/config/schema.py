@@ -351,8 +351,9 @@ class AOPSDConfig(Strict):
     for the teacher one prefill of vLLM, behind which its continuations read their prefix, and for the student the
     log-probs that sampling returned; the trainer only updates. `prefill`: as `sampler`, but vLLM scores the student by
     a prefill, too, for models whose decoding and prefill differ (FP8, experts). `auto`: `sampler` on NeMo RL, and
-    `trainer` with FP8, DTensor, an objective of your own, `probes.keep_cache`, and on the local engine, where one model
-    samples and learns. A run's `config.yaml` says what it became: [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
+    `trainer` with what was not run so: FP8, pipeline and context parallelism, DTensor, an objective of your own, and
+    `probes.keep_cache`; on the local engine one model samples and learns. A run's `config.yaml` says what it became:
+    [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)

@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import constants
 
 from nemo_aopsd.cluster.tree import Tree
+from nemo_aopsd.config.label import label_run
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.engines import nemo_rl
 from nemo_aopsd.engines.nemo_rl.refusals import find_faults, refuse_stock_recipe
@@ -85,11 +86,14 @@ def test_what_is_read_of_a_good_config(base):
         (["policy.megatron_cfg.fp8_cfg.enabled=true"], "trainer"),
         (["policy.megatron_cfg.enabled=false", "policy.dtensor_cfg.enabled=true"], "trainer"),
         (["aopsd.probes.keep_cache=true"], "trainer"),
+        (["policy.megatron_cfg.pipeline_model_parallel_size=2"], "trainer"),
+        (["policy.megatron_cfg.context_parallel_size=2"], "trainer"),
     ],
 )
 def test_who_scores_by_default(overrides, scoring):
     config = load_config(CONFIGS / "aopsd_qwen3_4b_megatron.yaml", overrides)
     assert config.aopsd.scoring == config.raw["aopsd"]["scoring"] == scoring
+    assert "scoring" not in label_run(config.aopsd).differing  # nobody has set it
 
 
 def test_what_is_read_of_another_one(base):
