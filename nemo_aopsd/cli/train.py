@@ -49,6 +49,7 @@ def demo(
     if config.aopsd.evaluation.data_path is None:
         raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
     run = _run(config)
+    _keep_inputs(config, run)
     run_folder.keep_apart(run, "a run of `aopsd train`")
     # So small a model gains nothing from more threads, and on a busy machine they wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -135,6 +136,18 @@ def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None,
     from nemo_aopsd.run.preview import show
 
     show(by_id[problem], problems, engines.pick(settings).build(settings), settings, Console())
+
+
+def _keep_inputs(config: Config, run: Path) -> None:
+    """Nothing that the demo reads may lie in the folder whose run it moves aside."""
+    from nemo_aopsd.files import keep_inputs
+
+    read = {
+        "policy.model_name": config.policy["model_name"],
+        "data.train.data_path": config.data["train"]["data_path"],
+        "aopsd.evaluation.data_path": config.aopsd.evaluation.data_path,
+    }
+    keep_inputs([run], [(key, Path(path)) for key, path in read.items() if path], is_folder=True)
 
 
 def _say_what_it_showed(run: Path, seed: int) -> None:
