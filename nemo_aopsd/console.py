@@ -110,6 +110,15 @@ def show_page(page: str, console: Console) -> None:
         console.print(page, markup=False, highlight=False, soft_wrap=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(0, "row"), counted(1, "row"), counted(4567, "row")
+    ('0 rows', '1 row', '4,567 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def seed_words(seed: int, option: str = "aopsd.seed", drawn: str = "answers") -> str:
     """Which seed drew the answers, and that they depend on it.
 

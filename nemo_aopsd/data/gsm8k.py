@@ -17,6 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.console import counted
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
@@ -46,9 +47,14 @@ def convert(
     report.kept = len(kept) - held_out
     if report.kept <= 0:
         lines = "\n".join([*list(report.lines())[:-1], f"{len(kept):>7}  are left"])
+        remedies = ["lower --held-out"] if kept else []
+        if min_checkpoints > 1 and report.left_out[_too_few(min_checkpoints)]:
+            remedies.append("try --min-checkpoints 1 (the last calculation is the answer and does not count)")
+        remedy = " or ".join([*remedies, "give other rows"])
+        wanted = f"more than the {held_out} to hold out" if held_out else "at least one"
         raise UserError(
-            f"{out}: {len(kept)} rows are left, expected more than the {held_out} to hold out. "
-            f"Lower --held-out or give more rows.\n{lines}"
+            f"{out}: of {counted(report.read, 'row')} {len(kept)} can be used, expected {wanted}. "
+            f"{remedy[0].upper()}{remedy[1:]}.\n{lines}"
         )
     drawn = set(random.Random(seed).sample(range(len(kept)), held_out))
     write_jsonl(out, (row for index, row in enumerate(kept) if index not in drawn))
@@ -85,12 +91,16 @@ def _add_graph(row: dict[str, Any], worked: str, min_checkpoints: int) -> str | 
         return "the last sum is not the answer"
     computing.pop()
     if len(computing) < min_checkpoints:
-        return f"fewer than {min_checkpoints} checkpoints before the answer"
+        return _too_few(min_checkpoints)
     graph = _graph(computing)
     if any(fault.is_error for fault in find_graph_faults(graph, row["answer"])):
         return "a checkpoint gives the answer away"
     row["dag"] = graph
     return None
+
+
+def _too_few(min_checkpoints: int) -> str:
+    return f"fewer than {counted(min_checkpoints, 'checkpoint')} before the answer"
 
 
 def _graph(computing: list[str]) -> dict[str, Any]:

@@ -83,9 +83,23 @@ def test_other_data_is_refused_by_its_line(tmp_path: Path, record: dict[str, str
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_more_held_out_than_there_are_is_refused_with_the_counts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r": 1 rows are left, .* the 1 to hold out.*\n +1  rows read\n +1  are left$"):
-        _convert(tmp_path, [SHOP], held_out=1)
+TOO_FEW = "fewer than 2 checkpoints before the answer"
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "expected"),
+    [
+        ([SHOP], {"held_out": 1}, r"1 row 1 can .* the 1 to hold out\. Lower --held-out or give.*\n +1  rows read"),
+        ([SHOP, REASONS[TOO_FEW]], {"held_out": 1}, rf"2 rows 1 can .*--held-out or try --min-ch.*\n +-1  {TOO_FEW}"),
+        ([REASONS[TOO_FEW]] * 2, {}, rf"2 rows 0 can .*one\. Try --min-checkpoints 1 .*\n +-2  {TOO_FEW}"),
+        (["Two and two.\n#### 4"], {}, r"1 row 0 can .*one\. Give other rows\..*\n +-1  without"),
+    ],
+)
+def test_where_no_row_is_left_the_reasons_are_counted_and_the_option_that_helps_is_named(
+    tmp_path: Path, rows: list[str], options: dict[str, int], expected: str
+) -> None:
+    with pytest.raises(UserError, match=f"(?s)out\\.jsonl: of {expected}"):
+        _convert(tmp_path, rows, **options)
 
 
 def _convert(folder: Path, worked: list[str], **options: int):
