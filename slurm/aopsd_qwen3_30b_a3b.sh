@@ -14,11 +14,8 @@
 #SBATCH --signal=B:USR1@300
 #SBATCH --output=%x-%j.log
 
-AOPSD_NODES=${AOPSD_NODES:-2}
-AOPSD_GPUS_PER_NODE=${AOPSD_GPUS_PER_NODE:-8}
-AOPSD_MIN_GPUS=${AOPSD_MIN_GPUS:-16}
-AOPSD_NAME=qwen3_30b_a3b
-AOPSD_MODEL_CONFIG=examples/configs/aopsd_qwen3_30b_a3b.yaml
+OWN_CONFIG=examples/configs/aopsd_qwen3_30b_a3b.yaml # its run folder, nodes and GPUs a node follow
+OWN_RUN=runs/qwen3_30b_a3b OWN_NODES=2 OWN_GPUS=8
 
 if [[ ${0##*/} == slurm_script ]]; then here=$SLURM_SUBMIT_DIR; else here=$(dirname "$(dirname "$(readlink -f "$0")")"); fi
 AOPSD_HOME=${AOPSD_HOME:-$here}

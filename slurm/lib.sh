@@ -38,6 +38,7 @@ main() {
     if [[ $AOPSD_ENGINE == local ]]; then AOPSD_NODES=1; AOPSD_GPUS_PER_NODE=${AOPSD_LOCAL_GPUS:-$(local_gpus)}; fi
     if in_job; then AOPSD_NODES=$SLURM_JOB_NUM_NODES; fi # sbatch --nodes wins
     : "${AOPSD_PYTHON:=$(default_python)}"
+    settle_task
     check_settings
     check_task
     check_environment
@@ -195,17 +196,23 @@ AOPSD_SBATCH with \`sinfo --summarize\`; \`squeue --me\` shows the reason, scanc
 
 # The program's own check, on this host and without a GPU: each script has a check_program that calls "$checker".
 check_task() { :; }
+settle_task() { :; } # what of a job's folder and size comes from a config; TOLD says it
+TOLD=
 
-# Finds a Python of this host that imports the program, and runs its check. A container's own Python is out of reach.
-run_check() {
+# MODULE ...: prints a Python of this host that has them. A container's own Python is out of reach.
+python_with() {
     local candidate probe="import importlib.util as u, sys; sys.exit(None in map(u.find_spec, sys.argv[1:]))"
-    checker=
     for candidate in "$AOPSD_PYTHON" "$AOPSD_HOME/.venv/bin/python" python3; do
-        if [[ $AOPSD_CHECK == true && -z $checker ]] &&
-            PYTHONPATH=$AOPSD_HOME "$candidate" -c "$probe" nemo_aopsd torch transformers pydantic omegaconf math_verify 2>/dev/null; then
-            checker=$candidate
-        fi
+        if PYTHONPATH=$AOPSD_HOME "$candidate" -c "$probe" "$@" 2>/dev/null; then echo "$candidate"; return; fi
     done
+}
+
+# The program's check, if this host has a Python that imports it.
+run_check() {
+    checker=
+    if [[ $AOPSD_CHECK == true ]]; then
+        checker=$(python_with nemo_aopsd torch transformers pydantic omegaconf math_verify)
+    fi
     if [[ -n $checker ]]; then
         PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH} check_program
     elif [[ $AOPSD_CHECK == true ]]; then
@@ -213,6 +220,7 @@ run_check() {
     else
         echo "# not checked: settings, problems and paths (AOPSD_CHECK=$AOPSD_CHECK)"
     fi
+    [[ -z $TOLD ]] || echo "# $TOLD"
     warn_of_environment
 }
 

@@ -4,17 +4,58 @@
 # Settings of a run.
 AOPSD_DATA=${AOPSD_DATA:-}           # problems with graphs, JSONL
 AOPSD_EVAL_DATA=${AOPSD_EVAL_DATA:-} # held-out problems, JSONL; empty: those of the config, if any
-if [[ $AOPSD_ENGINE == local ]]; then
-    AOPSD_CONFIG=${AOPSD_CONFIG:-examples/configs/aopsd_tiny_cpu.yaml}
-else
-    AOPSD_CONFIG=${AOPSD_CONFIG:-$AOPSD_MODEL_CONFIG}
-fi
-AOPSD_RUN=$(realpath -m "${AOPSD_RUN:-$AOPSD_HOME/runs/$AOPSD_NAME}")
+AOPSD_RUN=${AOPSD_RUN:-}             # folder of the run; empty, as the next two: what the config says
+AOPSD_NODES=${AOPSD_NODES:-}
+AOPSD_GPUS_PER_NODE=${AOPSD_GPUS_PER_NODE:-}
+# What a script says of its own config (OWN_...) spares a Python; tests/slurm compares it with the file.
+if [[ $AOPSD_ENGINE == local ]]; then OWN_CONFIG=examples/configs/aopsd_tiny_cpu.yaml OWN_RUN=runs/tiny; fi
+AOPSD_CONFIG=${AOPSD_CONFIG:-$OWN_CONFIG}
 OVERRIDES=()
 
-check_task() {
+# Run folder and size of the job: as set, else as the config says. A job gets what its submission has found.
+settle_task() {
+    local name index=0 taken=
+    local -a said=("$OWN_NODES" "$OWN_GPUS" "$OWN_RUN")
+    [[ -z $AOPSD_RUN ]] || AOPSD_RUN=$(realpath -m "$AOPSD_RUN")
     cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     check_file AOPSD_CONFIG "$AOPSD_CONFIG" "Paths are taken from $AOPSD_HOME."
+    if [[ $AOPSD_CONFIG == "$OWN_CONFIG" ]]; then
+        AOPSD_MIN_GPUS=${AOPSD_MIN_GPUS:-$((OWN_NODES * OWN_GPUS))}
+    elif [[ -z $AOPSD_NODES || -z $AOPSD_GPUS_PER_NODE || -z $AOPSD_RUN ]]; then
+        read_config
+    fi
+    for name in AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_RUN; do
+        [[ -n ${!name} ]] || { printf -v "$name" %s "${said[index]}"; taken+=" $name=${said[index]}"; }
+        index=$((index + 1))
+    done
+    AOPSD_RUN=$(realpath -m "$AOPSD_RUN")
+    # shellcheck disable=SC2034  # run_check of lib.sh prints it
+    TOLD=${taken:+"from $AOPSD_CONFIG:$taken"}
+    export AOPSD_RUN AOPSD_NODES AOPSD_GPUS_PER_NODE
+}
+
+# -> said=(nodes, GPUs a node, run folder) of a config that is not the script's own
+read_config() {
+    local python told
+    python=$(python_with nemo_aopsd pydantic omegaconf)
+    [[ -n $python ]] || die "AOPSD_RUN, AOPSD_NODES and AOPSD_GPUS_PER_NODE are not all set, and no Python of this host" \
+        "reads them from $AOPSD_CONFIG. Set them, or run make setup in $AOPSD_HOME."
+    told=$(PYTHONPATH=$AOPSD_HOME "$python" - "$AOPSD_CONFIG" aopsd.engine="$AOPSD_ENGINE" "${ARGS[@]}" 2>&1 <<'PYTHON'
+import sys
+from nemo_aopsd.config.load import load_config
+from nemo_aopsd.errors import UserError
+try:
+    config = load_config(sys.argv[1], sys.argv[2:])
+except UserError as error:
+    sys.exit(str(error))
+cluster = config.raw.get("cluster") or {}
+print(cluster.get("num_nodes"), cluster.get("gpus_per_node"), config.logger["log_dir"])
+PYTHON
+    ) || die "$told"
+    read -r "said[0]" "said[1]" "said[2]" <<<"$told"
+}
+
+check_task() {
     local word
     for word in "${ARGS[@]}"; do
         [[ $word == *=* && $word != -* ]] || die "unknown argument '$word': settings are KEY=VALUE, besides --dry-run and --help."

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from nemo_aopsd.config.load import load_config
 from tests import REPO
 
 DATA = "examples/data/problems.jsonl"
@@ -138,6 +139,71 @@ def test_the_page_s_config_for_another_model_passes_the_check_of_a_job(tmp_path)
     env = {"AOPSD_CONFIG": str(config), "AOPSD_EVAL_DATA": DATA, "AOPSD_CONTAINER": "none"}
     plan = planned("aopsd_qwen3_4b", **CHECKED | env)
     assert "# checked: settings, problems, paths against the mounts." in plan
+
+
+ANOTHER = "logger: {log_dir: runs/of_the_file}\ncluster: {num_nodes: 2, gpus_per_node: 1}\n"
+
+
+def another(tmp_path, parent="aopsd_tiny_h100"):
+    """Settings of a job whose config is not the script's own."""
+    config = tmp_path / "another.yaml"
+    config.write_text(f"defaults: {REPO}/examples/configs/{parent}.yaml\n{ANOTHER}", encoding="utf-8")
+    return {"AOPSD_CONFIG": str(config), "AOPSD_CONTAINER": "none", "AOPSD_DATA": DATA, "AOPSD_PYTHON": sys.executable}
+
+
+@pytest.mark.parametrize(
+    ("env", "nodes", "gpus", "run"),
+    [
+        ({}, 2, 1, "runs/of_the_file"),
+        ({"AOPSD_GPUS_PER_NODE": "4"}, 2, 4, "runs/of_the_file"),
+        ({"AOPSD_NODES": "1", "AOPSD_RUN": "runs/mine"}, 1, 1, "runs/mine"),
+    ],
+)
+def test_folder_and_size_of_another_config_s_run_are_its_own_unless_set(env, nodes, gpus, run, tmp_path):
+    settings = another(tmp_path) | env
+    plan = planned("aopsd_qwen3_4b", **settings)
+    assert f"--nodes={nodes} " in plan and f"# once {nodes * gpus} GPUs are there ({nodes} x {gpus})" in plan
+    assert f"cluster.num_nodes={nodes} cluster.gpus_per_node={gpus} " in plan
+    assert f" logger.log_dir={REPO}/{run} " in plan
+    said = {"AOPSD_NODES": nodes, "AOPSD_GPUS_PER_NODE": gpus, "AOPSD_RUN": run}
+    taken = " ".join(f"{name}={value}" for name, value in said.items() if name not in env)
+    assert f"# from {settings['AOPSD_CONFIG']}: {taken}\n" in plan
+
+
+def test_the_local_engine_s_run_folder_is_the_config_s(tmp_path):
+    env = another(tmp_path, "aopsd_tiny_cpu") | {"AOPSD_ENGINE": "local"}
+    assert f" logger.log_dir={REPO}/runs/of_the_file " in planned("aopsd_qwen3_4b", **env)
+    own = planned("aopsd_qwen3_4b", AOPSD_ENGINE="local", AOPSD_CONTAINER="none")
+    assert f" logger.log_dir={REPO}/{load_config('examples/configs/aopsd_tiny_cpu.yaml').logger['log_dir']} " in own
+
+
+def test_a_job_gets_folder_and_size_that_its_submission_read(cluster, tmp_path):
+    fake(tmp_path, "sbatch", 'echo "$AOPSD_RUN $AOPSD_NODES $AOPSD_GPUS_PER_NODE" >>"$CALLS"; echo 17')
+    assert call("aopsd_qwen3_4b", **cluster | another(tmp_path)).returncode == 0
+    assert set((tmp_path / "calls").read_text().splitlines()) == {f"{REPO}/runs/of_the_file 2 1"}
+
+
+def test_without_a_python_another_config_needs_its_folder_and_size_set(tmp_path):
+    for name in ("python", "python3"):
+        (tmp_path / name).write_text("#!/bin/bash\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    env = another(tmp_path) | {"AOPSD_PYTHON": "python", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env["AOPSD_HOME"] = str(tmp_path)
+    for name in ("slurm", "examples"):
+        (tmp_path / name).symlink_to(REPO / name)
+    assert "AOPSD_GPUS_PER_NODE are not all set" in refused("aopsd_qwen3_4b", "--dry-run", **env)
+    sizes = {"AOPSD_RUN": str(tmp_path / "run"), "AOPSD_NODES": "1", "AOPSD_GPUS_PER_NODE": "2"}
+    assert f"logger.log_dir={tmp_path}/run" in planned("aopsd_qwen3_4b", **env | sizes)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_what_a_script_says_of_its_own_config_is_in_the_file(name):
+    head = (REPO / f"slurm/aopsd_{name}.sh").read_text(encoding="utf-8")
+    own = dict(re.findall(r"\bOWN_(\w+)=(\S+)", head))
+    config = load_config(REPO / own["CONFIG"])
+    cluster = config.raw["cluster"]
+    said = (config.logger["log_dir"], str(cluster["num_nodes"]), str(cluster["gpus_per_node"]))
+    assert (own["RUN"], own["NODES"], own["GPUS"]) == said
 
 
 def test_targets_of_an_evaluation_become_an_array():
