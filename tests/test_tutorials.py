@@ -139,6 +139,17 @@ def test_gsm8k_from_a_file_to_a_comparison(place, command_line, monkeypatch):
     assert orders == {"shuffle"}  # that of the published row
 
 
+def test_gsm8k_through_nemo_rl_is_checked_where_nemo_rl_is_not(place, command_line):
+    [config] = blocks("nemo_rl.md", "yaml")
+    (place / "mine_gsm8k.yaml").write_text(config.replace("models/coder", "models/student"), encoding="utf-8")
+    (place / "runs/data").mkdir(parents=True)
+    for name in ("gsm8k", "gsm8k.dev"):
+        shutil.copy(place / "own.jsonl", place / f"runs/data/{name}.jsonl")
+    [word] = re.findall(r"`aopsd (train mine_gsm8k.yaml --check [^`]*)`", (REPO / "docs/nemo_rl.md").read_text("utf-8"))
+    code, out, err = command_line(word)
+    assert (code, "4 problems" in out) == (0, True), out + err
+
+
 def merged(under, over):
     """`over` on top of `under`, block by block."""
     both = {
