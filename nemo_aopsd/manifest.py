@@ -83,7 +83,7 @@ class Manifest:
     def check(self, present: Iterable[Path]) -> list[str]:
         """What a user should know before an earlier process's files are trusted; normally nothing.
 
-        Without a manifest, which a user may delete, the files that are `present` are taken as they are, and one is
+        Without a manifest, as before there were any, the files that are `present` are taken as they are, and one is
         begun. Raises UserError that names the file, if its content is not what was written.
         """
         if not self.path.exists():
@@ -144,7 +144,7 @@ class Manifest:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            file.seek(pieces[0].at)  # 0, but for a journal that was begun without a manifest
+            file.seek(pieces[0].at)  # 0, but for a journal that an older version began
             same = all(hashlib.sha256(file.read(piece.size)).hexdigest() == piece.sha256 for piece in pieces)
             return same and not (exactly and file.read(1))
 

@@ -103,7 +103,7 @@ def test_a_missing_file_is_told_once(folder):
 def test_without_a_manifest_the_files_are_taken_as_they_are_and_that_is_told_once(folder):
     (folder / NAME).unlink()
     with (folder / "j.jsonl").open("ab") as file:
-        file.write(b'{"n": ')  # cut short by a kill
+        file.write(b'{"n": ')  # a kill of an earlier version
     present = [folder / "j.jsonl", folder / "no.json"]
     assert NAME in Manifest(folder).check(present)[0]
     assert (folder / "j.jsonl").read_bytes().count(b"\n") == 3 and Manifest(folder).check(present) == []

@@ -10,10 +10,11 @@ import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.console import warn
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, read_journal
@@ -21,6 +22,7 @@ from nemo_aopsd.files import atomic_directory, atomic_write, read_journal
 _NAME = re.compile(r"step_(\d+)")
 MANIFEST = "manifest.json"
 _THREADS = 8  # that read and hash files at a time
+_ONCE_HASHED = 1 << 30  # bytes; of a larger file a checkpoint without manifest knows only the size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class CheckpointState:
     problems: str  # fingerprint
     held_out: str  # fingerprint, of no problem if there is no evaluation
     curriculum: dict[str, Any]  # Curriculum.state_dict
-    surprise: dict[str, list[float]]  # of weighting.Surprise
+    surprise: dict[str, list[float]] = field(default_factory=dict)  # of weighting.Surprise; older checkpoints lack it
 
 
 def save(folder: Path, engine: Engine, state: CheckpointState, keep: int) -> None:
@@ -81,38 +83,51 @@ def load(path: Path, engine: Engine) -> CheckpointState:
 
 
 def _read_state(checkpoint: Path) -> CheckpointState:
-    """Raise UserError naming the first file that is not as it was written."""
-    expected, found = _read(checkpoint, MANIFEST), _checksums(checkpoint)
-    for name in sorted(expected.keys() | {"state.json"}):
-        if found.get(name) != expected.get(name):
-            raise UserError(damaged(checkpoint, name))
+    record = _read(checkpoint, "state.json")
+    if (checkpoint / MANIFEST).exists() or "files" not in record:
+        _compare(checkpoint, _read(checkpoint, MANIFEST), _checksums(checkpoint))
+    else:
+        warn([f"{checkpoint}: has no {MANIFEST}, as of an earlier version: state.json itself is taken as it is."])
+        expected = record["files"] | {"state.json": None}
+        _compare(checkpoint, expected, _checksums(checkpoint, _ONCE_HASHED) | {"state.json": None})
     try:
-        return CheckpointState(**_read(checkpoint, "state.json"))
+        return CheckpointState(
+            **{each.name: record[each.name] for each in fields(CheckpointState) if each.name in record}
+        )
     except TypeError as error:
-        raise UserError(damaged(checkpoint, "state.json")) from error
+        raise UserError(_damaged(checkpoint, "state.json")) from error
 
 
 def _read(checkpoint: Path, name: str) -> dict[str, Any]:
     try:
         return dict(json.loads((checkpoint / name).read_bytes()))
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(damaged(checkpoint, name)) from error
+        raise UserError(_damaged(checkpoint, name)) from error
 
 
-def damaged(checkpoint: Path, name: str) -> str:
-    """What to tell of a file that is not as it was written."""
+def _compare(checkpoint: Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raise UserError naming the first file that is not as it was written."""
+    for name in sorted(expected.keys() | {"state.json"}):
+        if found.get(name) != expected.get(name):
+            raise UserError(_damaged(checkpoint, name))
+
+
+def _damaged(checkpoint: Path, name: str) -> str:
     return f"{checkpoint / name}: damaged or missing. Delete {checkpoint} to go on from the checkpoint before it."
 
 
-def _checksums(checkpoint: Path) -> dict[str, str]:
-    """SHA-256 by name of all files but the manifest."""
+def _checksums(checkpoint: Path, longest: int | None = None) -> dict[str, str]:
+    """SHA-256 by name of all files but the manifest; of one above `longest` bytes its size."""
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != MANIFEST]
     with ThreadPoolExecutor(_THREADS) as pool:  # hashing lets other threads run
-        found = list(pool.map(_checksum, files))
+        found = list(pool.map(lambda path: _checksum(path, longest), files))
     return dict(zip((path.relative_to(checkpoint).as_posix() for path in files), found, strict=True))
 
 
-def _checksum(path: Path) -> str:
+def _checksum(path: Path, longest: int | None) -> str:
+    size = path.stat().st_size
+    if longest is not None and size > longest:
+        return f"{size} bytes"
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -115,20 +115,20 @@ def load(target: Target, engine: Engine) -> None:
     except (OSError, UserError) as error:
         if (path / "state.json").is_file():
             raise
-        raise _lost(path) from error
+        raise _replaced(path) from error
 
 
-def _lost(path: Path) -> UserError:
-    if (path / "state.json").is_file():
-        return UserError(checkpoint.damaged(path, checkpoint.MANIFEST))
+def _replaced(path: Path) -> UserError:
     return UserError(f"{path}: training replaced it by a newer checkpoint. Start the command again.")
 
 
 def _checkpoint(path: Path, config: Config, run: Path) -> Target:
     try:
-        identity = hashlib.sha256((path / checkpoint.MANIFEST).read_bytes()).hexdigest()[:12]
+        manifest = path / checkpoint.MANIFEST  # the state of an earlier version has the checksums in it
+        named = manifest if manifest.exists() else path / "state.json"
+        identity = hashlib.sha256(named.read_bytes()).hexdigest()[:12]
     except FileNotFoundError as error:
-        raise _lost(path) from error
+        raise _replaced(path) from error
     return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / layout.EVALUATIONS)
 
 

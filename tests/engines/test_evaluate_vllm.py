@@ -1,5 +1,6 @@
 """vLLM for evaluation, without vLLM: who gets which row, what a process that dies leads to, what is asked of vLLM."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -250,9 +251,12 @@ LISTED = """\
 GPU 0: NVIDIA H200 (UUID: GPU-2deb0782-510e-a736-2239-e9433c0abaaa)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-7f57f032-34ab-a064-c37c-7a4f75601cc5)
   MIG 2g.20gb     Device  0: (UUID: MIG-377e0049-554c-540b-93c6-d0976f8426cb)
+  MIG 1g.10gb     Device  1: (UUID: MIG-f39aa248-6f1b-5769-b119-8d650bb34b27)
 """
 WHOLE = Gpu("GPU-2deb0782-510e-a736-2239-e9433c0abaaa", "0")
-SECOND = Gpu("GPU-7f57f032-34ab-a064-c37c-7a4f75601cc5", "1")
+PARTS = [
+    Gpu(f"MIG-{name}", "1") for name in ("377e0049-554c-540b-93c6-d0976f8426cb", "f39aa248-6f1b-5769-b119-8d650bb34b27")
+]
 
 
 @pytest.fixture
@@ -268,11 +272,11 @@ def nvidia_smi(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("named", "expected"),
     [
-        (None, [WHOLE, SECOND]),
+        (None, [WHOLE, *PARTS]),
         ("3, 1", [Gpu("3", "3"), Gpu("1", "1")]),
         ("0,-1,1", GPUS[:1]),  # CUDA looks no further
         (WHOLE.name, [WHOLE]),
-        ("GPU-7f,GPU-2deb", [SECOND, WHOLE]),
+        ("MIG-f39,GPU-2deb", [PARTS[1], WHOLE]),
     ],
 )
 def test_every_way_to_name_gpus(nvidia_smi, monkeypatch, named, expected):
@@ -287,8 +291,7 @@ def test_every_way_to_name_gpus(nvidia_smi, monkeypatch, named, expected):
         ("", "CUDA_VISIBLE_DEVICES"),
         ("-1", "CUDA_VISIBLE_DEVICES"),
         ("GPU-9", r"names 'GPU-9', which fits 0 GPUs\. Give numbers, or names of these: GPU-2deb\S+, GPU-7f"),
-        ("0,GPU-", r"names 'GPU-', which fits 2 GPUs"),
-        ("MIG-377e", r"names 'MIG-377e', which fits 0 GPUs"),
+        ("0,MIG-", r"names 'MIG-', which fits 2 GPUs"),
     ],
 )
 def test_gpus_that_are_not_there(nvidia_smi, monkeypatch, named, message):
@@ -303,11 +306,24 @@ def test_no_driver(nvidia_smi):
         visible_gpus()
 
 
-@pytest.mark.parametrize(("gpu", "number", "order"), [(Gpu("3", "3"), "3", None), (WHOLE, "0", "PCI_BUS_ID")])
-def test_vllm_reads_a_number(monkeypatch, gpu, number, order):
+@pytest.mark.parametrize(
+    ("gpu", "opened", "number", "order"),
+    [(Gpu("3", "3"), [], "3", None), (WHOLE, [], "0", "PCI_BUS_ID"), (PARTS[0], [PARTS[0].name], "1", "PCI_BUS_ID")],
+)
+def test_vllm_reads_a_number_and_cuda_opens_what_was_named(monkeypatch, gpu, opened, number, order):
     monkeypatch.setattr(os, "environ", {})
+    seen = []
+    cuda = SimpleNamespace(cuInit=lambda flags: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]) or 0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: cuda)
     show(gpu)
-    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("CUDA_DEVICE_ORDER")) == (number, order)
+    assert (seen, os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("CUDA_DEVICE_ORDER")) == (opened, number, order)
+
+
+def test_a_part_that_cuda_cannot_open_is_told(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=lambda flags: 100))
+    with pytest.raises(RuntimeError, match=r"CUDA cannot open MIG-377\S+ \(cuInit gives 100\)"):
+        show(PARTS[0])
 
 
 def test_end_tokens_are_the_tokenizers_and_the_models():

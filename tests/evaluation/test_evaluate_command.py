@@ -342,9 +342,6 @@ def test_a_checkpoint_that_training_replaces_while_it_is_read_is_one_message(aop
         assert "step_000009: training replaced it" in aopsd("evaluate run --data one.jsonl")[2]
     code, out, _ = aopsd("evaluate run --data one.jsonl")
     assert code == 0 and "step_000002 " in out
-    (newest / checkpoint.MANIFEST).unlink()
-    code, _, err = aopsd("evaluate run --data one.jsonl")
-    assert code == 2 and f"{newest / checkpoint.MANIFEST}: damaged or missing" in err
 
 
 def test_a_damaged_checkpoint_is_none_that_training_replaced(aopsd, trained):

@@ -1,6 +1,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,26 @@ def test_every_flipped_bit_of_a_checkpoint_is_told_by_file(folder):
         assert file.name in str(told.value) or file.name == "manifest.json"  # a wrong checksum accuses its file
         file.write_bytes(whole)
     assert checkpoint.load(path, make_engine()).step == 1_000_000
+
+
+def of_earlier_version(path):
+    """Checksums in the state, none of the state itself, and of a very large file the size."""
+    record = json.loads((path / "state.json").read_text())
+    del record["surprise"]
+    files = {"student.pt": f"{(path / 'student.pt').stat().st_size} bytes"}
+    (path / "state.json").write_text(json.dumps(record | {"files": files}))
+    (path / "manifest.json").unlink()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(folder, monkeypatch, capsys):
+    monkeypatch.setattr(checkpoint, "_ONCE_HASHED", 10)
+    path, engine = folder / "step_1000000", make_engine()
+    of_earlier_version(path)
+    assert checkpoint.load(path, engine) == replace(state(1_000_000, engine), surprise={})
+    assert "step_1000000: has no manifest.json" in "".join(capsys.readouterr().err.split("\n"))
+    (path / "student.pt").write_bytes((path / "student.pt").read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"student.pt: damaged or missing"):
+        checkpoint.load(path, engine)
 
 
 def test_a_checkpoint_that_lost_its_manifest_is_damaged(folder):

@@ -182,12 +182,15 @@ def _ending(code: int | None) -> str:
 
 
 def visible_gpus() -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings), else all that there are.
+    """What CUDA_VISIBLE_DEVICES names (numbers, UUIDs or their beginnings, MIG names), else all that there are.
 
-    Raises UserError if there is none, or a name is not there; parts of a GPU (MIG) are not.
+    Of a GPU that is split, "all" means its parts. Raises UserError if there is none, or a name is not there.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = _present() if named is None else []
+    named, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), list[Gpu]()
+    if named is None:
+        present = _present()
+        split = {gpu.index for gpu in present if gpu.name.startswith("MIG-")}
+        gpus = [gpu for gpu in present if gpu.name.startswith("MIG-") or gpu.index not in split]
     for name in filter(None, map(str.strip, (named or "").split(","))):
         if name == "-1":
             break  # as CUDA, which looks no further
@@ -208,9 +211,12 @@ def visible_gpus() -> list[Gpu]:
 
 
 def _present() -> list[Gpu]:
-    """The driver's list."""
+    """The driver's list: each GPU, followed by its parts if it is split."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(f"--engine vllm: nvidia-smi found no GPU ({first_line(error)}). Check the driver.") from error
-    return [Gpu(name, number) for number, name in re.findall(r"^GPU (\d+):.*\(UUID: (\S+)\)", listed, re.MULTILINE)]
+    gpus: list[Gpu] = []
+    for number, name in re.findall(r"^(?:GPU (\d+):|\s+MIG ).*\(UUID: (\S+)\)", listed, re.MULTILINE):
+        gpus.append(Gpu(name, number or gpus[-1].index))
+    return gpus

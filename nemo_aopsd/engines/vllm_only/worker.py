@@ -5,6 +5,7 @@ Written against vLLM 0.20.0: `LLMEngine.from_engine_args`, `add_request`, `step`
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -26,7 +27,7 @@ _LOOK = 0.5  # seconds between looks at whether the parent lives
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`name` is for CUDA_VISIBLE_DEVICES; `index` is the driver's number."""
+    """`name` is for CUDA_VISIBLE_DEVICES; `index` is the driver's number, of the whole GPU if this is a part (MIG)."""
 
     name: str
     index: str
@@ -86,10 +87,17 @@ def work(gpu: Gpu, path: str, max_model_len: int, memory_share: float, end_ids: 
 
 
 def show(gpu: Gpu) -> None:
-    """Let this process see one GPU, by its number: CUDA takes UUIDs, too, but vLLM 0.20 reads numbers alone."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu.index
-    if gpu.name != gpu.index:
-        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts
+    """Let this process see one GPU. CUDA takes numbers, UUIDs and MIG names, but vLLM 0.20 reads numbers alone.
+
+    So vLLM always finds a number. CUDA reads the variable once, when it starts: a part of a GPU is opened by its name
+    before. vLLM asks the number for the kind of GPU and the size by which it chooses batches, CUDA for free memory.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu.name
+    if gpu.name == gpu.index:
+        return
+    if gpu.name.startswith("MIG-") and (code := ctypes.CDLL("libcuda.so.1").cuInit(0)):
+        raise RuntimeError(f"CUDA cannot open {gpu.name} (cuInit gives {code})")
+    os.environ |= {"CUDA_VISIBLE_DEVICES": gpu.index, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts
 
 
 def tasks(pipe: Connection) -> Iterator[Task]:
