@@ -23,7 +23,13 @@ def plan(
     config: ConfigPath,
     overrides: Overrides = None,
     method: MethodName = None,
-    gpu: Annotated[str, typer.Option(metavar="KIND", help="h100 or h200.")] = "h100",
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="h100 or h200. Not given: h100 on NeMo RL; with the local engine a machine without a GPU.",
+        ),
+    ] = None,
     response: Annotated[
         int | None, typer.Option(metavar="TOKENS", min=1, help="Mean response; else 60 % of the longest allowed.")
     ] = None,
@@ -39,13 +45,13 @@ def plan(
 
     settings = load_chosen(config, overrides, method)
     if settings.aopsd.engine == "local":
-        local = make_local_plan(settings, response)
+        local = make_local_plan(settings, gpu, response)
         if as_json:
             typer.echo(json.dumps(show.local_as_json(local), ensure_ascii=False, indent=1))
         else:
             show.show_local(local, Console())
         return
-    made = make_plan(settings, gpu, response)
+    made = make_plan(settings, gpu or "h100", response)
     if as_json:
         typer.echo(json.dumps(show.as_json(made), ensure_ascii=False, indent=1))
     else:

@@ -342,6 +342,7 @@ def test_no_seconds_are_stated_for_what_was_never_measured(name, words, unmeasur
     ("words", "named"),
     [
         ((CLUSTER, "--gpu", "v100"), "h100, h200"),
+        ((TINY, "--gpu", "v100"), "h100, h200"),
         ((CLUSTER, "policy.megatron_cfg.enabled=false"), "policy.megatron_cfg.enabled=true"),
         ((TINY, "policy.model_name=nope"), "policy.model_name=nope"),
         ((CLUSTER, "cluster.gpus_per_node=3"), "cluster.gpus_per_node is 3"),
@@ -364,6 +365,26 @@ def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
     assert "step_seconds" not in found
     printed = call(TINY, "data.train.data_path=none").stdout
     assert "aopsd.max_num_steps=2" in printed and "725 problems are assumed" in printed and "kept KV" in printed
+
+
+@pytest.mark.parametrize(("gpu", "memory_bytes"), [("h100", 81559 * 2**20), ("h200", 143771 * 2**20)])
+def test_a_named_gpu_gets_its_verdict_for_the_local_engine(gpu, memory_bytes, monkeypatch):
+    config = load_config(TINY)
+    items = memory.local_items(read_size(check_model(config.policy["model_name"])[1]), config, "gpu")
+    need = memory.total(items, "gpu", memory.TRAIN)
+    found = json.loads(call(TINY, "--gpu", gpu, "--json").stdout)
+    assert (found["gpu"], found["memory_bytes"]["training"]) == (GPUS[gpu].name, need)
+    [check] = found["memory_checks"]
+    assert (check["severity"], check["expected"]) == ("ok", f"at most {memory_bytes / 1e9:.1f} GB")
+    assert ": fits." in call(TINY, "--gpu", gpu).stdout
+    monkeypatch.setitem(GPUS, gpu, replace(GPUS[gpu], memory=int(need)))  # above nine tenths is a warning
+    printed = call(TINY, "--gpu", gpu).stdout
+    assert "may not fit. Largest" in " ".join(printed.split()) and "lower " in printed
+
+
+def test_without_a_gpu_there_is_no_verdict():
+    found = json.loads(call(TINY, "--json").stdout)
+    assert (found["gpu"], found["memory_checks"]) == (None, [])
 
 
 def test_a_plan_of_one_machine_tells_of_the_attempts_before_the_first_step():

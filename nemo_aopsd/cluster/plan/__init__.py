@@ -50,12 +50,19 @@ class LocalPlan:
     size: ModelSize
     work: Workload
     memory: list[Item]
+    gpu: GPU | None  # None: on the processor
+    checks: list[Check]  # whether it fits on that GPU
 
 
-def make_local_plan(config: Config, response: int | None = None) -> LocalPlan:
-    """Of `aopsd.engine=local`, all on one device. Raises UserError for a model that cannot be found."""
-    size = _read_size(config)
-    return LocalPlan(size, from_config(config, response), memory.local_items(size, config, "host"))
+def make_local_plan(config: Config, gpu: str | None = None, response: int | None = None) -> LocalPlan:
+    """Of `aopsd.engine=local`, all on one GPU of the kind `gpu`, or on the processor.
+
+    Raises UserError for a model that cannot be found.
+    """
+    sheet, size = _sheet(gpu) if gpu else None, _read_size(config)
+    items = memory.local_items(size, config, "gpu" if sheet else "host")
+    checks = [fit.check_local(items, sheet.memory)] if sheet else []
+    return LocalPlan(size, from_config(config, response), items, sheet, checks)
 
 
 def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
@@ -63,9 +70,7 @@ def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
 
     Raises UserError for another backend, and for parallel sizes that do not divide the GPUs.
     """
-    if gpu not in GPUS:
-        raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}, on which steps were measured.")
-    tree = Tree(config.raw)
+    sheet, tree = _sheet(gpu), Tree(config.raw)
     if not tree.uses_megatron:
         raise UserError(
             "aopsd plan: expected policy.megatron_cfg.enabled=true with aopsd.engine=nemo_rl; DTensor was not "
@@ -73,7 +78,7 @@ def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
         )
     refuse(broken_sizes(tree))
     refuse(gpu_faults(tree))
-    size, sheet, layout = _read_size(config), GPUS[gpu], memory.read_layout(config)
+    size, layout = _read_size(config), memory.read_layout(config)
     work = from_config(config, response)
     pack = tree["policy.sequence_packing.logprob_mb_tokens"] or layout.pack_tokens
     setup = Setup(size, sheet, layout, Rates(), rows_at_once(size, layout, sheet, work), pack)
@@ -96,6 +101,12 @@ def rows_at_once(size: ModelSize, layout: Layout, gpu: GPU, work: Workload) -> i
     tokens = max(work.question, work.judge_prompt - work.response) + work.response
     rows = memory.cache_room(size, layout, gpu.memory) // (memory.cache_bytes(size, layout) * tokens)
     return max(min(int(rows), MOST_ROWS), 1)
+
+
+def _sheet(gpu: str) -> GPU:
+    if gpu not in GPUS:
+        raise UserError(f"--gpu {gpu}: expected one of {', '.join(GPUS)}, on which steps were measured.")
+    return GPUS[gpu]
 
 
 def _read_size(config: Config) -> ModelSize:

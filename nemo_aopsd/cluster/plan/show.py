@@ -43,18 +43,26 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def local_as_json(plan: LocalPlan) -> dict[str, Any]:
     """Bytes, tokens; no seconds."""
+    place = plan.memory[0].place
     return {
+        "gpu": plan.gpu and plan.gpu.name,
         "parameters": plan.size.total,
         "steps_per_epoch": plan.work.steps,
-        "memory_bytes": {turn: total(plan.memory, "host", turn) for turn in (TRAIN, SAMPLE)},
+        "memory_bytes": {turn: total(plan.memory, place, turn) for turn in (TRAIN, SAMPLE)},
+        "memory_checks": [asdict(check) for check in plan.checks],
         "workload": _workload(plan.work),
     }
 
 
 def show_local(plan: LocalPlan, console: Console) -> None:
     """Work and memory, and how to time a step here."""
-    console.print(f"{parameters(plan.size.total)} parameters, one machine\n{_work(plan.work)}\n", highlight=False)
+    where = plan.gpu.name if plan.gpu else "one machine, without a GPU"
+    console.print(f"{parameters(plan.size.total)} parameters, {where}\n{_work(plan.work)}\n", highlight=False)
     console.print(memory_table(plan.memory))
+    for check in plan.checks:
+        verdict = "fits" if check.severity == OK else "may not fit"
+        texts = f"{check.found}, expected {check.expected}: {verdict}. {check.remedy}"
+        console.print(f"\n[bold]{check.severity}[/] {escape(texts.strip())}", highlight=False)
     if attempts := plan.work.problems * plan.work.initial_attempts:
         console.print(f"\n{attempts:,} attempts, each judged, before step 1; the timing below leaves them out")
     console.print(
