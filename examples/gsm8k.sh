@@ -2,8 +2,10 @@
 # GSM8K and a published model from nothing to a table, on one GPU. Killed anywhere, the same command goes on.
 #
 #   examples/gsm8k.sh MODEL TRAIN.jsonl [aopsd compare options]      # `aopsd` on the PATH; files go to runs/ of the checkout
-#   examples/gsm8k.sh ~/models/Qwen2.5-Coder-0.5B-Instruct train.jsonl --seeds 1 --jobs 4    # 19 runs, 8 minutes each
+#   examples/gsm8k.sh ~/models/Qwen2.5-Coder-0.5B-Instruct train.jsonl --seeds 1 --jobs 2    # 25 runs, about 8 minutes each
 #
+# A card of 80 GB has room for --jobs 2 with the 0.5B (at most 28 GB a run) and for --jobs 1 with the 1.5B (at most 70 GB):
+#   aopsd plan examples/configs/gsm8k.yaml --gpu h100 policy.model_name=MODEL
 # MODEL is a Hugging Face directory, TRAIN.jsonl that of https://github.com/openai/grade-school-math. SUITE=... runs another
 # suite over the same data. Results of finished runs can be moved between machines: copy runs/compare/gsm8k_sweep.
 set -euo pipefail

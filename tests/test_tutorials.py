@@ -150,6 +150,30 @@ def test_gsm8k_through_nemo_rl_is_checked_where_nemo_rl_is_not(place, command_li
     assert (code, "4 problems" in out) == (0, True), out + err
 
 
+def test_the_sweep_has_as_many_runs_as_its_script_says():
+    script = (REPO / "examples/gsm8k.sh").read_text(encoding="utf-8")
+    suite = yaml.safe_load((REPO / "examples/suites/gsm8k_sweep.yaml").read_text(encoding="utf-8"))
+    assert re.findall(r"--seeds 1 .*# (\d+) runs", script) == [str(len(suite["members"]))]
+
+
+# Of a run at its greatest, GB: weights, gradients, Adam, a pack with its logits, kept keys and values.
+@pytest.mark.parametrize(
+    ("shape", "gigabytes"),
+    [((896, 24, 14, 4864), 28), ((1536, 28, 12, 8960), 70)],  # Qwen2.5-Coder of 0.5B and 1.5B
+)
+def test_the_stated_memory_of_a_gsm8k_run_is_that_of_the_plan(shape, gigabytes, tmp_path, command_line):
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    settings = dict(zip(names, shape, strict=True)) | {"vocab_size": 151936, "tie_word_embeddings": True}
+    settings |= {"model_type": "qwen2", "num_key_value_heads": 2, "max_position_embeddings": 32768}
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    config = REPO / "examples/configs/gsm8k.yaml"
+    code, out, err = command_line(f"plan {config} --gpu h100 --json policy.model_name={tmp_path}")
+    assert code == 0, err
+    assert round(json.loads(out)["memory_bytes"]["training"] / 1e9) == gigabytes
+    for page in ("examples/gsm8k.sh", "docs/tutorial_gsm8k.md"):
+        assert f"{gigabytes} GB" in (REPO / page).read_text(encoding="utf-8"), page
+
+
 def merged(under, over):
     """`over` on top of `under`, block by block."""
     both = {
