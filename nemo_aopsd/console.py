@@ -110,7 +110,7 @@ def show_page(page: str, console: Console) -> None:
         console.print(page, markup=False, highlight=False, soft_wrap=True)
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: float, noun: str) -> str:
     """A number and what it counts.
 
     >>> counted(0, "row"), counted(1, "row"), counted(4567, "row")
@@ -188,7 +188,7 @@ def asked_of(count: int, trained_on: int | None) -> str:
     ('12 held-out problems', '12 problems, not held out: 3 are also trained on')
     """
     also = f"not held out: {trained_on} {'is' if trained_on == 1 else 'are'} also trained on"
-    return f"{count} problems, {also}" if trained_on else f"{count} held-out problems"
+    return f"{counted(count, 'problem')}, {also}" if trained_on else counted(count, "held-out problem")
 
 
 _ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}

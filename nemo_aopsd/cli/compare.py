@@ -14,6 +14,7 @@ from nemo_aopsd import engines
 from nemo_aopsd.cli.options import AsJson, examples, interruptible, say
 from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.shipped import FOLDER, KINDS, Method, find_method, find_recipe, list_methods
+from nemo_aopsd.console import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,5 +122,5 @@ def compare(
     for failure in failures:
         typer.echo(f"failed: {failure.run.label}: {failure.reason}\n        log: {failure.run.log}", err=True)
     if failures:
-        typer.echo(f"{len(failures)} of {chosen} runs failed; the same command tries them again", err=True)
+        typer.echo(f"{len(failures)} of {counted(chosen, 'run')} failed; the same command tries them again", err=True)
         raise typer.Exit(1)

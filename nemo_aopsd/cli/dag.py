@@ -20,6 +20,7 @@ from nemo_aopsd.cli.options import (
     interruptible,
     say,
 )
+from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import keep_inputs, write_jsonl
 
@@ -83,9 +84,8 @@ def build(
     )
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     if only_check:
-        typer.echo(
-            f"ok: {len(check_all(problems, out))} problems, settings. Not checked: the server, its model, the key"
-        )
+        found = counted(len(check_all(problems, out)), "problem")
+        typer.echo(f"ok: {found}, settings. Not checked: the server, its model, the key")
         return
     kept = "What is finished is in the journal; start the same command to go on."
     with interruptible(kept), watching() as watch:
@@ -112,24 +112,28 @@ def check(
 ) -> None:
     """List every fault of every graph; exit code 2 if one of them is an error."""
     from nemo_aopsd.data.check import check_file, fault_lines, need_graphs
+    from nemo_aopsd.data.leaks import LEAK_REMEDY
 
     need_graphs(file)
-    rows = wrong = errors = warnings = implied = 0
+    rows = wrong = errors = warnings = implied = leaks = 0
     for row in check_file(file, graphs_only=graphs_only):
         rows += 1
         wrong += row.has_errors
+        leaks += sum(fault.kind == "states_answer" for fault in row.faults)
         errors += sum(fault.is_error for fault in row.faults)
         warnings += sum(not fault.is_error for fault in row.faults)
         if not verbose:
             told = [fault for fault in row.faults if fault.kind != "transitive_edge"]
             implied, row.faults = implied + len(row.faults) - len(told), told
         say(fault_lines(row))
+    if leaks:
+        typer.echo(f"states_answer: the teacher would be told the answer. {LEAK_REMEDY}.")
     if implied:
-        typer.echo(
-            f"{implied} transitive_edge warnings, harmless: a longer path implies the edge. --verbose lists them"
-        )
+        found = counted(implied, "transitive_edge warning")
+        typer.echo(f"{found}, harmless: a longer path implies the edge. --verbose lists them")
     usable = "sound as graphs" if graphs_only else "usable"
-    typer.echo(f"{rows} rows: {rows - wrong} {usable}, {wrong} not; {errors} errors, {warnings} warnings")
+    found = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    typer.echo(f"{counted(rows, 'row')}: {rows - wrong} {usable}, {wrong} not; {found}")
     if errors:
         raise typer.Exit(2)
 
@@ -201,7 +205,7 @@ def browse(
     keep_inputs([out], [("FILE", file)])
     count, broken = write_browser(file, out)
     _warn_of_unread(file, broken)
-    typer.echo(f"{out}: {count} graphs")
+    typer.echo(f"{out}: {counted(count, 'graph')}")
 
 
 def _warn_of_unread(file: Path, broken: Sequence[CheckedRow]) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible
-from nemo_aopsd.console import slow, warn
+from nemo_aopsd.console import counted, slow, warn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
 from nemo_aopsd.run import folder as run_folder
@@ -104,8 +104,8 @@ def evaluate(
         found, settings, folder = asked.prepare(target, benchmarks, out)
         counts = ", ".join(f"{len(problems)} of {name}" for name, problems in (benchmarks | dev).items())
         typer.echo(
-            f"ok: {found.name}, {settings.num_samples} samples a problem, problems: {counts}; results would be in "
-            f"{folder}. Not checked: the weights, whether they fit"
+            f"ok: {found.name}, {counted(settings.num_samples, 'sample')} a problem, problems: {counts}; results "
+            f"would be in {folder}. Not checked: the weights, whether they fit"
         )
         return
     with interruptible("What is sampled is kept; start the same command to go on."):
@@ -231,6 +231,7 @@ def paired_test(
     for comparison in comparisons:
         typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
         show_page("\n".join(paired.lines_of(comparison)) + "\n", Console())
+    typer.echo("Intervals are over problems: they hold for these trainings, one seed each. Over seeds: aopsd compare")
     if out:
         atomic_write(out, json.dumps(comparisons, ensure_ascii=False, indent=1) + "\n")
         typer.echo(out)

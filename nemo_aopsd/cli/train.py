@@ -18,7 +18,7 @@ from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.config.unread import without_effect
-from nemo_aopsd.console import warn
+from nemo_aopsd.console import counted, warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest, tell_all
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
@@ -101,12 +101,15 @@ def train(
         if resume:
             run_folder.check_resumable(resume, settings)
         problems, held_out = _check(settings, elsewhere=mounts is not None)
-        warn(without_effect(settings, overrides))
+        idle = without_effect(settings, overrides)
+        warn(idle)
         if check:
             tokenizer = tokenizer_at_hand(settings)
-            warn(trained_on(problems, held_out, settings.aopsd.evaluation.data_path))
-            warn(check_texts(settings, problems, held_out, tokenizer) if tokenizer else [])
-            typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None))
+            unfit = trained_on(problems, held_out, settings.aopsd.evaluation.data_path)
+            unfit += check_texts(settings, problems, held_out, tokenizer) if tokenizer else []
+            warn(unfit)
+            found = len(idle) + len(unfit)
+            typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None, found))
             return
         chosen = [] if method is None else ["--method", method]
         command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
@@ -209,8 +212,9 @@ def _lost(config: Config) -> str:
     number = steps_without(_checkpoints(config), _run(config) / layout.METRICS)
     settings = config.checkpointing
     why = f"save_period={settings['save_period']}" if settings["enabled"] else "enabled=false"
-    steps = "1 step has" if number == 1 else f"{number} steps have"
-    return f"{steps} no checkpoint (checkpointing.{why}) and will be made again. " if number else ""
+    has = "has" if number == 1 else "have"
+    told = f"{counted(number, 'step')} {has} no checkpoint (checkpointing.{why}) and will be made again. "
+    return told if number else ""
 
 
 def _run(config: Config) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.console import counted
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import answer_text, bad_fields, misspelt
@@ -100,8 +101,8 @@ def fault_lines(row: CheckedRow) -> Iterator[str]:
 
 def unread_note(path: str | Path, broken: Sequence[CheckedRow]) -> str:
     """What to say of rows that cannot be read."""
-    rows = "1 row cannot" if len(broken) == 1 else f"{len(broken)} rows cannot"
-    return f"{rows} be read: {broken[0].where}: {broken[0].faults[0].detail} List all: aopsd dag check {path}"
+    first = f"{broken[0].where}: {broken[0].faults[0].detail}"
+    return f"{counted(len(broken), 'row')} cannot be read: {first} List all: aopsd dag check {path}"
 
 
 def _read_rows(path: str | Path) -> Iterator[CheckedRow]:

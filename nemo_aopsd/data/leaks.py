@@ -112,6 +112,9 @@ class _Wanted:
         return not (self.number == int(self.number) and abs(self.number) < 100)
 
 
+LEAK_REMEDY = "Take the final answer's value out of the node's statement, or drop the node"
+
+
 def find_graph_faults(raw: Any, answer: str | None) -> list[Fault]:
     """`dag.find_faults`, with the leaks by value of a graph that is otherwise sound; errors first."""
     faults = find_faults(raw)

@@ -9,6 +9,7 @@ from typing import Any
 
 import networkx as nx
 
+from nemo_aopsd.console import counted
 from nemo_aopsd.data.check import CheckedRow, rows_with_graphs
 from nemo_aopsd.data.dag import Fault, build_graph
 
@@ -59,7 +60,7 @@ def measure(raw: dict[str, Any], faults: Sequence[Fault]) -> dict[str, int]:
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Lines of text: least, median, mean, most and sum of each measure."""
     usable = [row for row in rows if "errors" not in row]
-    yield f"{len(rows)} graphs, {len(rows) - len(usable)} of them with errors (see: aopsd dag check)"
+    yield f"{counted(len(rows), 'graph')}, {len(rows) - len(usable)} of them with errors (see: aopsd dag check)"
     if not usable:
         return
     yield f"{'':<18}{'min':>6}{'median':>8}{'mean':>8}{'max':>6}{'sum':>8}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation import RESULTS
 from nemo_aopsd.evaluation.summary import Summary, check_same_problems
@@ -90,7 +91,7 @@ def lines_of(comparison: Summary) -> list[str]:
 def _counts_line(name: str, part: Summary) -> str:
     line = (
         f"{name}: correct samples {part['correct_first']} of {part['responses_first']} and {part['correct_second']} of "
-        f"{part['responses_second']} on {part['num_problems']} problems"
+        f"{part['responses_second']} on {counted(part['num_problems'], 'problem')}"
     )
     solved = part["solved"]
     if solved is None:

@@ -28,7 +28,7 @@ from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Request
 from nemo_aopsd.config.schema import Config, JudgeConfig, JudgeKind
-from nemo_aopsd.console import progress, track
+from nemo_aopsd.console import counted, progress, track
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engine import Engine
@@ -187,7 +187,7 @@ def _counts(pairs: Iterable[tuple[frozenset[str], frozenset[str]]]) -> dict[str,
 
 
 def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
-    yield f"{summary['cases']} attempts, {summary['unread']} verdicts unread"
+    yield f"{counted(summary['cases'], 'attempt')}, {counted(summary['unread'], 'verdict')} unread"
     for name in ("before_closure", "after_closure"):
         yield f"{name.replace('_', ' ')}: {_precision_and_recall(summary[name])}"
     if summary["auc"] is not None:
@@ -202,8 +202,8 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
     )
     for kind, counts in summary["kinds"].items():
         yield (
-            f"kind {kind}: {counts['cases']} attempts, {counts['unread']} unread, something false claimed in "
-            f"{counts['with_false_claims']} of {counts['cases'] - counts['unread']}; before closure "
+            f"kind {kind}: {counted(counts['cases'], 'attempt')}, {counts['unread']} unread, something false claimed "
+            f"in {counts['with_false_claims']} of {counts['cases'] - counts['unread']}; before closure "
             f"{_precision_and_recall(counts['before_closure'])}"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_aopsd.console import seed_words
+from nemo_aopsd.console import counted, seed_words
 from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 
 Summary = Mapping[str, Any]
@@ -60,7 +60,7 @@ def asked_line(settings: Summary) -> str:
     """How the questions were asked, for a terminal."""
     seed = seed_words(settings["seed"], "--seed") if settings["temperature"] else "greedy, whatever the seed"
     return (
-        f"{settings['num_samples']} samples a problem, prompts {settings['prompts']}, temperature "
+        f"{counted(settings['num_samples'], 'sample')} a problem, prompts {settings['prompts']}, temperature "
         f"{settings['temperature']:g}, top-p {settings['top_p']:g}, top-k {settings['top_k']}, at most "
         f"{settings['max_new_tokens']} tokens; {seed}"
     )

@@ -230,6 +230,8 @@ def load_run_config(run: Path) -> Config:
 def require_run(run: Path) -> Path:
     """The config file of a run. Raises UserError if there is none."""
     path = run / layout.CONFIG
+    if not run.is_dir():
+        raise UserError(f"{run}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
     if not path.is_file():
         raise UserError(f"{run}: no run in it (no config.yaml). Check the path of the run folder.")
     return path

@@ -10,8 +10,8 @@ from typing import TypeVar
 from nemo_aopsd.config.extension import check_own, is_own
 from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
-from nemo_aopsd.console import asked_of, slow
-from nemo_aopsd.data.leaks import find_answer_leaks
+from nemo_aopsd.console import asked_of, counted, slow
+from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.evaluation.benchmarks import also_in
@@ -70,7 +70,7 @@ def _check_answer_leaks(path: str) -> None:
         for leak in find_answer_leaks(problem.graph, problem.answer):
             raise UserError(
                 f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, "
-                f"{problem.answer!r}: {leak.kind} ({leak.detail}). Correct the graph or drop the row. List all: "
+                f"{problem.answer!r}: {leak.kind} ({leak.detail}). {LEAK_REMEDY}. List all: "
                 f"aopsd dag check {problem.where.rpartition(':')[0]}"
             )
 
@@ -103,8 +103,11 @@ def summarize(
     held_out: list[Problem] | None,
     knows_lengths: bool = False,
     elsewhere: bool = False,
+    warnings: int = 0,
 ) -> str:
-    """What a run of this config would do, for people, and what was not checked; `elsewhere` is a job's machine."""
+    """What a run of this config would do, for people, and what was not checked; `elsewhere` is a job's machine.
+
+    `warnings` have been told before."""
     aopsd = config.aopsd
     size = aopsd.num_prompts_per_step
     steps, few = -(-len(problems) // size), f" (fewer problems than a step's {size})" if len(problems) < size else ""
@@ -116,13 +119,15 @@ def summarize(
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "evaluation": evaluation,
-        "length": f"{steps} steps an epoch{few}, at most {_limits(aopsd)}",
+        "length": f"{counted(steps, 'step')} an epoch{few}, at most {_limits(aopsd)}",
         "method": f"{family_label(aopsd)}: {aopsd.objective.name}, context {aopsd.shown_context}, "
         f"weighting {aopsd.weighting}, curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "seed": f"{aopsd.seed}: of the order of problems and of all answers",
         "run folder": config.logger["log_dir"],
     }
-    if attempts := aopsd.curriculum.initial_attempts * len(problems):
+    if aopsd.max_num_steps == 0:
+        rows["length"] = "no steps: evaluates only"
+    elif attempts := aopsd.curriculum.initial_attempts * len(problems):
         rows["before"] = f"{attempts:,} attempts, each judged, before step 1 (none with aopsd.curriculum.name=shuffle)"
     if aopsd.needs_progress and aopsd.judge.kind == "log_odds" and aopsd.judge.threshold == JudgeConfig.threshold:
         rows["judge"] = (
@@ -136,15 +141,16 @@ def summarize(
     if elsewhere:
         checked.append("paths against the mounts")
         left.append("packages, GPUs and environment of the job's machine")
-    told = f"ok: {', '.join(checked)}. Not checked: {'; '.join(left)}"
+    found = f", with {counted(warnings, 'warning')}" if warnings else ""
+    told = f"ok{found}: {', '.join(checked)}. Not checked: {'; '.join(left)}"
     return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + f"\n{told}"
 
 
 def _limits(aopsd: AOPSDConfig) -> str:
     limits = {
-        "epochs": aopsd.max_num_epochs,
-        "steps": aopsd.max_num_steps,
-        "response tokens": aopsd.max_response_tokens,
-        "seconds": aopsd.max_train_seconds,
+        "epoch": aopsd.max_num_epochs,
+        "step": aopsd.max_num_steps,
+        "response token": aopsd.max_response_tokens,
+        "second": aopsd.max_train_seconds,
     }
-    return ", ".join(f"{limit:,} {name}" for name, limit in limits.items() if limit is not None)
+    return ", ".join(counted(limit, name) for name, limit in limits.items() if limit is not None)

@@ -85,8 +85,6 @@ class Run:
 def load_run(path: Path | str) -> Run:
     """The run in a folder. Raises UserError if there is none."""
     path = Path(path)
-    if not path.is_dir():
-        raise UserError(f"{path}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
     return Run(path, load_run_config(path))
 
 

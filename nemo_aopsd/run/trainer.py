@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import Whole, evaluation_line, slow, step_line, track, warn
+from nemo_aopsd.console import Whole, counted, evaluation_line, slow, step_line, track, warn
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -179,7 +179,7 @@ class Trainer:
         return {f"probe/beta_{sign}": beta for sign, beta in found.items() if beta is not None}
 
     def _start_curriculum(self) -> None:
-        if self.aopsd.curriculum.needs_progress:
+        if self.aopsd.curriculum.needs_progress and not self._finished():  # with max_num_steps=0 nothing reads it
             self.curriculum.initialize(self._initial_progress())
         self._record_competence()
 
@@ -271,7 +271,7 @@ class Trainer:
             for name, (limit, used) in zip(names, budgets, strict=True)
             if limit is not None and used >= limit
         ]
-        said = f"nothing left to do: {self.step} steps are done; reached: {', '.join(reached)}"
+        said = f"nothing left to do: {counted(self.step, 'step')} done; reached: {', '.join(reached)}"
         self.console.print(said, highlight=False, soft_wrap=True)
 
     def _say_where_it_goes_on(self) -> None:
@@ -281,7 +281,7 @@ class Trainer:
             kept = {line["problem_id"] for line in read_journal(self.folder / layout.INITIAL_PROGRESS, "problem_id")}
             said += f", keeps the initial attempts at {len(kept)} of {len(self.problems)} problems"
         lost = checkpoint.steps_without(self.checkpoints, self.folder / layout.METRICS)
-        said += f"; makes {lost} steps without a checkpoint again" if lost else ""
+        said += f"; makes {counted(lost, 'step')} without a checkpoint again" if lost else ""
         self.console.print(said, highlight=False, soft_wrap=True)
 
     def _check_problems(self, state: CheckpointState) -> None:

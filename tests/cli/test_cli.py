@@ -69,12 +69,13 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     assert (
         "8 from problems.jsonl" in out
         and "4 held-out problems, from held_out.jsonl" in out
-        and "1 steps an epoch" in out
+        and "1 step an epoch" in out
     )
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
     assert listing(tmp_path) == before
     code, out, err = aopsd("train run.yaml --check aopsd.judge.threshold=1 +policy.megatron_cfg.enabled=true")
     assert code == 0 and "warning: aopsd.judge.threshold has no effect: " in err
+    assert out.splitlines()[-1].startswith("ok, with 2 warnings: settings, problems. ")
     assert "warning: not read by aopsd.engine=local: policy.megatron_cfg." in err
 
 
@@ -94,6 +95,7 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
 
     code, out, _ = aopsd("paired-test run run/eval/epoch_000.json")
     assert code == 0 and out.startswith("first run/eval/epoch_001.json, second run/eval/epoch_000.json\n")
+    assert "one seed each" in out.splitlines()[-1]
     code, _, err = aopsd("train run.yaml")
     assert code == 2 and "run already holds a run. Go on with `--resume run`" in err
     assert aopsd("train run.yaml --resume run aopsd.max_num_epochs=2")[0] == 0
@@ -144,6 +146,7 @@ def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path)
     code, out, _ = aopsd("dag check problems.jsonl")
     assert code == 2 and out.startswith(
         "error   problems.jsonl:2  p1  states_answer    node 'a': The share equals 0.5\n"
+        "states_answer: the teacher would be told the answer. Take the final answer's value out of the node's "
     )
     pattern = r"problems\.jsonl:2: problem 'p1': .*states_answer \(node 'a': The share equals 0\.5\).*aopsd dag check"
     assert_one_message(aopsd("train run.yaml --check"), pattern)
@@ -167,7 +170,7 @@ def test_dag_check_lists_faults_and_counts_them(aopsd):
         ["error", "bad.jsonl:3", "p2", "cycle"],
         ["error", "bad.jsonl:4", "-", "broken_line"],
     ]
-    assert lines[3:] == ["4 rows: 2 usable, 2 not; 2 errors, 1 warnings"]
+    assert lines[3:] == ["4 rows: 2 usable, 2 not; 2 errors, 1 warning"]
 
 
 def test_dag_check_sums_up_edges_that_a_longer_path_implies(aopsd):
@@ -217,7 +220,7 @@ def test_ctrl_c_and_resume_say_which_steps_come_again(aopsd, ctrl_c_in_step_2, s
     told = f"1 step has no checkpoint (checkpointing.{why}) and will be made again. " if why else ""
     assert code == 130 and f"interrupted. {told}To go on: aopsd {line} --resume run" in err
     _, out, _ = aopsd(f"{line} --resume run")
-    assert ("makes 1 steps without a checkpoint again" in out) == bool(why)
+    assert ("makes 1 step without a checkpoint again" in out) == bool(why)
 
 
 # What cannot work: one message that names file, line and remedy
@@ -271,7 +274,7 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
         ("train run.yaml aopsd.evaluation.data_path=nowhere.jsonl", r"nowhere\.jsonl: no such file"),
         ("train run.yaml aopsd.prompts=klingon", r"no such prompt.*`aopsd\.prompts` must be one of"),
         ("train run.yaml logger.log_dir=run.yaml/x", r"run\.yaml: not a folder that can be written"),
-        ("train run.yaml --resume nowhere", r"nowhere: no run in it"),
+        ("train run.yaml --resume nowhere", r"nowhere: no such run folder \(looked from /"),
         ("train run.yaml logger.log_dir=suite", r"suite: holds a suite of `aopsd compare`\. Choose another folder"),
         (
             "preview run.yaml --problem p33",
@@ -280,7 +283,7 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
         ("preview run.yaml --problem p7x", r"no problem with id 'p7x' among its 8\. Did you mean `p7`"),
         ("preview run.yaml --problem zebra", r"no problem with id 'zebra' among its 8\. The first one is `p0`"),
         ("evaluate nowhere --data held_out.jsonl --samples 2", r"nowhere: no run in it"),
-        ("report nowhere", r"nowhere: no run in it"),
+        ("report nowhere", r"nowhere: no such run folder \(looked from /"),
         ("dag check nowhere.jsonl", r"nowhere\.jsonl: no such file"),
         (
             "dag check plain.jsonl",

@@ -73,7 +73,7 @@ CASES = [
     ("compare run.yaml --dry-run", r"run\.yaml: no `config`\. A suite has `config:`.*found policy.*Add it, or name"),
     ("compare members.yaml --dry-run", r"no `members`.*Add it"),
     ("compare embedded --out run.yaml --dry-run", r"run\.yaml is a file.*another --out|run\.yaml: not a folder"),
-    ("audit label nowhere --name a", r"nowhere: no run in it"),
+    ("audit label nowhere --name a", r"nowhere: no such run folder"),
     ("data prepare nodag.jsonl --out o.jsonl --split test", r"--split test: is of a data set of the hub"),
     ("data prepare nodag.jsonl --out o.jsonl --against empty.jsonl", r"--against empty\.jsonl: no row in it"),
     ("data prepare nodag.jsonl --out folder", r"folder is a folder; expected a file"),

@@ -57,7 +57,7 @@ def test_rows_that_cannot_be_read_stop_nothing(tmp_path, capsys):
     dag_stats(path, out)
     printed = capsys.readouterr()
     assert printed.err.startswith(f"warning 2 rows cannot be read: {path}:1: broken JSON")
-    assert printed.out.startswith("1 graphs, 0 of them with errors")
+    assert printed.out.startswith("1 graph, 0 of them with errors")
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["a"]
     path.write_text("{\n")
     with pytest.raises(UserError, match=r"d\.jsonl: none of its 1 lines is a JSON object\. .*d\.jsonl:1: broken JSON"):

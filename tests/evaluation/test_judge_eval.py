@@ -70,7 +70,7 @@ def test_counts_by_hand():
     }
     lines = list(summary_lines(summary))
     assert "precision undefined (0 of 0)" in list(summary_lines(summarize(evaluate([case("abc")], fixed("")))))[1]
-    assert lines[0] == "3 attempts, 1 verdicts unread"
+    assert lines[0] == "3 attempts, 1 verdict unread"
     assert lines[1].startswith("before closure: precision 0.800 (4 of 5") and "recall 0.667 (4 of 6" in lines[1]
 
 
@@ -107,7 +107,7 @@ def test_each_kind_has_a_line(tmp_path):
     x, y = list(summary_lines(summary))[-2:]
     assert x.startswith("kind x: 2 attempts, 1 unread, something false claimed in 1 of 1;")
     assert "precision 0.667 (2 of 3," in x and "recall 0.667 (2 of 3," in x
-    assert y.startswith("kind y: 1 attempts, 0 unread, something false claimed in 0 of 1;")
+    assert y.startswith("kind y: 1 attempt, 0 unread, something false claimed in 0 of 1;")
     write({"list": results}, tmp_path / "v.jsonl", 7)
     records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert {(record["judge"], record["seed"], record["attempt"]) for record in records} == {("list", 7, "I try")}

@@ -104,6 +104,10 @@ def test_the_summary_names_every_limit(tmp_path):
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {}, **budgets)
     told = summarize(config, check_inputs(config)[0], None)
     assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in told
+    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
+    config = config_for(tmp_path, ObjectiveConfig(), graph, max_num_steps=0)
+    told = summarize(config, check_inputs(config)[0], None)
+    assert "no steps: evaluates only" in told and "attempts" not in told and "before step 1" not in told
 
 
 def test_evaluation_problems_that_are_trained_on_are_counted_and_not_called_held_out(tmp_path):
@@ -115,4 +119,4 @@ def test_evaluation_problems_that_are_trained_on_are_counted_and_not_called_held
     assert trained_on(training, held_out[1:], "dev.jsonl") == trained_on(training, None, None) == []
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {})
     assert "2 problems, not held out: 1 is also trained on, from" in summarize(config, training, held_out)
-    assert "1 held-out problems, from" in summarize(config, training, held_out[1:])
+    assert "1 held-out problem, from" in summarize(config, training, held_out[1:])

@@ -123,7 +123,7 @@ def test_a_run_that_was_moved_is_read_where_it_is(run, tmp_path):
 
 def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
     run_folder.check_resumable(run, config_of(run))
-    with pytest.raises(UserError, match=r"nowhere: no run in it"):
+    with pytest.raises(UserError, match=r"nowhere: no such run folder"):
         run_folder.check_resumable(tmp_path / "nowhere", config_of(run))
     run_folder.check_resumable(
         run, config_of(run, "aopsd.max_num_epochs=9", "checkpointing.save_period=1", "policy.logprob_batch_size=2")

@@ -164,7 +164,7 @@ def test_a_resume_before_the_first_checkpoint_says_what_it_keeps(tmp_path, capsy
     train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
     assert "goes on at step 7\n" in capsys.readouterr().out
     train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
-    assert "nothing left to do: 9 steps are done; reached: aopsd.max_num_epochs=3\n" in capsys.readouterr().out
+    assert "nothing left to do: 9 steps done; reached: aopsd.max_num_epochs=3\n" in capsys.readouterr().out
 
 
 def replace_budget(config):
@@ -289,7 +289,8 @@ def test_solutions_teach_but_say_nothing_of_the_students_competence(tmp_path, na
 
 
 def test_no_steps_is_an_evaluation_of_the_model_as_it_is(tmp_path, uninterrupted):
-    run(tmp_path, aopsd=replace(AOPSD, max_num_steps=0, curriculum=CurriculumConfig(name="shuffle")))
+    run(tmp_path, aopsd=replace(AOPSD, max_num_steps=0))
+    assert AOPSD.curriculum.needs_progress and not (tmp_path / "initial_progress.jsonl").exists()
     names = {path.name for path in (tmp_path / "eval").iterdir()}
     assert names == {"epoch_000.json", "epoch_000.jsonl", "epoch_000.settings.json"}
     correct = json.loads((tmp_path / "eval/epoch_000.json").read_text())["correct_per_problem"]

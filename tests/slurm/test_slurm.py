@@ -138,7 +138,7 @@ def test_the_page_s_config_for_another_model_passes_the_check_of_a_job(tmp_path)
     config.write_text(block.replace("defaults: ", f"defaults: {REPO}/"), encoding="utf-8")
     env = {"AOPSD_CONFIG": str(config), "AOPSD_EVAL_DATA": DATA, "AOPSD_CONTAINER": "none"}
     plan = planned("aopsd_qwen3_4b", **CHECKED | env)
-    assert "# checked: settings, problems, paths against the mounts." in plan
+    assert "# checked, with 1 warning: settings, problems, paths against the mounts." in plan
 
 
 ANOTHER = "logger: {log_dir: runs/of_the_file}\ncluster: {num_nodes: 2, gpus_per_node: 1}\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_aopsd.config.label import label_run
+from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.benchmarks import benchmark_name
 from nemo_aopsd.evaluation.tables import ends
@@ -134,7 +135,7 @@ def _read_run(run: Run) -> Source:
         model=str(run.config.policy["model_name"]),
         evaluations=sorted([*found, *_later_evaluations(run)], key=lambda one: one.step),
         method=label_run(run.config.aopsd).shown,
-        minutes=Cell(f"{minutes / epochs:.3g}", f"{epochs} epoch{'s' if epochs > 1 else ''}") if epochs else Cell("-"),
+        minutes=Cell(f"{minutes / epochs:.3g}", counted(epochs, "epoch")) if epochs else Cell("-"),
     )
 
 
@@ -206,5 +207,5 @@ def _rate(step: int, one: Evaluation) -> Cell:
     """pass@1; below it the step, the counts, and pass@k of the most samples."""
     most = max(one.pass_at_k)
     many = f", pass@{most} {100 * one.pass_at_k[most]:.1f}" if most > 1 else ""
-    counts = f"{one.num_problems} problems × {one.num_samples} sample{'s' if one.num_samples > 1 else ''}"
+    counts = f"{counted(one.num_problems, 'problem')} × {counted(one.num_samples, 'sample')}"
     return Cell(f"{100 * one.pass_at_k[1]:.1f}", f"step {step}, {counts}{many}")

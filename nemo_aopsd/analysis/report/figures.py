@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import GapMass
+from nemo_aopsd.console import counted
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run.record_types import Evaluation
 
@@ -70,7 +71,7 @@ def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:
             axes.bar(edges[:-1], np.histogram(values, edges)[0], width=0.096, align="edge", color=svg.BLUE)
             mean = float(np.mean(values))
             axes.axvline(mean, color=svg.ORANGE, linewidth=1.6)
-            axes.set_title(f"after {epoch} epoch{'' if epoch == 1 else 's'}: mean {mean:.2f}")
+            axes.set_title(f"after {counted(epoch, 'epoch')}: mean {mean:.2f}")
             axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         all_axes[-1].set(xlabel="competence", xlim=(0, 1))
         figure.supylabel("problems", fontsize=10.5)

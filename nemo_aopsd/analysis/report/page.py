@@ -16,6 +16,7 @@ from nemo_aopsd.analysis.report.panels import Panel
 from nemo_aopsd.clock import duration
 from nemo_aopsd.config.keys import flatten
 from nemo_aopsd.config.label import label_run
+from nemo_aopsd.console import counted
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import paired_interval
@@ -81,7 +82,7 @@ def headline(run: ReportedRun) -> list[Tile]:
     if run.metrics:
         seconds = sum(row.number("time/step") for row in run.metrics)
         steps = len(run.metrics)
-        detail = f"{steps} steps, {duration(seconds / steps)} each; initial attempts and evaluations apart"
+        detail = f"{counted(steps, 'step')}, {duration(seconds / steps)} each; initial attempts and evaluations apart"
         tiles.append(Tile("Time in steps", duration(seconds), detail))
     return tiles
 

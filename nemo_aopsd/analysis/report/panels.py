@@ -15,6 +15,7 @@ from nemo_aopsd.analysis.report.comparison import name_of
 from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
 from nemo_aopsd.analysis.report.figures import Series
 from nemo_aopsd.clock import duration
+from nemo_aopsd.console import counted
 from nemo_aopsd.run.reader import Run
 
 MAX_EPOCHS_SHOWN = 6
@@ -68,8 +69,8 @@ def _pass_at_k(run: ReportedRun, title: str) -> Drawn:
         return None
     last = run.evaluations[-1]
     caption = (
-        f"Bare question only. n = {last.num_problems} problems × {last.num_samples} samples; bars are 95 % "
-        "bootstrap intervals over problems. Epoch 0 is before training."
+        f"Bare question only. n = {counted(last.num_problems, 'problem')} × {counted(last.num_samples, 'sample')}; "
+        "bars are 95 % bootstrap intervals over problems. Epoch 0 is before training."
     )
     others = {name_of(other.path): other.evaluations for other in run.others if other.evaluations}
     return caption, figures.pass_at_k(run.evaluations, _shown_ks(run), others)
@@ -205,7 +206,7 @@ def _num_steps(run: ReportedRun) -> str:
     """`18 steps`, and how many of them one point of a line stands for."""
     size = figures.group_size(len(run.metrics))
     grouped = f" (thick: means of about {size})" if size > 1 else ""
-    return "1 step" if len(run.metrics) == 1 else f"{len(run.metrics)} steps{grouped}"
+    return f"{counted(len(run.metrics), 'step')}{grouped}"
 
 
 # How the student does on bare questions.

@@ -19,7 +19,7 @@ from nemo_aopsd.analysis.suite.spec import Suite, check_alike
 from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure, summary
 from nemo_aopsd.config.label import describe_run
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import show_page
+from nemo_aopsd.console import counted, show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, keep_inputs
@@ -80,7 +80,8 @@ class Comparison:
             counts = f"{len(own) - begun - finished} to run, {begun} to go on, {finished} finished"
             self._say([f"{member.name} ({describe_run(configs[member.name].aopsd)}): {counts}"])
         todo = sum(not run.is_finished for run in self.chosen)
-        self._say([f"{todo} runs, {self.jobs} at a time, {_threads(self.jobs)} threads each, into {self.out}"])
+        threads = counted(_threads(self.jobs), "thread")
+        self._say([f"{counted(todo, 'run')}, {self.jobs} at a time, {threads} each, into {self.out}"])
 
     def train(self) -> list[Failure]:
         """Write the members' configs, and run what is not finished."""

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, Item, total
 from nemo_aopsd.cluster.doctor.result import ERROR, EXIT_CODES, OK, WARN, Check, gigabytes, worst
+from nemo_aopsd.console import counted
 
 if TYPE_CHECKING:
     from nemo_aopsd.cluster.doctor import Diagnosis
@@ -54,7 +55,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print()
         console.print(memory_table(diagnosis.memory))
     counts = {severity: sum(check.severity == severity for check in diagnosis.checks) for severity in EXIT_CODES}
-    console.print(f"\n{counts[OK]} ok, {counts[WARN]} warnings, {counts[ERROR]} errors")
+    console.print(f"\n{counts[OK]} ok, {counted(counts[WARN], 'warning')}, {counted(counts[ERROR], 'error')}")
 
 
 def _line(console: Console, check: Check, text: str) -> None:

@@ -13,6 +13,7 @@ from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, total
 from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
 from nemo_aopsd.cluster.doctor.show import memory_table
 from nemo_aopsd.cluster.plan.rates import ERRORS
+from nemo_aopsd.console import counted
 
 if TYPE_CHECKING:
     from nemo_aopsd.cluster.plan import LocalPlan, Plan
@@ -81,7 +82,7 @@ def _workload(work: Workload) -> dict[str, Any]:
 
 def _work(work: Workload) -> str:
     return (
-        f"{work.problems} problems, {work.steps} step{'' if work.steps == 1 else 's'} an epoch, {work.rows} rollouts "
+        f"{counted(work.problems, 'problem')}, {counted(work.steps, 'step')} an epoch, {counted(work.rows, 'rollout')} "
         f"a step: question {work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), "
         f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step"
     )

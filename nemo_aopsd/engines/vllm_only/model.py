@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, Queue
 
-from nemo_aopsd.console import slow
+from nemo_aopsd.console import counted, slow
 from nemo_aopsd.engines.vllm_only.worker import Found, Gpu, Request, Task, work
 from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.types import Generation, Sampling, Tokens
@@ -126,7 +126,7 @@ class VLLMModel:
         for start, worker in enumerate(self.workers):
             task = Task(sampling, requests[start :: len(self.workers)])
             threading.Thread(target=worker.exchange, args=(task, results), daemon=True).start()
-        with slow(f"starting vLLM on {len(self.gpus)} GPUs, until the first response"):
+        with slow(f"starting vLLM on {counted(len(self.gpus), 'GPU')}, until the first response"):
             first = self._next(results)
         yield first
         for _ in requests[1:]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.console import counted
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.files import atomic_write, write_jsonl
 from nemo_aopsd.graphs.pipeline.ledger import Ledger
@@ -99,9 +100,9 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
     """The summary as a person reads it."""
     cost = summary["tokens_this_run"]
     yield (
-        f"{summary['problems']} problems: {summary['accepted']} accepted ({summary['repaired']} after repair), "
-        f"{summary['rejected']} rejected; {cost['requests']} answers, {cost['prompt_tokens']} prompt and "
-        f"{cost['completion_tokens']} answer tokens in this run"
+        f"{counted(summary['problems'], 'problem')}: {summary['accepted']} accepted "
+        f"({summary['repaired']} after repair), {summary['rejected']} rejected; {counted(cost['requests'], 'answer')}, "
+        f"{cost['prompt_tokens']} prompt and {cost['completion_tokens']} answer tokens in this run"
     )
     if cost["without_usage"]:
         yield f"{cost['without_usage']} answers came without a usage; their {cost['estimated']} tokens are estimated"
