@@ -1,10 +1,13 @@
 """The `aopsd` command: one file per group of commands, composed in `app.py`."""
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line; exit code 2 and one message for what a user can fix."""
+    if not sys.stderr.isatty():  # tqdm reads it at its import; the bar of a GGUF file would fill a log
+        os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         from nemo_aopsd.cli.app import run
     except ModuleNotFoundError as error:  # such as typer, which NeMo RL's environment lacks

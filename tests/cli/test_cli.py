@@ -2,7 +2,9 @@
 
 import errno
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from nemo_aopsd import engines
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import train
 from nemo_aopsd.data import check as dag_files
+from tests import REPO
 from tests.fakes import make_engine
 
 CONFIG = """\
@@ -77,6 +80,17 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     assert code == 0 and "warning: aopsd.judge.threshold has no effect: " in err
     assert out.splitlines()[-1].startswith("ok, with 2 warnings: settings, problems. ")
     assert "warning: not read by aopsd.engine=local: policy.megatron_cfg." in err
+
+
+def test_a_log_has_no_bars_of_the_libraries():
+    """transformers has no switch for the bar over a GGUF file's tensors, which is tqdm's own."""
+    bar = "from tqdm.auto import tqdm; list(tqdm(range(2)))"
+    env = {key: value for key, value in os.environ.items() if key != "TQDM_DISABLE"}
+    ours = "from nemo_aopsd.cli import main\ntry: main()\nexcept SystemExit: pass"
+    for start, has_bar in (("pass", True), (ours, False)):
+        command = [sys.executable, "-c", f"{start}\n{bar}", "--help"]
+        done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, check=True)
+        assert ("2/2" in done.stderr, bool(done.stderr)) == (has_bar, has_bar)
 
 
 def test_a_run_from_training_to_report(aopsd, tmp_path):
