@@ -171,14 +171,18 @@ def step_line(metrics: dict[str, float], whole: Whole) -> str:
     return "  ".join(parts)
 
 
-def evaluation_line(summary: dict[str, Any]) -> str:
-    """pass@1 and pass@k of one evaluation, and how many answers the grader could not judge if there are any."""
+def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:
+    """pass@1 and pass@k of one evaluation, and how many answers the grader could not judge if there are any.
+
+    `within` is the last step of a run that ends within the epoch."""
     most = summary["num_samples"]
     ks = [1] if most == 1 else [1, most]
     rates = "  ".join(f"pass@{k} {summary['pass_at_k'][str(k)]:.3f}" for k in ks)
     doubtful = f"  {summary['ungradable']} ungradable answers" if summary["ungradable"] else ""
     asked = asked_of(summary["num_problems"], summary.get("num_trained_on"))
-    return f"after epoch {summary['epoch']}: {rates} on {asked}{doubtful}"
+    epoch = summary["epoch"]
+    when = f"epoch {epoch}" if within is None else f"step {within} (in epoch {epoch})"
+    return f"after {when}: {rates} on {asked}{doubtful}"
 
 
 def asked_of(count: int, trained_on: int | None) -> str:

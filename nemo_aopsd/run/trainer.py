@@ -237,7 +237,9 @@ class Trainer:
         )
         rates = {f"eval/pass_at_{k}": rate for k, rate in summary["pass_at_k"].items()}
         self.engine.log_metrics(rates, self.step)
-        self.console.print(evaluation_line(summary), highlight=False, soft_wrap=True)
+        self.console.print(
+            evaluation_line(summary, self.step if self.next_batch else None), highlight=False, soft_wrap=True
+        )
 
     def _record_competence(self) -> None:
         self.curriculum.record()

@@ -93,7 +93,9 @@ def test_an_evaluation_says_how_many_of_its_problems_are_trained_on(tmp_path, ca
     train(config, PROBLEMS, [*HELD_OUT, PROBLEMS[0]], make_engine(), tmp_path, resume=False)
     assert json.loads((tmp_path / "eval/epoch_001.json").read_text())["num_trained_on"] == 1
     assert uninterrupted[2]["epoch_001.json"][0]["num_trained_on"] == 0
-    assert "on 5 problems, not held out: 1 is also trained on" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "on 5 problems, not held out: 1 is also trained on" in told
+    assert "after epoch 0: pass@1" in told and "after step 1 (in epoch 1): pass@1" in told
 
 
 def test_every_problem_is_visited_once_in_each_epoch(uninterrupted):
