@@ -143,7 +143,7 @@ def test_the_learning_rate_is_set_in_one_place():
 def test_the_tiny_run_is_the_one_on_a_cpu():
     """Same problems, lengths, method and learning rate, so that the two engines can be compared."""
     cpu, gpu = load_config(CONFIGS / "aopsd_tiny_cpu.yaml"), load("tiny_h100")
-    assert gpu.raw["aopsd"] == cpu.raw["aopsd"] | {"engine": "nemo_rl"}
+    assert gpu.raw["aopsd"] == cpu.raw["aopsd"] | {"engine": "nemo_rl", "scoring": "sampler"}
     for key in ("model_name", "max_total_sequence_length", "max_grad_norm"):
         assert gpu.policy[key] == cpu.policy[key]
     assert gpu.policy["optimizer"] == cpu.policy["optimizer"]

@@ -22,12 +22,15 @@ ON_DTENSOR = "M.enabled=false D.enabled=true MULTIPLE=16"
 
 @pytest.fixture
 def refused(faults, tmp_path):  # noqa: F811
-    """The refusals of a model, a directory of a config.json alone; the batch divides over any power of two."""
+    """The refusals of a model, a directory of a config.json alone; the batch divides over any power of two.
+
+    The trainer scores, as it has to with experts.
+    """
 
     def find(content, words):
         (tmp_path / "config.json").write_text(content if isinstance(content, str) else json.dumps(content))
         batch = "aopsd.num_prompts_per_step=480 grpo.num_prompts_per_step=480 BATCH=480"
-        return faults(f"policy.model_name={tmp_path} cluster.gpus_per_node=480 {batch} {words}")
+        return faults(f"policy.model_name={tmp_path} cluster.gpus_per_node=480 aopsd.scoring=trainer {batch} {words}")
 
     return find
 
