@@ -48,12 +48,12 @@ class FakeLLM:
         self.llm_engine = SimpleNamespace(reset_prefix_cache=lambda: None)
         self.lose_rows, self.scores = 0, []
 
-    def collective_rpc(self, method, args=()):
+    def collective_rpc(self, method, args=(), kwargs=None):
         assert self.turns["sampler"] == "awake", f"{method} of a vLLM that is asleep"
         if method == "take_scores":
             taken, self.scores = self.scores, []
             return [taken]
-        return [getattr(self.extension, method)(*args)]
+        return [getattr(self.extension, method)(*args, **(kwargs or {}))]
 
     @torch.no_grad()
     def sleep(self, level):
@@ -310,5 +310,7 @@ def install(monkeypatch, num_engines=2):
     monkeypatch.setattr(cluster, "refit_policy_generation", fake_refit)
     monkeypatch.setattr(cluster.ray, "get", lambda refs: refs)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**40, 2**40))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(gc, "collect", lambda *_: 0)  # NeMo RL's workers do it often
     return turns

@@ -30,8 +30,8 @@ class ScriptedLLM:
     def __init__(self, answer=None):
         self.answer, self.rpcs, self.batches, self.scores = answer, [], [], []
 
-    def collective_rpc(self, method, args=()):
-        self.rpcs.append((method, *args))
+    def collective_rpc(self, method, args=(), kwargs=None):
+        self.rpcs.append((method, *args, *(kwargs or {}).items()))
         return [["another pipeline stage"], self.scores]
 
     def generate(self, *args, **settings):
@@ -187,8 +187,8 @@ def test_the_engine_starts_with_patches_and_extension(monkeypatch):
     assert seen == {"model": "m", "worker_extension_cls": EXTENSION}
     assert kwargs["worker_extension_cls"] == "nemo_rl.theirs"
     assert llm.rpcs == [("score_rows",)]
-    worker.call_extension("bank_teacher")
-    assert llm.rpcs[1:] == [("bank_teacher",)]
+    worker.call_extension("show_teacher", beside_trainer=True)
+    assert llm.rpcs[1:] == [("show_teacher", ("beside_trainer", True))]
     assert not hasattr(GPUModelRunner._get_prompt_logprobs_dict, "scores_rows")  # that one is the extension's to do
 
 

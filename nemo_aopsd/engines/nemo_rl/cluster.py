@@ -81,7 +81,10 @@ class Cluster:
             self.sampler_has_turn = True
         if role is not self.shown:
             with self.clock(f"show_{role.value}"):
-                self.tell_sampler(f"show_{role.value}")
+                if role is Role.TEACHER:
+                    self.tell_sampler("show_teacher", beside_trainer=self.keeps_cache)
+                else:
+                    self.tell_sampler("show_student")
             self.shown = role
 
     def let_score(self) -> None:
@@ -121,9 +124,9 @@ class Cluster:
                 seconds[f"worker/{name}"] = max(value, seconds.get(f"worker/{name}", 0.0))
         return seconds
 
-    def tell_sampler(self, method: str) -> None:
+    def tell_sampler(self, method: str, **kwargs: Any) -> None:
         """Call `method` of the extension of every vLLM worker."""
-        self._ask_sampler("call_extension", method=method)
+        self._ask_sampler("call_extension", method=method, **kwargs)
 
     def sample_shards(self, method: str, common: dict[str, Any], **shards: list[Any]) -> list[Any]:
         """Call `method` of each vLLM engine with its shard of every argument; results by engine."""

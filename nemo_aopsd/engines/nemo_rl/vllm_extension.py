@@ -14,12 +14,14 @@ from nemo_aopsd.engines.nemo_rl.branch_runner import Batch
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import OwnRefitSocket
 
 _KNOWN = ("_parameters", "_buffers", "_modules", "kv_cache")
+SPARE = 8 * 2**30  # bytes of the GPU that stay free beside a student kept there: the row scorer, kernels' work space
 
 
 class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
     """NeMo RL's extension, and a frozen teacher's weights in host memory that can take the student's place.
 
-    Copies are made in place: captured CUDA graphs hold the addresses of the weights.
+    Copies are made in place: captured CUDA graphs hold the addresses of the weights. The student waits on the GPU where
+    that has room, for as long as the teacher is shown: a copy within the GPU takes a twentieth of one to the host.
     """
 
     def score_rows(self) -> None:
@@ -54,23 +56,37 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
 
     def bank_teacher(self) -> None:
         """Remember the weights that the model has now as the teacher's."""
-        self.teacher_bank = self._copy_to_host({})
+        self.teacher_bank = self._copy_aside({}, on_gpu=False)
         self.student_bank: dict[str, Tensor] = {}
+        self.student_on_gpu = False
 
-    def show_teacher(self) -> None:
-        """Give the model the teacher's weights, the student's kept aside."""
-        self.student_bank = self._copy_to_host(self.student_bank)
+    def show_teacher(self, beside_trainer: bool) -> None:
+        """Give the model the teacher's weights, the student's kept aside: not on the GPU if the trainer works there
+        meanwhile.
+        """
+        room = 0 if beside_trainer else torch.cuda.mem_get_info()[0] - SPARE
+        self.student_on_gpu = sum(weight.nbytes for weight in self.model_runner.model.parameters()) <= room
+        self.student_bank = self._copy_aside(self.student_bank, self.student_on_gpu)
         self._copy_to_model(self.teacher_bank)
 
     def show_student(self) -> None:
         """Give the model back the weights that it had before `show_teacher`."""
         self._copy_to_model(self.student_bank)
+        self.let_student_go()
+
+    def let_student_go(self) -> None:
+        """Free what the student kept aside takes of the GPU. Pinned memory stays: it is slow to come by."""
+        if self.student_on_gpu:
+            self.student_bank, self.student_on_gpu = {}, False
+            torch.cuda.empty_cache()
 
     @torch.no_grad()
-    def _copy_to_host(self, bank: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _copy_aside(self, bank: dict[str, Tensor], on_gpu: bool) -> dict[str, Tensor]:
+        """Into the tensors of `bank`, where it has any."""
         for name, weight in self.model_runner.model.named_parameters():
             if name not in bank:
-                bank[name] = torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.is_cuda)
+                place = {"device": weight.device} if on_gpu else {"pin_memory": weight.is_cuda}
+                bank[name] = torch.empty(weight.shape, dtype=weight.dtype, **place)
             bank[name].copy_(weight, non_blocking=True)
         torch.cuda.synchronize()
         return bank
@@ -80,6 +96,7 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
         for name, weight in self.model_runner.model.named_parameters():
             weight.copy_(bank[name], non_blocking=True)
         torch.cuda.synchronize()
+
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -42,6 +42,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         """The next `sleep` need not keep the weights, because a refit comes before the next use."""
         is_fp8 = self.cfg["vllm_cfg"]["precision"] == "fp8"  # whose scales are made when a model is loaded
         self.sleep_level = 2 if not is_fp8 and all(self.llm.collective_rpc("refit_is_enough")) else 1
+        self.llm.collective_rpc("let_student_go")
 
     def sleep(self) -> None:
         """NeMo RL's, at vLLM's level 2 if the weights may go: it copies buffers to the host, and no weights."""
@@ -50,9 +51,9 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         with patch.object(self.llm, "sleep", lambda **_: fall_asleep(level=level)):
             super().sleep()
 
-    def call_extension(self, method: str) -> None:
+    def call_extension(self, method: str, **kwargs: Any) -> None:
         """Call `method` of the extension in each worker of this engine."""
-        self.llm.collective_rpc(method)
+        self.llm.collective_rpc(method, kwargs=kwargs)
 
     def sample(
         self, prompts: list[Tokens], sampling: Sampling, seed: int, end_ids: list[int], salt: str
