@@ -98,7 +98,6 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
         torch.cuda.synchronize()
 
 
-
 def _tensors(value: Any) -> Iterator[Tensor]:
     """Of an attribute of a module: itself, or in a list, dictionary or plain object."""
     if isinstance(value, (list, tuple)):
