@@ -62,9 +62,10 @@ end_ray() {
 check_ray() { kill -0 "$ray_pid" 2>/dev/null || { tell_ray_died; exit 2; }; }
 
 tell_ray_died() { # a container's /tmp ends with it
-    local kept
+    local kept own=${RAY_TMPDIR:-${TMPDIR:-/tmp}}/ray/session_latest/logs
     kept=$logs/ray-of-$(hostname)
-    cp -rL /tmp/ray/session_latest/logs "$kept" 2>/dev/null || kept="/tmp/ray/session_latest/logs there"
+    tail -n 2 "$own/ray_process_exit.log" >&2 2>/dev/null || true # which of its processes; Ray does not always print it
+    cp -rL "$own" "$kept" 2>/dev/null || kept="$own there"
     echo "error: Ray died on $(hostname); its own logs are in $kept" >&2
 }
 
@@ -106,8 +107,10 @@ case $role in
         trap end_ray EXIT
         RAY_ADDRESS=$(address):$AOPSD_RAY_PORT
         export RAY_ADDRESS RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
-        start_ray --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" \
-            --ray-client-server-port=$((AOPSD_RAY_PORT + 1)) # Ray ends without it, and two jobs on a node would share 10001
+        # Ray's client server, which cannot be turned off, gives up if the node is not up 30 s later, and all of Ray with it.
+        # The dashboard's start would use up that time on a slow host. Two jobs on a node would share the default port 10001.
+        start_ray --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" --include-dashboard=false \
+            --ray-client-server-port=$((AOPSD_RAY_PORT + 1))
         until (: >"/dev/tcp/${RAY_ADDRESS%:*}/$AOPSD_RAY_PORT") 2>/dev/null || [[ -e $logs/stop ]]; do check_ray; sleep 1; done
         echo "$RAY_ADDRESS" >"$logs/head-up.partial"
         mv "$logs/head-up.partial" "$logs/head-up"
