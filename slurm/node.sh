@@ -44,7 +44,13 @@ run_driver() {
         sleep 1
     done
     if kill -0 "$driver_pid" 2>/dev/null; then end_driver; fi
-    wait "$driver_pid"
+    local code=0
+    wait "$driver_pid" || code=$?
+    if [[ $code != 0 && -n $ray_pid && ! -e $logs/stop ]]; then
+        touch "$logs/failed" # each node keeps its logs
+        keep_ray_logs || true
+    fi
+    return "$code"
 }
 
 # Runs Ray as a blocking child whose processes end with it. `ray stop` would also end those of other jobs
@@ -61,11 +67,16 @@ end_ray() {
 
 check_ray() { kill -0 "$ray_pid" 2>/dev/null || { tell_ray_died; exit 2; }; }
 
-tell_ray_died() { # a container's /tmp ends with it
-    local kept own=${RAY_TMPDIR:-${TMPDIR:-/tmp}}/ray/session_latest/logs
+ray_logs=${RAY_TMPDIR:-${TMPDIR:-/tmp}}/ray/session_latest/logs
+
+# A container's /tmp ends with it. Ray's workers write there, too.
+keep_ray_logs() { cp -rL "$ray_logs" "$logs/ray-of-$(hostname)" 2>/dev/null; }
+
+tell_ray_died() {
+    local kept
     kept=$logs/ray-of-$(hostname)
-    tail -n 2 "$own/ray_process_exit.log" >&2 2>/dev/null || true # which of its processes; Ray does not always print it
-    cp -rL "$own" "$kept" 2>/dev/null || kept="$own there"
+    tail -n 2 "$ray_logs/ray_process_exit.log" >&2 2>/dev/null || true # which of its processes; Ray does not always print it
+    keep_ray_logs || kept="$ray_logs there"
     echo "error: Ray died on $(hostname); its own logs are in $kept" >&2
 }
 
@@ -128,6 +139,7 @@ case $role in
             check_ray
             sleep 2
         done
+        [[ ! -e $logs/failed ]] || keep_ray_logs || true
         ;;
     *) die "unknown role '$role'" ;;
 esac

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
 
@@ -200,17 +201,43 @@ def test_a_command_runs_on_a_node_as_a_job_would(cluster, tmp_path):
     assert done.stdout.endswith(f"nemo.sif ls -l [{REPO}:/opt/site]\n")
 
 
+def node(role, folder, ray, **env):
+    """slurm/node.sh with a stand-in for Ray, which has one log."""
+    fake(folder, "ray", f'echo "$@" >"$CALLS"; cd "$RAY_TMPDIR/ray/session_latest/logs"; {ray}')
+    fake(folder, "sleep", ":")
+    (folder / "ray/session_latest/logs").mkdir(parents=True)
+    (folder / "ray/session_latest/logs/worker.err").touch()
+    env |= {"AOPSD_GPUS_PER_NODE": "0", "AOPSD_NODES": "1", "AOPSD_HEAD": "localhost", "AOPSD_WAIT": "0"}
+    env |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "CALLS": str(folder / "calls"), "RAY_TMPDIR": str(folder)}
+    command = ["bash", "slurm/node.sh", role, str(folder)]
+    return subprocess.run(command, cwd=REPO, env=os.environ | env, capture_output=True, text=True, timeout=60)
+
+
 def test_of_a_ray_that_dies_the_process_that_ended_is_named_and_its_logs_are_kept(tmp_path):
-    ended = "echo '  gcs [exit code=1]' >$RAY_TMPDIR/ray/session_latest/logs/ray_process_exit.log; exit 1"
-    fake(tmp_path, "ray", f'echo "$@" >"$CALLS"; {ended}')
-    (tmp_path / "ray/session_latest/logs").mkdir(parents=True)
     (tmp_path / "driver.sh").touch()
-    env = {"AOPSD_GPUS_PER_NODE": "0", "AOPSD_HEAD": "localhost", "AOPSD_RAY_PORT": "1", "RAY_TMPDIR": str(tmp_path)}
-    env |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
-    command = ["bash", "slurm/node.sh", "head", str(tmp_path)]
-    done = subprocess.run(command, cwd=REPO, env=os.environ | env, capture_output=True, text=True, timeout=60)
+    done = node("head", tmp_path, "echo '  gcs [exit code=1]' >ray_process_exit.log; exit 1", AOPSD_RAY_PORT="1")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "  gcs [exit code=1]")
-    assert (tmp_path / f"ray-of-{platform.node()}/ray_process_exit.log").exists()
+    assert (tmp_path / f"ray-of-{platform.node()}/worker.err").exists()
     # What nobody uses: the client server cannot be turned off, and ends Ray unless the node is up in 30 s.
     started = (tmp_path / "calls").read_text(encoding="utf-8")
     assert "--include-dashboard=false" in started and "--ray-client-server-port=2 " in started
+
+
+@pytest.mark.parametrize(("code", "kept"), [(0, False), (3, True)])
+def test_logs_of_ray_are_kept_on_the_head_if_the_driver_fails(code, kept, tmp_path):
+    (tmp_path / "driver.sh").write_text(f"exit {code}\n", encoding="utf-8")
+    fake(tmp_path, "python", "echo 0")  # GPUs that are there
+    with socket.create_server(("", 0)) as head:
+        port = str(head.getsockname()[1])
+        done = node("head", tmp_path, "exec tail -f /dev/null", AOPSD_RAY_PORT=port, AOPSD_PYTHON="python")
+    assert done.returncode == code
+    assert (tmp_path / f"ray-of-{platform.node()}/worker.err").exists() == kept
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_logs_of_ray_are_kept_on_a_worker_if_the_driver_failed(failed, tmp_path):
+    (tmp_path / "driver.sh").touch()
+    (tmp_path / "head-up").write_text("host:1\n", encoding="utf-8")
+    ended = f"{'touch ../../../failed;' if failed else ''} touch ../../../stop; exec tail -f /dev/null"
+    assert node("worker", tmp_path, ended).returncode == 0
+    assert (tmp_path / f"ray-of-{platform.node()}/worker.err").exists() == failed
