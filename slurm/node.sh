@@ -11,6 +11,7 @@ role=$1
 logs=$2
 driver_pid=
 ray_pid=
+ray_starts=3 # beyond the first
 
 die() { echo "error: $*" >&2; exit 2; }
 
@@ -55,7 +56,7 @@ run_driver() {
 
 # Runs Ray as a blocking child whose processes end with it. `ray stop` would also end those of other jobs
 # on this machine.
-start_ray() { ray start --block "$@" "${ray_options[@]}" & ray_pid=$!; }
+start_ray() { ray start --block "${ray_options[@]}" & ray_pid=$!; }
 
 end_ray() {
     [[ -n $ray_pid ]] || return 0
@@ -65,12 +66,21 @@ end_ray() {
     kill -KILL "$ray_pid" 2>/dev/null || true
 }
 
-check_ray() { kill -0 "$ray_pid" 2>/dev/null || { tell_ray_died; exit 2; }; }
+# Ray gives up if its own node is not up in 30 s, on a slow host or where many join at once. Until the driver runs it can be
+# started again.
+keep_ray() {
+    if kill -0 "$ray_pid" 2>/dev/null; then return; fi
+    tell_ray_died
+    if [[ -e $logs/driver.log ]] || ((ray_starts-- == 0)); then exit 2; fi
+    echo "starting Ray again"
+    sleep 5
+    start_ray
+}
 
 ray_logs=${RAY_TMPDIR:-${TMPDIR:-/tmp}}/ray/session_latest/logs
 
 # A container's /tmp ends with it. Ray's workers write there, too.
-keep_ray_logs() { cp -rL "$ray_logs" "$logs/ray-of-$(hostname)" 2>/dev/null; }
+keep_ray_logs() { cp -rLT "$ray_logs" "$logs/ray-of-$(hostname)" 2>/dev/null; }
 
 tell_ray_died() {
     local kept
@@ -97,7 +107,7 @@ ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=l
 print(int(ray.cluster_resources().get("worker_units", 0)))
 PYTHON
         ) || found=0
-        check_ray
+        keep_ray
         echo "$found of $wanted GPUs are there"
         ((found < wanted)) || return 0
         ((SECONDS < deadline)) || die "after $AOPSD_WAIT s only $found of $wanted GPUs are there; see ray-worker-*.log."
@@ -120,9 +130,10 @@ case $role in
         export RAY_ADDRESS RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
         # Ray's client server, which cannot be turned off, gives up if the node is not up 30 s later, and all of Ray with it.
         # The dashboard's start would use up that time on a slow host. Two jobs on a node would share the default port 10001.
-        start_ray --head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" --include-dashboard=false \
-            --ray-client-server-port=$((AOPSD_RAY_PORT + 1))
-        until (: >"/dev/tcp/${RAY_ADDRESS%:*}/$AOPSD_RAY_PORT") 2>/dev/null || [[ -e $logs/stop ]]; do check_ray; sleep 1; done
+        ray_options+=(--head --node-ip-address="${RAY_ADDRESS%:*}" --port="$AOPSD_RAY_PORT" --include-dashboard=false)
+        ray_options+=(--ray-client-server-port=$((AOPSD_RAY_PORT + 1)))
+        start_ray
+        until (: >"/dev/tcp/${RAY_ADDRESS%:*}/$AOPSD_RAY_PORT") 2>/dev/null || [[ -e $logs/stop ]]; do keep_ray; sleep 1; done
         echo "$RAY_ADDRESS" >"$logs/head-up.partial"
         mv "$logs/head-up.partial" "$logs/head-up"
         wait_for_gpus
@@ -134,9 +145,10 @@ case $role in
         trap end_ray EXIT
         export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
         until [[ -e $logs/head-up || -e $logs/stop ]]; do sleep 2; done
-        [[ -e $logs/stop ]] || start_ray --address="$(cat "$logs/head-up")"
+        ray_options+=(--address="$(cat "$logs/head-up" 2>/dev/null || true)")
+        [[ -e $logs/stop ]] || start_ray
         until [[ -e $logs/stop ]]; do
-            check_ray
+            keep_ray
             sleep 2
         done
         [[ ! -e $logs/failed ]] || keep_ray_logs || true

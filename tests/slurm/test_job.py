@@ -203,7 +203,7 @@ def test_a_command_runs_on_a_node_as_a_job_would(cluster, tmp_path):
 
 def node(role, folder, ray, **env):
     """slurm/node.sh with a stand-in for Ray, which has one log."""
-    fake(folder, "ray", f'echo "$@" >"$CALLS"; cd "$RAY_TMPDIR/ray/session_latest/logs"; {ray}')
+    fake(folder, "ray", f'echo "$@" >>"$CALLS"; cd "$RAY_TMPDIR/ray/session_latest/logs"; {ray}')
     fake(folder, "sleep", ":")
     (folder / "ray/session_latest/logs").mkdir(parents=True)
     (folder / "ray/session_latest/logs/worker.err").touch()
@@ -219,8 +219,16 @@ def test_of_a_ray_that_dies_the_process_that_ended_is_named_and_its_logs_are_kep
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "  gcs [exit code=1]")
     assert (tmp_path / f"ray-of-{platform.node()}/worker.err").exists()
     # What nobody uses: the client server cannot be turned off, and ends Ray unless the node is up in 30 s.
-    started = (tmp_path / "calls").read_text(encoding="utf-8")
-    assert "--include-dashboard=false" in started and "--ray-client-server-port=2 " in started
+    started = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    assert len(started) == 4 and len(set(started)) == 1  # again, for it also gives up if its node is not up in 30 s
+    assert "--include-dashboard=false" in started[0] and started[0].endswith("--ray-client-server-port=2")
+
+
+def test_a_ray_that_ends_while_the_driver_runs_is_not_started_again(tmp_path):
+    (tmp_path / "driver.sh").touch()
+    (tmp_path / "head-up").write_text("host:1\n", encoding="utf-8")
+    assert node("worker", tmp_path, "touch ../../../driver.log; exit 1").returncode == 2
+    assert len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == 1
 
 
 @pytest.mark.parametrize(("code", "kept"), [(0, False), (3, True)])

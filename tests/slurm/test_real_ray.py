@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_real_slurm import REPO, Slurm, takes_minutes
+from tests.slurm.test_real_slurm import REPO, Slurm, takes_minutes, wait_for
 from tests.slurm.test_real_slurm import pytestmark as needs_slurm
 
 RAY = Path(sys.executable).with_name("ray")
@@ -64,13 +64,6 @@ class Job:
 
     def log(self, name):
         return self.slurm.log(f"two-nodes-{self.number}{name}")
-
-
-def wait_for(condition, seconds, told):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.5)
 
 
 def raylets():

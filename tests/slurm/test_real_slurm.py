@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -69,23 +70,27 @@ class Slurm:
         """Fields of `scontrol show job`, of an array the first listed element's."""
         return dict(re.findall(r"(\w+)=(\S*)", self.call("scontrol", "--oneliner", "show", "job", number)))
 
-    def wait(self, number, timeout=600):
-        deadline = time.monotonic() + timeout
-        while True:
-            job = self.job(number)
-            if job["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"):
-                return job
-            assert time.monotonic() < deadline, job
-            time.sleep(1)
+    def wait(self, number, timeout=1200):
+        """The fields of the job once it has ended. The timeouts are for what hangs: a loaded machine is slow."""
+        wait_for(lambda: self.job(number)["JobState"] not in UNENDED, timeout, lambda: str(self.job(number)))
+        return self.job(number)
 
-    def wait_for_steps(self, run, steps, timeout=120):
-        deadline = time.monotonic() + timeout
-        while not (run / "metrics.jsonl").exists() or len(metrics(run)) < steps:
-            assert time.monotonic() < deadline, "the run does not advance"
-            time.sleep(0.5)
+    def wait_for_steps(self, run, steps, timeout=600):
+        lines = run / "metrics.jsonl"
+        wait_for(lambda: lines.exists() and len(metrics(run)) >= steps, timeout, lambda: "the run does not advance")
 
     def log(self, name):
         return (self.folder / "jobs" / name).read_text(encoding="utf-8")
+
+
+UNENDED = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED")
+
+
+def wait_for(condition, seconds, told):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.5)
 
 
 def metrics(run):
@@ -234,10 +239,15 @@ def test_a_cancelled_job_goes_on_with_the_same_command(slurm, straight):
 def test_a_job_at_its_time_limit_requeues_itself_and_goes_on(slurm):
     run = slurm.folder / "runs/limit"
     steps = 130
-    number = slurm.train(run, steps=steps, AOPSD_TIME="1", AOPSD_SBATCH="--signal=B:USR1@15")
+    number = slurm.train(run, steps=steps, AOPSD_SBATCH="--signal=B:USR1@15")
+    slurm.wait_for_steps(run, 4)  # then the limit comes near, however long they took
+    soon = datetime.now() + timedelta(seconds=45)
+    slurm.call("scontrol", "update", f"JobId={number}", f"EndTime={soon:%FT%T}")
+    wait_for(lambda: slurm.job(number)["Restarts"] == "1", 120, lambda: str(slurm.job(number)))
+    slurm.call("scontrol", "update", f"JobId={number}", "TimeLimit=60")
     job = slurm.wait(number)
-    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
-    assert int(job["Restarts"]) >= 1
+    assert (job["JobState"], job["ExitCode"], job["Restarts"]) == ("COMPLETED", "0:0", "1")
+    assert f"--resume {run}" in slurm.log(f"aopsd-qwen3-4b-{number}-restart-1/driver.sh")
     assert "time limit near; requeued" in slurm.log(f"aopsd-qwen3-4b-{number}.log")
     assert [line["step"] for line in metrics(run)] == list(range(1, steps + 1))
 
