@@ -101,7 +101,7 @@ end_driver() {
 wait_for_gpus() {
     local wanted=$((AOPSD_NODES * AOPSD_GPUS_PER_NODE)) found=0 deadline=$((SECONDS + AOPSD_WAIT))
     while [[ ! -e $logs/stop ]]; do
-        found=$(timeout 60 "$AOPSD_PYTHON" - <<'PYTHON'
+        found=$(timeout 60 "$AOPSD_PYTHON" -W ignore - <<'PYTHON'
 import logging, os, ray
 ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
 print(int(ray.cluster_resources().get("worker_units", 0)))
