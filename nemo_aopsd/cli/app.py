@@ -73,6 +73,8 @@ def run() -> None:
     except UserError as error:
         _fail(str(error))
     except OSError as error:
+        if error.errno is None:  # not the file system's, but a library's, which says more
+            _fail(str(error))
         where = error.filename or "output"  # the terminal's, or a file that it is sent to
         remedy = "Free some space, then start the same command." if is_full(error) else "Check the path."
         _fail(f"{where}: {error.strerror or error}. {remedy}")

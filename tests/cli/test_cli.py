@@ -381,9 +381,15 @@ def test_a_file_that_cannot_be_opened_is_named_and_a_bug_keeps_its_traceback(aop
     def denied(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
+    def unreached(path):
+        raise OSError("no answer from the hub")
+
     monkeypatch.setattr(dag_files, "read_lines", denied)
     result = aopsd("dag show problems.jsonl --problem p1 --out x.svg")
     assert_one_message(result, r"^error: problems\.jsonl: Permission denied\. Check the path\.$")
+    monkeypatch.setattr(dag_files, "read_lines", unreached)
+    result = aopsd("dag show problems.jsonl --problem p1 --out x.svg")
+    assert_one_message(result, r"^error: no answer from the hub$")
     monkeypatch.setattr(dag_files, "read_lines", lambda path: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         aopsd("dag show problems.jsonl --problem p1 --out x.svg")

@@ -6,6 +6,7 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
@@ -25,9 +26,9 @@ from nemo_aopsd.engines.nemo_rl.own_loss import OwnLossFn
 from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.files import atomic_write
-from nemo_aopsd.models.tokenizer import HFTokenizer, generation_end_ids
+from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, generation_end_ids
 from nemo_aopsd.types import TrainRow
 
 _MEANS = ("lr", "wd", "global_valid_seqs", "global_valid_toks")  # the same in every micro-batch; the rest are shares
@@ -38,7 +39,7 @@ class NemoRLEngine:
 
     def __init__(self, config: Config, settings: Settings):
         self.config, self.settings = config, settings
-        self.hf_tokenizer = get_tokenizer(config.policy["tokenizer"])
+        self.hf_tokenizer = _open_tokenizer(config.policy["tokenizer"])
         self.tokenizer = HFTokenizer(self.hf_tokenizer, generation_end_ids(config.policy["model_name"]))
         self.judge = None  # a model of its own is refused
         self.checkpoint: Path | None = None
@@ -187,3 +188,16 @@ def _finite(results: dict[str, torch.Tensor]) -> dict[str, float]:
             "Start a new run with a lower learning rate, in another logger.log_dir."
         )
     return {"train/loss": loss, "train/grad_norm": norm}
+
+
+def _open_tokenizer(settings: dict[str, Any]) -> Any:
+    """The first that a run asks the hub for."""
+    try:
+        return get_tokenizer(settings)
+    except UNREADABLE as error:
+        name = settings["name"]
+        raise UserError(
+            f"policy.tokenizer.name: {name}: no usable tokenizer, neither in a folder nor from the hub or its cache: "
+            f"{first_line(error)}. Check the name; or, where there is a network, hf download {name}, with HF_HOME set "
+            "to the same cache."
+        ) from error
