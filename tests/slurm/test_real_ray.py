@@ -23,6 +23,11 @@ pytestmark = [
     takes_minutes,
     pytest.mark.skipif(not RAY.exists(), reason=f"no {RAY}: a Python that has Ray"),
 ]
+GIVES_UP_ONCE = """#!/bin/bash
+# Ray, whose first worker ends at once
+if [[ "$*" == *--address* && ! -e {mark} ]]; then touch {mark}; exit 1; fi
+exec {ray} "$@"
+"""
 PORTS = {"SLURMCTLD_PORT": "16917", "SLURMD_PORT": "16918"}
 
 
@@ -35,13 +40,16 @@ def slurm(tmp_path_factory):
     subprocess.run([*script, "start", str(folder), "2"], check=True, timeout=60, env=os.environ | PORTS)
     try:
         made = Slurm(folder)
+        (folder / "bin").mkdir()
+        (folder / "bin/ray").write_text(GIVES_UP_ONCE.format(mark=folder / "gave-up", ray=RAY))
+        (folder / "bin/ray").chmod(0o755)
         made.env |= {
             "AOPSD_ENGINE": "nemo_rl",
             "AOPSD_FAKE_GPUS": "1",
             "AOPSD_RAY_PORT": "19911",
             "AOPSD_WAIT": "180",
             "AOPSD_PYTHON": sys.executable,
-            "PATH": f"{RAY.parent}:{os.environ['PATH']}",
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         }
         yield made
     finally:
@@ -79,13 +87,14 @@ def raylets():
     return found
 
 
-def test_two_nodes_work_and_end_with_the_job(slurm):
+def test_two_nodes_work_though_one_starts_twice_and_end_with_the_job(slurm):
     job = Job(slurm, "both")
     assert len({node for node, _ in job.nodes}) == 2
     assert len(raylets()) == 2
     job.out.with_suffix(".end").touch()
     ended = slurm.wait(job.number)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), job.logs()
+    assert job.log("/ray-worker-0.log").count("starting Ray again") == 1
     assert "2 of 2 GPUs are there" in job.log("/ray-head.log")
     wait_for(lambda: not raylets(), 30, lambda: str(raylets()))
 
