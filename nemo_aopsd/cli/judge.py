@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +14,10 @@ import typer
 import yaml
 
 from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, examples, load_if_named, say
-from nemo_aopsd.config.schema import CHOICES, Config, JudgeKind
+from nemo_aopsd.config.extension import is_own
+from nemo_aopsd.config.schema import CHOICES, Config
 from nemo_aopsd.config.shipped import find_recipe
-from nemo_aopsd.console import seed_words
+from nemo_aopsd.console import seed_words, warn
 from nemo_aopsd.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,7 +65,12 @@ def evaluate(
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the server.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Judge with the student of a config.")] = None,
     kind: Annotated[
-        JudgeKind | None, typer.Option(help="aopsd.judge.kind. With --config all are measured, unless one is named.")
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help=f"aopsd.judge.kind: {', '.join(CHOICES['judge.kind'])}, or FILE.py:CLASS. With --config all three and "
+            "the config's own are measured, unless one is named.",
+        ),
     ] = None,
     calibrate: Annotated[
         Path | None,
@@ -83,9 +89,9 @@ def evaluate(
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings change the config of --config, but none is given. Leave them out.")
-    if (calibrate and kind not in (None, "log_odds")) or ((calibrate or kind == "log_odds") and not config):
-        raise UserError("--kind log_odds and --calibrate need a model's log-probs. Give --config, and no other --kind.")
-    settings = load_if_named(config, overrides, None)
+    _check_kind(kind, calibrate is not None, config is not None)
+    named = [f"aopsd.judge.kind={kind}"] if config and kind else []
+    settings = load_if_named(config, [*(overrides or []), *named], None)
     if seed is None:
         seed = settings.aopsd.seed if settings else 0
     elif settings:
@@ -96,18 +102,23 @@ def evaluate(
     keep_inputs([calibrate], [*read, ("--out", out)], "--calibrate")
     loaded = _chosen(cases, problems, limit, seed)
     if settings:
-        results = _measure_all(settings, loaded, (kind,) if kind else CHOICES["judge.kind"])
+        kinds = (kind,) if kind else dict.fromkeys((*CHOICES["judge.kind"], settings.aopsd.judge.kind))
+        results = _measure_all(settings, loaded, kinds)
     else:
         endpoint = parse_endpoint(base_url or "", read_key(api_key_env))
-        judge = evaluation.remote_judge(endpoint, model or "", kind or "list", concurrency=concurrency)
-        results = {kind or "list": _measure(loaded, judge, kind or "list")}
+        way = kind or "list"
+        judge = evaluation.remote_judge(endpoint, model or "", way, concurrency=concurrency)
+        results = {way: _measure(loaded, judge, way)}
     if out:
         evaluation.write(results, out, seed)
         typer.echo(out)
     if calibrate and config and settings:
         threshold, others = evaluation.calibrate(results["log_odds"], seed)
         typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
-        say(evaluation.summary_lines(evaluation.summarize(others)))
+        summary = evaluation.summarize(others)
+        say(evaluation.summary_lines(summary))
+        say(evaluation.baseline_lines(summary))
+        warn(evaluation.worthless(summary))
         parent = os.path.relpath(find_recipe(config), calibrate.parent)
         block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
         if settings.aopsd.judge.model == "student":
@@ -117,6 +128,22 @@ def evaluate(
         typer.echo(f"{calibrate}: {parent} with {words}")
         if overrides:
             typer.echo(f"Not in it are these settings; `aopsd train` needs them again: {shlex.join(overrides)}")
+
+
+def _check_kind(kind: str | None, calibrates: bool, has_config: bool) -> None:
+    """Raise UserError on a way of asking that there is not, or that cannot be had of a server or be calibrated."""
+    ours = CHOICES["judge.kind"]
+    if kind and kind not in ours and not is_own(kind):
+        raise UserError(f"--kind {kind}: expected {', '.join(ours)}, or a judge of your own as FILE.py:CLASS.")
+    if calibrates and kind not in (None, "log_odds"):
+        raise UserError(
+            f"--calibrate fits the threshold of log_odds; --kind {kind} has none. Leave --kind out, or give log_odds."
+        )
+    if not has_config and kind and is_own(kind):
+        raise UserError(f"--kind {kind}: a judge of your own is given a model of this machine. Give --config.")
+    if not has_config and (calibrates or kind == "log_odds"):
+        found = "--calibrate" if calibrates else "--kind log_odds"
+        raise UserError(f"{found} needs a model's log-probs, which a server does not give. Give --config instead.")
 
 
 def _chosen(cases: Path | None, problems: Path, limit: int | None, seed: int) -> list[Case]:
@@ -132,7 +159,7 @@ def _chosen(cases: Path | None, problems: Path, limit: int | None, seed: int) ->
     return chosen
 
 
-def _measure_all(config: Config, cases: Sequence[Case], kinds: Sequence[str]) -> dict[str, Sequence[Result]]:
+def _measure_all(config: Config, cases: Sequence[Case], kinds: Iterable[str]) -> dict[str, Sequence[Result]]:
     """With the judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
     from nemo_aopsd import engines
     from nemo_aopsd.evaluation.judge_eval import local_judge

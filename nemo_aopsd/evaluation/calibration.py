@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from nemo_aopsd.errors import UserError
 
 Scored = tuple[float, bool]
@@ -23,6 +25,26 @@ def auc(scored: Sequence[Scored]) -> float | None:
     if not (true and false):
         return None
     return sum((a > b) + (a == b) / 2 for a in true for b in false) / (len(true) * len(false))
+
+
+def auc_interval(groups: Sequence[Sequence[Scored]], seed: int = 0) -> tuple[float, float] | None:
+    """Percentile bootstrap interval, 95 %, of the AUC over all groups, which are resampled: items of one depend.
+
+    None where one group alone has true items, or false ones: nothing can then be said of others.
+    """
+    true, false = ([[score for score, truth in group if truth is side] for group in groups] for side in (True, False))
+    num_true, num_false = (np.array([len(scores) for scores in side], dtype=int) for side in (true, false))
+    if min(np.count_nonzero(num_true), np.count_nonzero(num_false)) < 2:
+        return None
+    below, group_of = np.concatenate(false), np.repeat(np.arange(len(groups)), num_false)
+    won = ((np.array(above)[:, None] > below) + (np.array(above)[:, None] == below) / 2 for above in true)
+    wins = np.array([np.bincount(group_of, each.sum(axis=0), len(groups)) for each in won])
+    drawn = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), 2000)
+    pairs = (drawn @ num_true) * (drawn @ num_false)
+    both = pairs > 0  # a draw without either has no AUC
+    found = ((drawn @ wins) * drawn).sum(axis=1)[both] / pairs[both]
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def fit_threshold(scored: Sequence[Scored]) -> float:

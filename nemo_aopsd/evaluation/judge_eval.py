@@ -27,13 +27,13 @@ from rich.console import Console
 from nemo_aopsd.chat.client import ChatClient, ServerUnavailable, first_readable
 from nemo_aopsd.chat.endpoint import Endpoint
 from nemo_aopsd.chat.protocol import Request
-from nemo_aopsd.config.schema import Config, JudgeConfig, JudgeKind
+from nemo_aopsd.config.schema import Config, JudgeConfig
 from nemo_aopsd.console import counted, progress, track
 from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.calibration import auc, first_half, fit_threshold
+from nemo_aopsd.evaluation.calibration import auc, auc_interval, first_half, fit_threshold
 from nemo_aopsd.files import derive_seed, read_jsonl, write_jsonl
 from nemo_aopsd.method.judge import Verdict, judge_messages, read_verdict
 from nemo_aopsd.method.step import judge_rollouts
@@ -166,11 +166,13 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
     of_kind = {kind: [result for result in results if result.case.kind == kind] for kind in kinds}
     return {
         "cases": len(results),
+        "checkpoints": sum(len(result.case.problem.graph) for result in results),
         "unread": len(results) - len(errors),
         "with_false_claims": with_false,
         "before_closure": _counts(before),
         "after_closure": _counts(after),
         "auc": auc(_scored(results)),
+        "auc_interval": auc_interval([_scored(group) for group in _by_problem(results)]),
         "mean_progress_error": sum(errors) / len(errors) if errors else None,
         "injections": len(injected),
         "injections_unread": sum(verdict.failed for verdict in injected),
@@ -178,6 +180,13 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
         "injections_that_fooled": sum(result.fooled is True for result in results),
         "kinds": {kind: summarize(members, by_kind=False) for kind, members in of_kind.items()},
     }
+
+
+def _by_problem(results: Sequence[Result]) -> Iterable[list[Result]]:
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.case.problem.id, []).append(result)
+    return groups.values()
 
 
 def _counts(pairs: Iterable[tuple[frozenset[str], frozenset[str]]]) -> dict[str, int]:
@@ -191,7 +200,9 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
     for name in ("before_closure", "after_closure"):
         yield f"{name.replace('_', ' ')}: {_precision_and_recall(summary[name])}"
     if summary["auc"] is not None:
-        yield f"AUC of the log-odds: {summary['auc']:.3f}"
+        interval = summary["auc_interval"]
+        chance = " (95 % {:.3f} to {:.3f})".format(*interval) if interval else ""
+        yield f"AUC of the log-odds: {summary['auc']:.3f}{chance}"
     if summary["mean_progress_error"] is not None:
         yield f"progress is off by {summary['mean_progress_error']:.3f} on average, where the verdict was read"
     could_show = summary["injections_that_could_show"]
@@ -211,6 +222,40 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
 def _precision_and_recall(counts: dict[str, int]) -> str:
     right, claimed = counts["true_claims"], counts["true_claims"] + counts["false_claims"]
     return f"precision {_rate(right, claimed)}, recall {_rate(right, right + counts['missed'])}"
+
+
+def baseline_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """What a judge that claims every checkpoint would reach on the same attempts, beside what this one does."""
+    judged, everything = _f1s(summary)
+    counts = summary["before_closure"]
+    every = summary["checkpoints"]
+    yield (
+        f"F1 before closure {judged:.3f}; claiming every checkpoint reaches {everything:.3f}, by precision "
+        f"{_rate(counts['true_claims'] + counts['missed'], every)} and recall 1"
+    )
+
+
+def worthless(summary: dict[str, Any]) -> Iterator[str]:
+    """Why a calibrated judge tells nothing, if so: it is not beyond claiming everything, or its AUC not beyond 0.5."""
+    judged, everything = _f1s(summary)
+    remedy = "Its verdicts are as good as drawn by lot: let another model judge (aopsd.judge.model)"
+    if judged <= everything:
+        yield f"log_odds: F1 {judged:.3f} is not above the {everything:.3f} of claiming every checkpoint. {remedy}"
+    interval = summary["auc_interval"]
+    if interval is None or interval[0] <= 0.5:
+        told = "{:.3f} to {:.3f}".format(*interval) if interval else "unknown: too few attempts"
+        yield f"log_odds: the AUC's interval ({told}) is not above 0.5, which is chance. {remedy}"
+
+
+def _f1s(summary: dict[str, Any]) -> tuple[float, float]:
+    """F1 before closure, and that of claiming every checkpoint; 0 where nothing is established."""
+    counts = summary["before_closure"]
+    right, established = counts["true_claims"], counts["true_claims"] + counts["missed"]
+    claimed = right + counts["false_claims"]
+    return (
+        2 * right / (claimed + established) if claimed + established else 0.0,
+        2 * established / (summary["checkpoints"] + established),
+    )
 
 
 def _rate(events: int, trials: int) -> str:
@@ -244,7 +289,7 @@ def _record(result: Result) -> dict[str, Any]:
 
 
 def remote_judge(
-    endpoint: Endpoint, model: str, kind: JudgeKind = "list", *, concurrency: int = 32, prompts: str = "default"
+    endpoint: Endpoint, model: str, kind: str = "list", *, concurrency: int = 32, prompts: str = "default"
 ) -> Judge:
     """A judge that writes, at an OpenAI-compatible server: greedy, once more by sampling if the verdict cannot be read.
 

@@ -1,6 +1,7 @@
 """The commands around data, as a user types them."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -159,11 +160,35 @@ def test_judge_of_a_config(tmp_path):
     for options, message in (
         (["--base-url", "http://h", "--model", "m", "a=1"], "a=1: .*--config"),
         (["--base-url", "http://h", "--model", "m", "--kind", "log_odds"], "--kind log_odds.*--config"),
-        (["--config", config, "--kind", "list", "--calibrate", calibrated], "--calibrate"),
+        (["--base-url", "http://h", "--model", "m", "--calibrate", calibrated], "^--calibrate needs.*--config"),
+        (["--base-url", "http://h", "--model", "m", "--kind", "j.py:Mine"], "j.py:Mine: .*--config"),
+        (["--config", config, "--kind", "list", "--calibrate", calibrated], "--kind list has none. Leave --kind out"),
+        (["--config", config, "--kind", "lst"], "--kind lst: expected list, log_odds, evidence"),
         (["--config", config, "--calibrate", cases], "--calibrate: would write"),
     ):
         with pytest.raises(UserError, match=message):
             invoke(*command[:6], *options)
+
+
+def test_a_judge_of_ones_own_is_measured_beside_ours_or_alone(tmp_path):
+    """`NumberJudge` asks no model, so its verdicts are known: the last number of the statement stands in the attempt."""
+    problems, out = REPO / "nemo_aopsd/builtin/data/heldout.jsonl", tmp_path / "v.jsonl"
+    mine = f"{REPO / 'examples/my_parts.py'}:NumberJudge"
+    command = ["judge", "eval", "--problems", problems, "--config", "demo", "--limit", "2", "--out", out]
+    invoke(*command, "--kind", mine)
+    alone = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["judge"] for record in alone] == [mine] * 2
+    for record in alone:
+        statements = {p.id: p for p in load_problems(problems)}[record["problem_id"]].graph.nodes(data="statement")
+        last = {node: re.findall(r"\d+", text)[-1] for node, text in statements}
+        numbers = re.findall(r"\d+", record["attempt"])
+        assert record["claimed"] == sorted(node for node, number in last.items() if number in numbers)
+    invoke(*command, f"aopsd.judge.kind={mine}", "aopsd.judge.max_new_tokens=4")
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["judge"] for record in records[::2]] == ["list", "log_odds", "evidence", mine]
+    assert records[6:] == alone
+    with pytest.raises(UserError, match=r"no_such\.py"):
+        invoke(*command, "--kind", "no_such.py:Mine")
 
 
 @pytest.mark.parametrize("option", ["--temperature", "--timeout"])

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,8 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.judge_eval import (
     INJECTIONS,
     Case,
+    Result,
+    baseline_lines,
     evaluate,
     inject,
     load_cases,
@@ -17,6 +20,7 @@ from nemo_aopsd.evaluation.judge_eval import (
     remote_judge,
     summarize,
     summary_lines,
+    worthless,
     write,
 )
 from nemo_aopsd.method.judge import Verdict
@@ -56,11 +60,13 @@ def test_counts_by_hand():
     summary = summarize(results)
     assert summary == {
         "cases": 3,
+        "checkpoints": 9,
         "unread": 1,
         "with_false_claims": 1,
         "before_closure": {"true_claims": 4, "false_claims": 1, "missed": 2},
         "after_closure": {"true_claims": 4, "false_claims": 0, "missed": 2},
         "auc": None,
+        "auc_interval": None,
         "mean_progress_error": pytest.approx((1 / 3 + 0) / 2),
         "injections": 2,
         "injections_unread": 1,
@@ -132,6 +138,38 @@ def test_another_threshold_moves_the_claims_of_both_verdicts_and_not_the_auc():
     assert higher.plain.judged == {"a"} and higher.injected.judged == {"a", "b"} and not higher.fooled
     assert summarize(lower)["before_closure"] == {"true_claims": 2, "false_claims": 3, "missed": 0}
     assert "AUC" in list(summary_lines(summarize(lower)))[3]
+
+
+def of_problem(number, *values, true):
+    """A result of log-odds of a, b and c, the problem one of many."""
+    attempt = Case(replace(PROBLEM, id=f"p{number}"), "I try", frozenset(true))
+    claims = "".join(node for node, value in zip("abc", values, strict=True) if value > 0)
+    return Result(attempt, odds(*values, claims=claims), None)
+
+
+def test_a_judge_that_claims_everything_is_called_worthless():
+    """Two of three are established: claiming all has precision 2/3, so F1 is 2 * 6 / (9 + 6). Odds say nothing."""
+    blind = summarize([of_problem(number, 1, 1, 1, true="ab") for number in range(3)])
+    assert blind["auc"] == 0.5 and blind["auc_interval"] == (0.5, 0.5)
+    [line] = baseline_lines(blind)
+    assert (
+        line.startswith("F1 before closure 0.800; claiming every checkpoint reaches 0.800") and "0.667 (6 of 9" in line
+    )
+    of_f1, of_auc = worthless(blind)
+    assert "F1 0.800" in of_f1 and "(0.500 to 0.500)" in of_auc
+    good = summarize([of_problem(number, 2, 1, -1, true="ab") for number in range(3)])
+    assert list(worthless(good)) == [] and next(baseline_lines(good)).startswith("F1 before closure 1.000")
+    [unknown] = worthless(summarize([of_problem(1, 2, 1, -1, true="ab")]))
+    assert "too few" in unknown
+
+
+def test_the_interval_of_the_auc_resamples_problems():
+    """One of two kinds of problem is always right, the other always wrong: with 4 of each all AUCs are likely."""
+    rows = [of_problem(number, *((1, 1, -1) if number % 2 else (-1, -1, 1)), true="ab") for number in range(8)]
+    low, high = summarize(rows)["auc_interval"]
+    assert summarize(rows)["auc"] == 0.5 and low < 0.2 and high > 0.8
+    more = [replace(row, case=replace(row.case, problem=replace(PROBLEM, id=f"{k}"))) for k, row in enumerate(rows * 8)]
+    assert high - low > 2 * (summarize(more)["auc_interval"][1] - summarize(more)["auc_interval"][0])
 
 
 def test_injections_take_turns_and_name_every_id():
