@@ -85,7 +85,8 @@ def compare(
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time; they share the CPU's cores.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Default: runs/compare/ and SUITE's name.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="MEMBER[/seed_N]", help="Just this, without a table; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="MEMBER[/seed_N]", help="Just this; its table is shown and not written. Repeatable."),
     ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="MEMBER", help="Compare the others with it; default: the suite's `reference`.")
@@ -117,7 +118,9 @@ def compare(
     chosen, lock = len(work.chosen), nullcontext() if only else run_folder.lock(out, "another --out")
     with lock, interruptible("To go on: the same command again."):
         failures = work.train()
-        if not only:
+        if only:
+            work.show_chosen()
+        else:
             typer.echo(work.report(failures))
     for failure in failures:
         typer.echo(f"failed: {failure.run.label}: {failure.reason}\n        log: {failure.run.log}", err=True)

@@ -71,6 +71,11 @@ def dev_path(out: Path) -> Path:
 
 def _row(row_id: str, where: str, record: dict[str, Any]) -> dict[str, Any]:
     question, worked = record.get("question"), record.get("answer")
+    if {"problem", "answer", "dag"} <= record.keys():
+        raise UserError(
+            f"{where}: a problem with its graph already. Train on this file as it is: data.train.data_path=FILE; "
+            "`aopsd dag check FILE` checks the graphs."
+        )
     if not isinstance(question, str) or not isinstance(worked, str) or "####" not in worked:
         raise UserError(
             f"{where}: no row of GSM8K: expected `question` and an `answer` that ends in `#### NUMBER`. "

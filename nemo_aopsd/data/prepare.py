@@ -88,6 +88,11 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     }
     report.notes = [
         *(f"{len(names):>7}  {_NOTES[name]}: {', '.join(names[:8])}" for name, names in found.items() if names),
+        *(
+            ["The graphs are left out, too: train on SOURCE itself to have them."]
+            if "dag" in found["columns_left_out"]
+            else []
+        ),
         f"This subset is defined by {ids} (id and SHA-256 of each question), not by a publication.",
     ]
     write_jsonl(out, kept.values())

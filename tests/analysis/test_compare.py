@@ -289,12 +289,30 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(aopsd):
 
 
 def test_one_run_for_an_element_of_a_job_array(aopsd):
-    assert aopsd("compare suite.yaml --seeds 2 --out out --only mine/seed_1")[0] == 0
+    code, out, _ = aopsd("compare suite.yaml --seeds 2 --out out --only mine/seed_1")
+    assert code == 0 and len(shown(out)) == 1 and "\n1 of 1 run finished. " in out and "out/results.md" in out
     assert [path.name for path in Path("out").glob("*/*.finished.json")] == ["seed_1.finished.json"]
     assert not Path("out/results.md").exists()
     assert times("out/mine/seed_1") == ["0", "1"]  # nobody had evaluated the untrained model
     code, _, err = aopsd("compare suite.yaml --seeds 1 --out out --only mine/seed_1")
     assert code == 2 and "--only mine/seed_1: no such member or run" in err
+
+
+def shown(out):
+    """First cells of the table's rows, head and rule left out."""
+    return [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")][2:]
+
+
+def test_named_members_are_shown_beside_the_reference_and_nothing_is_written(aopsd):
+    command = "compare suite.yaml --seeds 1 --out out --only base --only mine"
+    assert aopsd(command)[0] == 0
+    for again, members in (("", ["base", "mine"]), (" --against opsd", ["base", "mine"])):
+        code, out, _ = aopsd(command + again)
+        assert code == 0 and shown(out) == members and "2 of 2 runs finished" in out
+    assert not Path("out/results.md").exists()
+    assert aopsd("compare suite.yaml --seeds 1 --out out")[0] == 0
+    assert shown(aopsd(command)[1]) == ["base", "opsd", "mine"]  # opsd is the suite's reference
+    assert shown(aopsd(command + " --against base")[1]) == ["base", "mine"]
 
 
 @pytest.mark.parametrize(("asked", "threads"), [("", "2"), ("1", "1")])  # 9 // 4, or what the user wants

@@ -171,7 +171,7 @@ def test_judge_of_a_config(tmp_path):
 
 
 def test_a_judge_of_ones_own_is_measured_beside_ours_or_alone(tmp_path):
-    """`NumberJudge` asks no model, so its verdicts are known: the last number of the statement stands in the attempt."""
+    """`NumberJudge` asks no model, so its verdicts are known: the statement's last number stands in the attempt."""
     problems, out = REPO / "nemo_aopsd/builtin/data/heldout.jsonl", tmp_path / "v.jsonl"
     mine = f"{REPO / 'examples/my_parts.py'}:NumberJudge"
     command = ["judge", "eval", "--problems", problems, "--config", "demo", "--limit", "2", "--out", out]

@@ -49,6 +49,17 @@ def test_of_two_lines_with_one_value_the_latest_counts(tmp_path: Path) -> None:
     assert set(problem.graph.edges) == {("2", "3")}
 
 
+def test_a_problems_file_with_graphs_needs_no_conversion(tmp_path: Path) -> None:
+    """And `prepare`, which other data goes through, says that it leaves the graphs out."""
+    _convert(tmp_path, [SHOP])
+    made = next(path for path in tmp_path.iterdir() if '"dag"' in path.read_text())
+    with pytest.raises(UserError, match=rf"{made.name}:1: .*data\.train\.data_path"):
+        convert(read_source(str(made)), tmp_path / "again.jsonl")
+    bare = tmp_path / "bare.jsonl"
+    said = CliRunner().invoke(app, ["data", "prepare", str(made), "--out", str(bare)], catch_exceptions=False).output
+    assert "columns left out: dag" in said and "train on SOURCE itself" in said
+
+
 def test_rows_are_left_out_for_a_reason_that_is_counted(tmp_path: Path) -> None:
     source = _source(tmp_path, [*REASONS.values(), SHOP, REASONS["the last sum is not the answer"]])
     out = tmp_path / "out.jsonl"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, remember, write_configs
 from nemo_aopsd.analysis.suite.processes import Failure, Pool
-from nemo_aopsd.analysis.suite.results import measure, rows_of
+from nemo_aopsd.analysis.suite.results import Row, measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
 from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure, summary
 from nemo_aopsd.config.label import describe_run
@@ -26,7 +26,8 @@ from nemo_aopsd.files import atomic_write, keep_inputs
 from nemo_aopsd.run.folder import held
 from nemo_aopsd.run.preflight import check_inputs
 
-_RESULTS = ("shared.yaml", "suite.json", "results.md", "results.csv", "results.svg")
+_PAGE = "results.md"
+_RESULTS = ("shared.yaml", "suite.json", _PAGE, "results.csv", "results.svg")
 
 
 @dataclass(frozen=True)
@@ -99,21 +100,40 @@ class Comparison:
 
     def report(self, failures: Sequence[Failure]) -> Path:
         """Show the table, and write it and the figure; returns the page."""
-        finished = {
-            member.name: [measure(run) for run in self.runs if run.member == member.name and run.is_finished]
-            for member in self.suite.members
-        }
-        out, reference = self.out, self.against or self.suite.reference
-        rows = rows_of(finished, reference, self.suite.labels)
+        out, reference, rows = self.out, self._reference, self._rows(self.runs)
         words = ["aopsd", "compare", str(self.suite.path), "--seeds", str(self.seeds), "--out", str(out)]
         words += ["--against", self.against] if self.against else []
         if rows:
             atomic_write(out / "results.svg", suite_figure(rows, reference))
             atomic_write(out / "results.csv", csv_text(rows, reference))
             show_page(summary(rows, reference), self.console)
-        page = out / "results.md"
+        page = out / _PAGE
         atomic_write(page, markdown(self.suite.path.stem, shlex.join(words), rows, reference, failures))
         return page
+
+    def show_chosen(self) -> None:
+        """The table of what `only` names and of the reference, as far as it is finished. Writes nothing.
+
+        Elements of a job array run side by side, so none of them makes the page.
+        """
+        compared = [run for run in self.runs if run in self.chosen or run.member == self._reference]
+        if rows := self._rows(compared):
+            show_page(summary(rows, self._reference), self.console)
+        done = sum(run.is_finished for run in self.chosen)
+        whole = f"The page of all members, {self.out / _PAGE}: the same command without --only."
+        self._say([f"{done} of {counted(len(self.chosen), 'run')} finished. {whole}"])
+
+    @property
+    def _reference(self) -> str | None:
+        return self.against or self.suite.reference
+
+    def _rows(self, runs: Sequence[Run]) -> list[Row]:
+        """A row a member of those of `runs` that are finished."""
+        finished = {
+            member.name: [measure(run) for run in runs if run.member == member.name and run.is_finished]
+            for member in self.suite.members
+        }
+        return rows_of(finished, self._reference, self.suite.labels)
 
     def _check(self) -> tuple[dict[str, Config], dict[str, str]]:
         """Config by member and fingerprint by file of problems, once all that needs no model is known to be right."""
