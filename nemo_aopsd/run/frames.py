@@ -56,8 +56,9 @@ class Frames:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """A row an evaluation of training, by epoch: `pass_at_1` with its interval in `pass_at_1_low` and `_high`."""
-        return _frame([_evaluation(one) for one in self.run.evaluations], {"epoch": int}, also=True).set_index("epoch")
+        """A row an evaluation of training, by step: `pass_at_1` with its interval in `pass_at_1_low` and `_high`."""
+        rows = [_evaluation(one) for one in self.run.evaluations]
+        return _frame(rows, {"step": int, "epoch": int}, also=True).set_index("step")
 
     @cached_property
     def rollouts(self) -> pd.DataFrame:
@@ -96,8 +97,8 @@ def _frame(rows: list[dict[str, Any]], columns: dict[str, Any], *, also: bool = 
 
 
 def _evaluation(one: Evaluation) -> dict[str, Any]:
-    names = ("epoch", "num_problems", "num_samples", "num_correct", "leak_rate", "truncation_rate", "mean_tokens")
-    row = {name: getattr(one, name) for name in names}
+    counts, rates = ("num_problems", "num_samples", "num_correct"), ("leak_rate", "truncation_rate", "mean_tokens")
+    row = {name: getattr(one, name) for name in ("step", "epoch", *counts, *rates)}
     for k, rate in one.pass_at_k.items():
         low, high = asdict(one.pass_at_k_interval[k]).values()
         row |= {f"pass_at_{k}": rate, f"pass_at_{k}_low": low, f"pass_at_{k}_high": high}

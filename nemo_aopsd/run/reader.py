@@ -14,7 +14,7 @@ UserError with file, line and key. The records are in `record_types.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -66,8 +66,7 @@ class Run:
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         """Those that training itself made, on its held-out problems."""
-        files = layout.evaluation_files(self.path)
-        return [replace(parse(Evaluation, path.read_bytes(), str(path)), epoch=epoch) for epoch, path in files.items()]
+        return read_evaluations(self.path, self.metrics)
 
     def rollouts(self, first_step: int = 1, last_step: float = math.inf) -> Iterator[Rollout]:
         """The rollouts of these steps, in order of steps."""
@@ -91,6 +90,18 @@ def load_run(path: Path | str) -> Run:
 def read_metrics(run: Path) -> list[StepMetrics]:
     """The numbers of each step of the run in a folder; its config is not read."""
     return [_step_metrics(line, where) for where, line in complete_lines(run / layout.METRICS)]
+
+
+def read_evaluations(run: Path, metrics: Sequence[StepMetrics]) -> list[Evaluation]:
+    """Those of training in the folder of a run, whose steps these are; its config is not read."""
+    found = []
+    for epoch, path in layout.evaluation_files(run).items():
+        steps = [row.step for row in metrics if row.epoch < epoch]
+        if epoch and not steps:
+            raise UserError(f"{run / layout.METRICS}: has no step before {path}. Restore the file.")
+        record = parse(Evaluation, path.read_bytes(), str(path))
+        found.append(replace(record, epoch=epoch, step=max(steps, default=0)))
+    return found
 
 
 def parse(kind: type[T], content: bytes, where: str) -> T:

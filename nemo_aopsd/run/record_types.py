@@ -143,7 +143,8 @@ class Evaluation(Counts):
     """pass@k on the bare questions of one set of problems."""
 
     num_trained_on: int | None = None  # of the problems; None if nobody has looked
-    epoch: int = 0  # epochs of training before it; of `aopsd evaluate`, 0
+    epoch: int = 0  # epochs begun before it, as in the name of its file; of `aopsd evaluate`, 0
+    step: int = 0  # steps of training before it; of `aopsd evaluate`, 0
     num_problems: int
     pass_at_k: dict[int, float]
     pass_at_k_interval: dict[int, Interval]

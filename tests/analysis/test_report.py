@@ -8,6 +8,7 @@ import pytest
 
 from nemo_aopsd.analysis.gap_mass import GapMass, percent
 from nemo_aopsd.analysis.report import figures, page, panels, write_report
+from nemo_aopsd.analysis.report.comparison import read_source
 from nemo_aopsd.analysis.report.digest import read_reported
 from nemo_aopsd.clock import duration
 from nemo_aopsd.errors import UserError
@@ -262,6 +263,20 @@ def test_leak_meter_puts_evaluations_where_their_epoch_ended(tmp_path, monkeypat
     panels.draw(run, panels.OUTCOME)
     assert lines[1].steps == [0, 3, 6]
     assert lines[1].values == [evaluation.leak_rate for evaluation in run.evaluations]
+
+
+def test_four_steps_of_twelve_are_no_epoch(tmp_path, undrawn):
+    """Tile, table and figure go by step; the epoch that the run ended in is not finished, so it has no minutes."""
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=4, batch=2, num_held_out=2, num_samples=2)
+    history = (run / "competence.jsonl").read_text().splitlines(keepends=True)
+    (run / "competence.jsonl").write_text(history[0])  # before training
+    found = read_reported(run)
+    assert page.headline(found)[0].label == "pass@1, step 0 → 4"
+    assert [row[0] for row in panels.evaluation_table(found)] == ["step", "0", "4"]
+    panels._pass_at_k(found, "")
+    (axes,) = undrawn[-1].axes
+    assert axes.get_xlabel() == "step" and {round(x) for line in axes.lines for x in line.get_xdata()} == {0, 4}
+    assert read_source(run).minutes.text == "-" and [one.step for one in read_source(run).evaluations] == [0, 4]
 
 
 def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):

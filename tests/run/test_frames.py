@@ -32,9 +32,9 @@ def test_frames_hold_the_numbers_of_the_records(run):
     found = frames(run)
     assert [*found.metrics.index] == [1, 2, 3, 4] and [*found.metrics.epoch] == [0, 0, 1, 1]
     assert [*found.metrics["train/loss"]] == [row.number("train/loss") for row in run.metrics]
-    assert [*found.evaluations.index] == [0, 1, 2]
+    assert [*found.evaluations.index] == [0, 2, 4] and [*found.evaluations.epoch] == [0, 1, 2]
     last = run.evaluations[-1]
-    row = found.evaluations.loc[2]
+    row = found.evaluations.loc[4]
     assert (row.pass_at_8, row.pass_at_1_low) == (last.pass_at_k[8], last.pass_at_k_interval[1].low)
     assert (row.num_correct, row.leak_rate) == (last.num_correct, last.leak_rate)
     at_end = found.competence[found.competence.epoch == 2].set_index("problem_id").competence

@@ -26,11 +26,11 @@ OPTIONAL = {
 }  # runs of old lack them
 NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "weights"}
 NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
-READ = {  # by record, the fields that are read; the epoch of an evaluation is in the name of its file
+READ = {  # by record, the fields that are read; the epoch of an evaluation is in the name of its file, its step in the metrics
     layout.METRICS: ["epoch", "step"],
     layout.COMPETENCE: ["epoch", "competence"],
     "rollouts/step_000001.jsonl": [field.name for kind in (Rollout, Probe) for field in fields(kind)],
-    "eval/epoch_000.json": [field.name for field in fields(Evaluation) if field.name != "epoch"],
+    "eval/epoch_000.json": [field.name for field in fields(Evaluation) if field.name not in ("epoch", "step")],
 }
 CONFIG = make_config(Path("run"))  # these files are read without it
 FILES = {
@@ -183,3 +183,14 @@ def test_a_record_that_contradicts_itself_or_has_infinite_gaps_is_named(kept, na
     for change, key in changes:
         with pytest.raises(UserError, match=rf"{Path(name).name}.*: .*`{key}`"):
             replaced(kept, name, json.dumps(record | change) + "\n")
+
+
+def test_an_evaluation_has_the_step_that_it_came_after(tmp_path):
+    """Of a run that ended within its second epoch: 3 steps and 1."""
+    path = write_run(tmp_path / "run", num_epochs=2, steps_per_epoch=3, batch=2, num_held_out=2, num_samples=1)
+    metrics = path / layout.METRICS
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
+    assert [(one.epoch, one.step) for one in load_run(path).evaluations] == [(0, 0), (1, 3), (2, 4)]
+    metrics.unlink()
+    with pytest.raises(UserError, match=r"metrics\.jsonl.*epoch_001\.json"):
+        _ = load_run(path).evaluations

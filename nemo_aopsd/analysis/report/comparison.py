@@ -121,12 +121,11 @@ def name_of(path: Path) -> str:
 
 
 def _read_run(run: Run) -> Source:
-    num_finished = max([record.epoch for record in (*run.competence, *run.evaluations)], default=0)
+    num_finished = max([record.epoch for record in run.competence], default=0)
     finished = [row for row in run.metrics if row.epoch < num_finished]
-    last_step = {0: 0} | {row.epoch + 1: row.step for row in finished}
     held_out = benchmark_name(str(run.config.aopsd.evaluation.data_path))
     found = [
-        Measured(held_out, last_step.get(one.epoch, 0), one, _asked(one, file), by_training=True)
+        Measured(held_out, one.step, one, _asked(one, file), by_training=True)
         for one, file in zip(run.evaluations, layout.evaluation_files(run.path).values(), strict=True)
     ]
     minutes, epochs = sum(row.number("time/step") for row in finished) / 60, len({row.epoch for row in finished})

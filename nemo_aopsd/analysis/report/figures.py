@@ -37,29 +37,29 @@ class Series:
 def pass_at_k(
     evaluations: Sequence[Evaluation], ks: Sequence[int], others: Mapping[str, Sequence[Evaluation]] | None = None
 ) -> str:
-    """pass@k by epoch with 95 % error bars; of `others`, runs by name, pass@1."""
+    """pass@k by step with 95 % error bars; of `others`, runs by name, pass@1."""
     with _drawing(WIDE, 3.1) as figure:
-        axes = figure.subplots()
+        axes, last = figure.subplots(), evaluations[-1].step
         for index, k in enumerate(ks):
             # Samplings may differ between evaluations, so a k can be absent from some.
             shown = [evaluation for evaluation in evaluations if k in evaluation.pass_at_k]
-            offset = (index - (len(ks) - 1) / 2) * 0.05
+            offset = (index - (len(ks) - 1) / 2) * 0.015 * last
             svg.with_errors(
                 axes,
-                [evaluation.epoch + offset for evaluation in shown],
+                [evaluation.step + offset for evaluation in shown],
                 [evaluation.pass_at_k[k] for evaluation in shown],
                 [(evaluation.pass_at_k_interval[k].low, evaluation.pass_at_k_interval[k].high) for evaluation in shown],
                 label=f"pass@{k}",
                 **_look(index),
             )
         for index, (name, found) in enumerate((others or {}).items(), start=len(ks)):
-            at, rates = [one.epoch for one in found], [one.pass_at_k[1] for one in found]
+            at, rates = [one.step for one in found], [one.pass_at_k[1] for one in found]
             svg.with_errors(axes, at, rates, None, label=f"pass@1, {name}", linestyle="--", **_look(index))
-        axes.set(xlabel="epochs trained", ylim=(0, 1.02))
-        axes.set_xticks(sorted({one.epoch for found in (evaluations, *(others or {}).values()) for one in found}))
+        axes.set(xlabel="step", ylim=(0, 1.02))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(svg.PERCENT)
         _legend(figure, WIDE)
-        return _finish(figure, "pass-at-k", "pass@k by epoch")
+        return _finish(figure, "pass-at-k", "pass@k by step")
 
 
 def competence(histories: Sequence[tuple[int, Sequence[float]]]) -> str:

@@ -191,7 +191,7 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     rates = [evaluation.pass_at_k[1] for evaluation in (before, after)]
     counts = [f"{one.num_correct} of {one.num_problems * one.num_samples}" for one in (before, after)]
     if before is after:
-        return [Tile("pass@1, only evaluation so far", f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
+        return [Tile(f"pass@1, only evaluation so far, at step {before.step}", f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
     low, high = paired_interval(asdict(before), asdict(after))
     detail = (
         f"{counts[0]} → {counts[1]} samples correct, n = {after.asked}. "
@@ -199,6 +199,6 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     )
     leaks = f"{percent(before.leak_rate)} → {percent(after.leak_rate)}"
     return [
-        Tile(f"pass@1, {before.epoch} → {after.epoch} epochs", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
+        Tile(f"pass@1, step {before.step} → {after.step}", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
         Tile("Leak meter", leaks, "of responses refer to the private context"),
     ]

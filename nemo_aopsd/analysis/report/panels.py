@@ -46,7 +46,7 @@ def evaluation_table(run: ReportedRun) -> list[tuple[str, ...]]:
     if not run.evaluations:
         return []
     ks = _shown_ks(run)
-    rows = [("epochs", "correct samples", *(f"pass@{k}" for k in ks), "truncated", "mean tokens")]
+    rows = [("step", "correct samples", *(f"pass@{k}" for k in ks), "truncated", "mean tokens")]
     for found in run.evaluations:
         correct = f"{found.num_correct} of {found.num_problems * found.num_samples}"
         rates = [
@@ -55,7 +55,7 @@ def evaluation_table(run: ReportedRun) -> list[tuple[str, ...]]:
             else "too few samples"
             for k in ks
         ]
-        rows.append((str(found.epoch), correct, *rates, percent(found.truncation_rate), f"{found.mean_tokens:.0f}"))
+        rows.append((str(found.step), correct, *rates, percent(found.truncation_rate), f"{found.mean_tokens:.0f}"))
     return rows
 
 
@@ -70,7 +70,7 @@ def _pass_at_k(run: ReportedRun, title: str) -> Drawn:
     last = run.evaluations[-1]
     caption = (
         f"Bare question only. n = {counted(last.num_problems, 'problem')} × {counted(last.num_samples, 'sample')}; "
-        "bars are 95 % bootstrap intervals over problems. Epoch 0 is before training."
+        "bars are 95 % bootstrap intervals over problems. Step 0 is before training."
     )
     others = {name_of(other.path): other.evaluations for other in run.others if other.evaluations}
     return caption, figures.pass_at_k(run.evaluations, _shown_ks(run), others)
@@ -82,7 +82,7 @@ def _leak_meter(run: ReportedRun, title: str) -> Drawn:
         lines.append(_series(run, "rollout/leak_rate", "training rollouts"))
         parts.append(f"{run.digest.num_rollouts} training rollouts")
     if run.evaluations:
-        steps = [sum(row.epoch < evaluation.epoch for row in run.metrics) for evaluation in run.evaluations]
+        steps = [evaluation.step for evaluation in run.evaluations]
         rates = [evaluation.leak_rate for evaluation in run.evaluations]
         lines.append(Series("evaluations", steps, rates, dots=True))
         last = run.evaluations[-1]
