@@ -143,6 +143,26 @@ class Whole:
     seconds_left: float
 
 
+# The numbers of a step's line by name: label and form. docs/reading_runs.md explains each.
+STEP_LINE = {
+    "train/loss": ("loss", "{:+.4f}"),
+    "train/grad_norm": ("grad", "{:.3f}"),
+    "gap/mean_abs": ("|gap|", "{:.3f} nats"),
+    "probe/trigger_rate": ("triggered", "{:.2%}"),
+    "probe/nll_mean": ("surprise", "{:.2f} nats"),
+    "probe/weight_mean": ("probed weight", "{:.2f}"),
+    "weight/mean": ("weight", "{:.2f} ({weight/p5:.2f} to {weight/p95:.2f})"),
+    "dag/progress": ("progress", "{:.2f}"),
+    "dag/disclosed_share": ("disclosed", "{:.2f}"),
+    "rollout/mean_tokens": ("tokens", "{:.0f}"),
+    "rollout/truncated": ("truncated", "{:.0f}"),
+    "judge/failed": ("unread verdicts", "{:.0f}"),
+    "context/dropped": ("dropped", "{:.0f}"),
+    "reward/undecided": ("ungradable answers", "{:.0f}"),
+    "time/step": ("took", "{:.1f} s"),
+}
+
+
 def step_line(metrics: dict[str, float], whole: Whole) -> str:
     """Where the run is and the numbers of a step, in one line; a number that does not apply is left out."""
     parts = [f"step {metrics['step']:.0f}/{whole.steps}", f"epoch {metrics['epoch'] + 1:.0f}/{whole.epochs}"]
@@ -150,25 +170,17 @@ def step_line(metrics: dict[str, float], whole: Whole) -> str:
     if metrics["time/step"] > 0:
         tokens = metrics["rollout/mean_tokens"] * metrics["rollout/count"]
         parts.append(f"{tokens / metrics['time/step']:.0f} tokens/s")
-    for key, label, form in (
-        ("train/loss", "loss", "{:+.4f}"),
-        ("train/grad_norm", "grad", "{:.3f}"),
-        ("gap/mean_abs", "|gap|", "{:.3f} nats"),
-        ("probe/trigger_rate", "triggered", "{:.2%}"),
-        ("probe/nll_mean", "surprise", "{:.2f} nats"),
-        ("probe/weight_mean", "weight", "{:.2f}"),
-        ("dag/progress", "progress", "{:.2f}"),
-        ("dag/disclosed_share", "disclosed", "{:.2f}"),
-        ("rollout/mean_tokens", "tokens", "{:.0f}"),
-        ("rollout/truncated", "truncated", "{:.0f}"),
-        ("judge/failed", "unread verdicts", "{:.0f}"),
-        ("context/dropped", "dropped", "{:.0f}"),
-        ("reward/undecided", "ungradable answers", "{:.0f}"),
-        ("time/step", "", "{:.1f} s"),
-    ):
-        if key in metrics and not (key in _ONLY_IF_SOME and not metrics[key]):
-            parts.append(f"{label} {form.format(metrics[key])}".strip())
+    for key, (label, form) in STEP_LINE.items():
+        if key in metrics and key not in _untold(metrics):
+            parts.append(f"{label} {form.format(metrics[key], **metrics)}")
     return "  ".join(parts)
+
+
+def _untold(metrics: dict[str, float]) -> set[str]:
+    """Counts of trouble where there is none; all weights, where next to all are as one and the probed ones are told."""
+    quiet = {key for key in _ONLY_IF_SOME if not metrics.get(key)}
+    alike = "probe/weight_mean" in metrics and metrics.get("weight/p5") == metrics.get("weight/p95")
+    return quiet | ({"weight/mean"} if alike else set())
 
 
 def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:

@@ -148,3 +148,18 @@ def mcnemar_p_value(only_first: int, only_second: int) -> float:
     total = only_first + only_second
     tail = sum(math.comb(total, count) for count in range(min(only_first, only_second) + 1))
     return min(1.0, 2 * tail / 2**total)
+
+
+def binomial_tail(num_events: int, num_trials: int, rate: float, *, below: bool = False) -> float:
+    """Chance of at least (or with `below` at most) so many events in independent trials of this rate, 0 < rate < 1.
+
+    >>> binomial_tail(2, 2, 0.1), binomial_tail(0, 2, 0.1, below=True)
+    (0.01, 0.81)
+    """
+
+    def log_chance(count: int) -> float:
+        ways = math.lgamma(num_trials + 1) - math.lgamma(count + 1) - math.lgamma(num_trials - count + 1)
+        return ways + count * math.log(rate) + (num_trials - count) * math.log1p(-rate)
+
+    counts = range(num_events + 1) if below else range(num_events, num_trials + 1)
+    return round(min(1.0, math.fsum(math.exp(log_chance(count)) for count in counts)), 12)

@@ -8,6 +8,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 PROBLEM = 'Let $x < y$ & suppose <b>x</b> + y = 10, with \\(xy = 21\\). Find $y - x$. "Quotes" and {braces} stay.'
 TEXT = "The sum is 10 , so x = 10 - y and y ( 10 - y ) = 21 . Hence y = 7 or 3 . But we note that <x> & $y$"
 WORDS = TEXT.split()
@@ -177,6 +179,10 @@ def _metrics(rng, epoch, step, rollouts, judged, context, weighting) -> dict[str
             metrics["dag/progress"] = sum(known) / len(known)
     if context.startswith("dag"):
         metrics["dag/disclosed_share"] = sum(rollout["disclosed_share"] for rollout in rollouts) / len(rollouts)
+    if weighting != "uniform":
+        weights = [weight for rollout in rollouts for weight in rollout["weights"]]
+        percents = {f"weight/p{percent}": float(np.percentile(weights, percent)) for percent in (5, 50, 95)}
+        metrics |= {"weight/mean": sum(weights) / len(weights), **percents}
     if weighting == "continuation":
         metrics["probe/count"] = len(probes)
         metrics["probe/positive"] = sum(probe["gap"] > 0 for probe in probes)

@@ -34,6 +34,7 @@ Weighting = Literal[
 ADAPTIVE = ("dag_frontier",)  # contexts that depend on how far the response has come, so that the judge is asked
 # Weightings that ask the teacher for continuations.
 CONTINUED = ("continuation", "normalised", "shuffled", "constant", "gap_matched")
+UNIFORM = ("uniform", "constant_negative")  # weightings with weight 1 at every token
 WITHOUT_TEACHER = ("sft", "grpo")  # objectives to which a teacher, and so its context, means nothing
 # Objectives that read the teacher's K likeliest words, and the key of `objective` that is K.
 TOP_K_KEYS = {"topk_fkl": "top_k", "eopd": "top_k", "fkl": "support", "dash": "support"}

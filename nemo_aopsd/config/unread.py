@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import HELD_OUT, VALIDATION, flatten
 from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
-from nemo_aopsd.config.schema import READ_BY, AOPSDConfig, Config
+from nemo_aopsd.config.schema import READ_BY, UNIFORM, AOPSDConfig, Config
 
 # Of the local engine's alone: NeMo RL has its own keys for the same.
 _ONLY_LOCAL = ("policy.enforce_eager", "policy.prefix_cache_gb")
@@ -75,9 +75,9 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
     if aopsd.evaluation.data_path is None:
         keys = "num_samples temperature top_p top_k max_new_tokens period"
         yield from each(keys, "without aopsd.evaluation.data_path nothing is evaluated", "evaluation.")
-    if aopsd.weighting in ("uniform", "constant_negative"):
+    if aopsd.weighting in UNIFORM:
         yield from each("threshold", weighting, "probes.")
-    if aopsd.weighting in ("uniform", "constant_negative", "zero_triggered"):
+    if aopsd.weighting in (*UNIFORM, "zero_triggered"):
         yield from each("beta_positive beta_negative untriggered_weight", weighting, "probes.")
     elif aopsd.probes.betas == "auto":
         yield from each("beta_positive beta_negative", "aopsd.probes.betas is auto", "probes.")

@@ -6,24 +6,41 @@ learn show, and near enough to tell before the run is over; docs/reading_runs.md
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.run.record_types import StepMetrics
+from nemo_aopsd.evaluation.epochs import paired_interval
+from nemo_aopsd.run.record_types import Evaluation, StepMetrics
+from nemo_aopsd.stats import binomial_tail
 
 WINDOW = 8  # steps; the mean over them is judged, since one step of 32 responses is off by 5 points by chance
+_CHANCE = 0.01  # that a rate at its limit gives what the first steps of a run are told of
 
 Over = Literal["step", "newest", "first", "rise"]
 
 
 @dataclass(frozen=True)
+class Finding:
+    """A rule that is broken: between which steps, and the number at the last one of them."""
+
+    name: str
+    sentence: str
+    remedy: str
+    value: float
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Rule:
-    """A number of the step, or its share `per` another one, and the limit that it must not pass.
+    """A number of the step, or its share of so many `events`, and the limit that it must not pass.
 
     `over`: a step by itself; the mean of the newest or of the first `WINDOW` steps; or how much the former is above the
-    latter. Where `beyond` is given, a step counts only if it is above 0 there.
+    latter. A rate of events is also judged over fewer steps, by whether chance gives as much; how far a mean may stray
+    cannot be told from a few values. Where `beyond` is given, a step counts only if it is above 0 there.
     """
 
     name: str
@@ -31,7 +48,8 @@ class Rule:
     limit: float
     sentence: str  # `{value}` is the number, `{points}` a hundred times as much
     remedy: str
-    per: str | None = None
+    events: tuple[str, ...] = ()  # numbers of the step whose product is how many there were
+    is_share: bool = False  # the number is a share of the events, not their count
     over: Over = "newest"
     below: bool = False  # the limit is the least, not the most
     beyond: str | None = None
@@ -43,11 +61,17 @@ class Rule:
             return None
         return value if (value < self.limit if self.below else value > self.limit) else None
 
+    def found(self, value: float, first: int, last: int) -> Finding:
+        sentence = self.sentence.format(value=value, points=100 * value)
+        return Finding(self.name, sentence, self.remedy, value, first, last)
+
     def _value(self, rows: Sequence[StepMetrics], end: int) -> float | None:
         if self.over == "step":
             return self._mean(rows[end - 1 : end])
-        if end < WINDOW or (self.over == "first" and end > WINDOW):
+        if self.over == "first" and end > WINDOW:
             return None
+        if end < WINDOW:
+            return self._mean(rows[:end]) if self.events and not self._is_chance(rows[:end]) else None
         newest = self._mean(rows[end - WINDOW : end])
         if self.over != "rise" or newest is None:
             return newest
@@ -63,22 +87,23 @@ class Rule:
         ]
         if not known or 2 * len(known) < len(rows):
             return None
-        parts = sum(row.number(self.metric) for row in known)
-        return parts / (sum(row.number(self.per) for row in known) if self.per else len(known))
+        if not self.events:
+            return sum(row.number(self.metric) for row in known) / len(known)
+        count, total = self._counted(known)
+        return count / total if total else None
 
+    def _counted(self, rows: Sequence[StepMetrics]) -> tuple[float, float]:
+        """Of how many events in all, and in all how many."""
+        totals = [math.prod(row.number(key) for key in self.events) for row in rows]
+        parts = [
+            row.number(self.metric) * (total if self.is_share else 1) for row, total in zip(rows, totals, strict=True)
+        ]
+        return sum(parts), sum(totals)
 
-@dataclass(frozen=True)
-class Finding:
-    """A rule that is broken: at which steps, and the number at the last one of them."""
-
-    rule: Rule
-    value: float
-    first: int
-    last: int
-
-    @property
-    def sentence(self) -> str:
-        return self.rule.sentence.format(value=self.value, points=100 * self.value)
+    def _is_chance(self, rows: Sequence[StepMetrics]) -> bool:
+        """Whether a rate at the limit would often give as extreme a count."""
+        count, total = self._counted([row for row in rows if row.get(self.metric) is not None])
+        return binomial_tail(round(count), round(total), self.limit, below=self.below) > _CHANCE
 
 
 def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
@@ -97,7 +122,7 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             "{value:.0%} of the responses are cut off before they end.",
             "Raise policy.generation.max_new_tokens, or leave them out: aopsd.mask_truncated=true. If the share grew "
             "while training, the model no longer stops: lower the learning rate.",
-            per="rollout/count",
+            events=("rollout/count",),
         ),
         Rule(
             "unread_verdicts",
@@ -106,7 +131,7 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             "{value:.0%} of the judge's verdicts cannot be read; the teacher then knows of no checkpoint reached.",
             "See `judge_text` in rollouts/, raise aopsd.judge.max_new_tokens, or try aopsd.judge.kind=log_odds, which "
             "needs no list (docs/judge.md).",
-            per="rollout/count",
+            events=("rollout/count",),
         ),
         Rule(
             "no_progress",
@@ -131,9 +156,11 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             "few_triggers",
             "probe/trigger_rate",
             0.002,
-            f"In the first {WINDOW} steps {{value:.2%}} of the tokens had a probe, so nearly all have weight 1.",
+            f"In the first {WINDOW} steps or fewer {{value:.2%}} of the tokens had a probe: nearly all have weight 1.",
             f"Lower aopsd.probes.threshold (here {aopsd.probes.threshold:g} nats); `aopsd diagnose gaps RUN` shows how "
             "many tokens pass each.",
+            events=("rollout/count", "rollout/mean_tokens"),
+            is_share=True,
             over="first",
             below=True,
         ),
@@ -168,23 +195,58 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
     )
 
 
+def fall(evaluations: Sequence[Evaluation]) -> Finding | None:
+    """Whether pass@1 of the newest is below the best before it, by more than chance."""
+    if len(evaluations) < 2:
+        return None
+    *earlier, now = evaluations
+    best = max(reversed(earlier), key=lambda one: one.pass_at_k[1])
+    change = now.pass_at_k[1] - best.pass_at_k[1]
+    if change >= 0:
+        return None
+    low, high = paired_interval(asdict(best), asdict(now))
+    if high >= 0:
+        return None
+    sentence = (
+        f"pass@1 on {now.asked} fell from {best.pass_at_k[1]:.3f} at step {best.step} to {now.pass_at_k[1]:.3f} at "
+        f"step {now.step} (95 % interval of the change: {low:+.3f} to {high:+.3f})."
+    )
+    remedy = "Lower policy.optimizer.kwargs.lr"
+    if best.step:
+        remedy += (
+            f", or end at aopsd.max_num_steps={best.step}. `aopsd evaluate RUN --choose-on FILE --data FILE` takes "
+        )
+        remedy += "the best of the checkpoints kept."
+    else:
+        remedy += ", or see whether the teacher's advice helps this model: `aopsd diagnose direction CONFIG`."
+    return Finding("fallen", sentence, remedy, change, best.step, now.step)
+
+
 def entered(table: Sequence[Rule], rows: Sequence[StepMetrics]) -> list[Finding]:
     """Rules that the newest step breaks and none of the `WINDOW` steps before it did, so each is told once."""
     now = len(rows)
     before = range(max(1, now - WINDOW), now)
     return [
-        Finding(rule, value, rows[-1].step, rows[-1].step)
+        rule.found(value, rows[-1].step, rows[-1].step)
         for rule in table
         if (value := rule.fault(rows, now)) is not None and all(rule.fault(rows, end) is None for end in before)
     ]
 
 
-def findings(table: Sequence[Rule], rows: Sequence[StepMetrics]) -> list[Finding]:
-    """Rules that a run broke at any step."""
-    found = []
+def entered_fall(evaluations: Sequence[Evaluation]) -> Finding | None:
+    """The fall at the newest evaluation, unless the one before it was a fall, too."""
+    return None if fall(evaluations[:-1]) else fall(evaluations)
+
+
+def findings(
+    table: Sequence[Rule], rows: Sequence[StepMetrics], evaluations: Sequence[Evaluation] = ()
+) -> list[Finding]:
+    """What a run broke at any step: the newest fall of pass@1 first, then rules of the table."""
+    falls = (fall(evaluations[:end]) for end in range(len(evaluations), 1, -1))
+    found = [newest] if (newest := next(filter(None, falls), None)) else []
     for rule in table:
         values = [(row.step, rule.fault(rows, end)) for end, row in enumerate(rows, start=1)]
         faults = [(step, value) for step, value in values if value is not None]
         if faults:
-            found.append(Finding(rule, faults[-1][1], faults[0][0], faults[-1][0]))
+            found.append(rule.found(faults[-1][1], faults[0][0], faults[-1][0]))
     return found

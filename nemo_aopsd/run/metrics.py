@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
-from nemo_aopsd.config.schema import AOPSDConfig
+from nemo_aopsd.config.schema import UNIFORM, AOPSDConfig
 from nemo_aopsd.method.context import disclosed_share
 from nemo_aopsd.method.rollout import Draft, Scored, StepResult
 
+WEIGHT_PERCENTS = (5, 50, 95)
 GAP_THRESHOLDS = (1.0, 2.0)  # nats; those of the paper's Figure 1b
 
 
@@ -24,6 +25,7 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "context/dropped": len(drafts) - len(scored),
         **_progress_metrics(drafts, aopsd.shown_context),
         **_gap_metrics(scored),
+        **({} if aopsd.weighting in UNIFORM else _weight_metrics(scored)),
         **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.continues else {}),
         **result.train_metrics,
         **{f"time/{stage}": seconds for stage, seconds in result.seconds.items()},
@@ -73,6 +75,17 @@ def _gap_metrics(scored: list[Scored]) -> dict[str, float]:
         if total > 0:
             metrics[f"gap/mass_share_{threshold:g}"] = gaps[large].sum().item() / total
     return metrics
+
+
+def _weight_metrics(scored: list[Scored]) -> dict[str, float]:
+    """Mean and spread of w over the tokens that have a gap to weigh."""
+    import numpy as np
+
+    weights = np.concatenate([np.empty(0), *(row.weights.numpy() for row in scored if row.gap is not None)])
+    if not len(weights):
+        return {}
+    spread = zip(WEIGHT_PERCENTS, np.percentile(weights, WEIGHT_PERCENTS), strict=True)
+    return {"weight/mean": weights.mean(), **{f"weight/p{percent}": value for percent, value in spread}}
 
 
 def _probe_metrics(scored: list[Scored], threshold: float) -> dict[str, float]:

@@ -8,6 +8,7 @@ the same numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,13 @@ from nemo_aopsd.method.step import judge_rollouts, train_step
 from nemo_aopsd.method.weighting import Surprise
 from nemo_aopsd.run import checkpoint, health, layout
 from nemo_aopsd.run.checkpoint import CheckpointState
+from nemo_aopsd.run.health import Finding
 from nemo_aopsd.run.metrics import step_metrics
-from nemo_aopsd.run.reader import read_metrics
+from nemo_aopsd.run.reader import read_evaluations, read_metrics
 from nemo_aopsd.run.record_types import StepMetrics
 from nemo_aopsd.run.records import rollout_record
+
+_PACE = 5  # steps whose mean time says how long the rest takes: responses get longer or shorter while training
 
 
 def train(
@@ -148,11 +152,21 @@ class Trainer:
                 self.curriculum.observe(draft.problem.id, draft.progress)
 
     def _whole(self, num_batches: int) -> Whole:
-        """The budget that is used up most says when the run ends."""
+        """What the budgets leave, at the pace of the last steps; the first to be used up says when the run ends."""
         epochs = self.aopsd.max_num_epochs
         steps = min(num_batches * epochs, self.aopsd.max_num_steps or math.inf)
-        used = min(1.0, max(used / limit for limit, used in (*self._budgets(), (steps, self.step)) if limit))
-        return Whole(epochs, int(steps), self.train_seconds * (1 - used) / used)
+        past = self.rows[-_PACE] if len(self.rows) >= _PACE else None
+        seconds = self.train_seconds - (past.number("time/total") if past else 0)
+        left = []
+        for key, limit, used in (
+            ("step", steps, self.step),
+            ("rollout/total_tokens", self.aopsd.max_response_tokens, self.response_tokens),
+            ("time/total", self.aopsd.max_train_seconds, self.train_seconds),
+        ):
+            lately = used - (past.number(key) if past else 0)
+            if limit is not None and lately > 0:
+                left.append(seconds * max(0, limit - used) / lately)
+        return Whole(epochs, int(steps), min(left))
 
     def _record(self, result: StepResult, epoch: int, whole: Whole) -> None:
         at: dict[str, Any] = {"epoch": epoch, "step": self.step}
@@ -167,8 +181,11 @@ class Trainer:
         self.engine.log_metrics(metrics, self.step)
         self.rows.append(StepMetrics(epoch, self.step, metrics))
         self.console.print(step_line(metrics, whole), highlight=False, soft_wrap=True)
-        for found in health.entered(self.rules, self.rows):
-            said = f"warning: step {self.step}: {found.sentence} {found.rule.remedy}"
+        self._warn(health.entered(self.rules, self.rows))
+
+    def _warn(self, findings: Iterable[Finding]) -> None:
+        for found in findings:
+            said = f"warning: step {self.step}: {found.sentence} {found.remedy}"
             self.console.print(said, highlight=False, markup=False, soft_wrap=True)
 
     def _betas(self) -> dict[str, float]:
@@ -240,6 +257,8 @@ class Trainer:
         self.console.print(
             evaluation_line(summary, self.step if self.next_batch else None), highlight=False, soft_wrap=True
         )
+        if fall := health.entered_fall(read_evaluations(self.folder, self.rows)):
+            self._warn([fall])
 
     def _record_competence(self) -> None:
         self.curriculum.record()

@@ -73,7 +73,7 @@ def full(tmp_path_factory):
 def test_full_run_shows_every_figure(full):
     shown = Page(full)
     figures_shown = [attrs["aria-label"] for tag, attrs in shown.tags if tag == "svg"]
-    assert len(figures_shown) == 16
+    assert len(figures_shown) == 17
     assert "not shown" not in shown.text
     for title in ("pass@k", "Leak meter", "Gap mass", "Competence", "Where the time goes", "Trigger rate", "Loss"):
         assert title in shown.text
@@ -118,7 +118,7 @@ def test_same_run_gives_the_same_page(tmp_path, monkeypatch):
         (
             {"context": "solution", "weighting": "uniform", "curriculum": "shuffle"},
             "Continuation surprisal L and its weight; Competence by epoch; Progress and disclosed share; "
-            "Trigger rate; Weight of probed tokens; Unreadable verdicts.",
+            "Trigger rate; Weight of probed tokens; Weight of all tokens; Unreadable verdicts.",
         ),
         ({"evaluations": False}, "pass@k of the bare question."),
         ({"num_epochs": 0}, "Gap mass; Continuation surprisal L and its weight; Where the time goes; Progress and"),
@@ -277,6 +277,36 @@ def test_four_steps_of_twelve_are_no_epoch(tmp_path, undrawn):
     (axes,) = undrawn[-1].axes
     assert axes.get_xlabel() == "step" and {round(x) for line in axes.lines for x in line.get_xdata()} == {0, 4}
     assert read_source(run).minutes.text == "-" and [one.step for one in read_source(run).evaluations] == [0, 4]
+
+
+def test_a_weighting_without_probes_shows_its_weights(tmp_path, monkeypatch):
+    run = small_run(tmp_path, steps_per_epoch=2, batch=2, weighting="gap_only")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    weights = {"weight/mean": 0.5, "weight/p5": 0.1, "weight/p50": 0.4, "weight/p95": 0.9}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line | weights) + "\n" for line in lines))
+    found, drawn = read_reported(run), {}
+    monkeypatch.setattr(figures, "by_step", lambda name, label, lines, **_: drawn.setdefault(label, lines) or "<svg>")
+    panels.draw(found, panels.STEPS)
+    assert {line.label: line.values for line in drawn["Weight of all tokens"]} == {
+        "mean": [0.5, 0.5],
+        "5 %": [0.1, 0.1],
+        "median": [0.4, 0.4],
+        "95 %": [0.9, 0.9],
+    }
+    assert [tile.value for tile in page.headline(found) if tile.label == "Mean weight"] == ["0.50"]
+
+
+def test_a_stage_of_less_than_a_thousandth_of_the_time_is_not_shown(tmp_path, monkeypatch):
+    run = small_run(tmp_path, batch=2)
+    line = json.loads((run / "metrics.jsonl").read_text())
+    seconds = {"rollout": 6.0, "judge": 0.0007, "teacher": 3.0, "student": 1.0, "probes": 0.002, "update": 0.0}
+    (run / "metrics.jsonl").write_text(
+        json.dumps(line | {f"time/{name}": value for name, value in seconds.items()}) + "\n"
+    )
+    drawn = []
+    monkeypatch.setattr(figures, "by_step", lambda name, label, lines, **_: drawn.extend(lines) or "<svg>")
+    caption, _ = panels._stage_times(read_reported(run), "")
+    assert [line.label for line in drawn] == ["rollout", "teacher", "student"] and "judge" not in caption
 
 
 def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):

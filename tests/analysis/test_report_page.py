@@ -113,6 +113,24 @@ def test_a_difference_is_paired_by_problem(tmp_path):
     assert differences(read_sources([here, there]))[1][1] == Cell("-", "asked otherwise: not paired")
 
 
+def test_a_run_named_as_its_method_is_told_once(tmp_path):
+    here, there = (write_run(tmp_path / name, **SMALL) for name in ("here", "aopsd"))
+    assert differences(read_sources([here, there]))[1][0] == Cell("aopsd")
+    assert differences(read_sources([there, here]))[1][0] == Cell("here", "aopsd")
+
+
+def test_a_fall_of_pass_at_1_is_the_first_thing_to_look_at(tmp_path):
+    run = write_run(tmp_path / "run", **SMALL)
+    with_metrics(run, **{"rollout/truncated": 0, "judge/failed": 0})
+    assert page.hints(read_reported(run)) == [] and "Before step 8" in page.nothing_to_see(read_reported(run))
+    solved(run, dict.fromkeys("abcd", 0))
+    first = json.loads((run / "eval/epoch_000.json").read_text())
+    first |= {"correct_per_problem": dict.fromkeys("abcd", 2), "pass_at_k": {"1": 1.0}}
+    (run / "eval/epoch_000.json").write_text(json.dumps(first))
+    (hint,) = page.hints(read_reported(run))
+    assert "from 1.000 at step 0 to 0.000 at step 2" in hint.sentence and hint.when == "steps 0 to 2 of 2"
+
+
 def test_a_table_without_a_number_is_not_shown_nor_is_a_column(tmp_path):
     bare = [write_run(tmp_path / name, **SMALL | {"evaluations": False}) for name in ("one", "two")]
     assert [cell.text for cell in side_by_side(read_sources(bare))[0]] == ["Run", "Method", "min an epoch"]

@@ -3,8 +3,8 @@
 import pytest
 
 from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
-from nemo_aopsd.run.health import WINDOW, entered, findings, rules
-from nemo_aopsd.run.record_types import StepMetrics
+from nemo_aopsd.run.health import WINDOW, entered, entered_fall, findings, rules
+from nemo_aopsd.run.record_types import Evaluation, Interval, StepMetrics
 
 RULES = rules(AOPSDConfig())
 KEYS = (
@@ -60,12 +60,19 @@ def steps(*values, **same):
     """A row of metrics for each of `values`, which are dictionaries of short or whole keys."""
     rows = []
     for step, row in enumerate(values, start=1):
-        rows.append(StepMetrics(0, step, {"step": step, "rollout/count": 32.0, **same, **row}, f"metrics.jsonl:{step}"))
+        rows.append(
+            StepMetrics(
+                0,
+                step,
+                {"step": step, "rollout/count": 32.0, "rollout/mean_tokens": 30.0, **same, **row},
+                f"metrics.jsonl:{step}",
+            )
+        )
     return rows
 
 
 def names(found):
-    return [one.rule.name for one in found]
+    return [one.name for one in found]
 
 
 def told(rows, table=RULES):
@@ -111,8 +118,8 @@ def test_a_number_beyond_its_limit_is_told_once(name, well, sick, value):
     ((step, said),) = told(rows)
     assert (said, step) == (name, 1 if name == "negative_divergence" else WINDOW)
     (found,) = findings(RULES, rows)
-    assert found.rule.name == name and found.value == pytest.approx(value) and found.first == step
-    assert "{" not in found.sentence and "aopsd." in found.rule.remedy
+    assert found.name == name and found.value == pytest.approx(value) and found.first == step
+    assert "{" not in found.sentence and "aopsd." in found.remedy
 
 
 def test_a_student_that_learns_to_reach_every_checkpoint_is_not_warned_of_it(demo):
@@ -146,3 +153,64 @@ def test_the_remedy_of_a_negative_divergence_is_the_key_that_causes_it():
     for objective, key in (("fkl", "token_clip"), ("topk_fkl", "top_k_form")):
         table = {rule.name: rule for rule in rules(AOPSDConfig(objective=ObjectiveConfig(objective)))}
         assert f"aopsd.objective.{key} " in table["negative_divergence"].remedy
+
+
+# name, a step of few responses that chance does not give at the limit, one that it may give, steps until it is told
+EARLY = [
+    ("truncated", {"rollout/truncated": 4.0}, {"rollout/truncated": 2.0}, 1),  # 0.2^4 = 0.0016; at least 2 of 4: 0.18
+    ("unread_verdicts", {"judge/failed": 4.0}, {"judge/failed": 1.0}, 1),  # 0.1^4; at least 1 of 4: 0.34
+    (
+        "few_triggers",
+        {"probe/trigger_rate": 0.0},
+        {"probe/trigger_rate": 1 / 800},
+        3,
+    ),  # 0.998^2400 = 0.008, of 1600: 0.04
+]
+
+
+@pytest.mark.parametrize(("name", "sick", "doubtful", "after"), EARLY, ids=[row[0] for row in EARLY])
+def test_a_rate_far_beyond_its_limit_needs_no_8_steps(name, sick, doubtful, after):
+    """As a run of 4 steps of 4 responses of 200 tokens."""
+    few = {"rollout/count": 4.0, "rollout/mean_tokens": 200.0}
+    assert (
+        told(steps(*[sick] * 4, **few))
+        == [(after, name)]
+        == [(after, one) for one in names(findings(RULES, steps(*[sick] * 4, **few)))]
+    )
+    assert told(steps(doubtful, **few)) == []
+    assert told(steps({"rollout/mean_tokens": 0.0, "probe/trigger_rate": 0.0})) == []  # no token, no rate
+
+
+def evaluation(step, *counts):
+    """Of `counts` correct samples of 4 a problem."""
+    rate = sum(counts) / 4 / len(counts)
+    return Evaluation(
+        num_samples=4,
+        correct_per_problem={str(key): count for key, count in enumerate(counts)},
+        epoch=step // 12,
+        step=step,
+        num_problems=len(counts),
+        pass_at_k={1: rate},
+        pass_at_k_interval={1: Interval(0, 1)},
+        leak_rate=0,
+        truncation_rate=0,
+        mean_tokens=1,
+    )
+
+
+def test_a_fall_of_pass_at_1_is_told_once_with_the_best_before_it():
+    best, low, lower = evaluation(12, *[3] * 40), evaluation(24, *[1] * 40), evaluation(36, *[0] * 40)
+    first = evaluation(0, *[2] * 40)
+    (found,) = findings(RULES, [], [first, best, low, lower])
+    assert (found.name, found.value, found.first, found.last) == ("fallen", -0.75, 12, 36)
+    assert "0.750 at step 12 to 0.000 at step 36 (95 % interval of the change: -0.750 to -0.750)" in found.sentence
+    assert entered_fall([first, best, low]).last == 24 and entered_fall([first, best, low, lower]) is None
+    assert entered_fall([first]) is None is entered_fall([first, best])
+    assert [one.last for one in findings(RULES, [], [first, best, low, best])] == [24]  # it has recovered
+    assert "max_num_steps=12" in found.remedy and "diagnose direction" in entered_fall([first, low]).remedy
+
+
+def test_a_fall_that_chance_may_give_is_not_told():
+    before = evaluation(12, *[2, 2] * 20)
+    after = evaluation(24, *[1, 3] * 19, 1, 2)  # 19 problems better by 1 of 4 samples, 20 worse: the mean is near 0
+    assert after.pass_at_k[1] < before.pass_at_k[1] and findings(RULES, [], [before, after]) == []

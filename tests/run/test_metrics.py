@@ -1,4 +1,5 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -6,13 +7,14 @@ import torch
 from rich.console import Console
 
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.console import Whole, show_page, step_line
+from nemo_aopsd.console import STEP_LINE, Whole, show_page, step_line
 from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.method.probes import Probe, probe_weights
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.types import Generation, TopK
+from tests import REPO
 from tests.fakes import CharTokenizer, make_problem
 
 VERDICT = Verdict(frozenset({"a", "b", "d"}), failed=False, cut=False, text='["a", "b", "d"]')
@@ -81,6 +83,10 @@ def test_numbers_of_a_small_step_by_hand():
             "probe/trigger_rate": 3 / 6,
             "probe/nll_mean": 1.5,
             "probe/weight_mean": 0.75,
+            "weight/mean": 5.5 / 6,  # of 0.5, 1, 1, 1, 1, 1
+            "weight/p5": 0.5 + 0.25 * 0.5,
+            "weight/p50": 1,
+            "weight/p95": 1,
             "train/loss": 0.25,
             "time/rollout": 2,
             "time/update": 1,
@@ -111,13 +117,43 @@ def test_a_record_holds_what_the_figures_need():
 def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
     least = {"epoch": 0, "step": 3, "rollout/count": 8, "rollout/mean_tokens": 50, "time/step": 1.25}
     quiet = step_line(least | {"train/loss": -0.5, "judge/failed": 0}, Whole(epochs=2, steps=12, seconds_left=75.0))
-    assert quiet == "step 3/12  epoch 1/2  1 min 15 s left  320 tokens/s  loss -0.5000  tokens 50  1.2 s"
+    assert quiet == "step 3/12  epoch 1/2  1 min 15 s left  320 tokens/s  loss -0.5000  tokens 50  took 1.2 s"
     probed = {"gap/mean_abs": 0.44, "probe/nll_mean": 1.15, "probe/weight_mean": 0.66}
-    assert "  |gap| 0.440 nats  surprise 1.15 nats  weight 0.66  " in step_line(
+    assert "  |gap| 0.440 nats  surprise 1.15 nats  probed weight 0.66  tokens " in step_line(
         least | probed, Whole(epochs=2, steps=12, seconds_left=75.0)
     )
     last = step_line(least | {"judge/failed": 2, "time/step": 0.0}, Whole(epochs=1, steps=3, seconds_left=0.0))
-    assert last == "step 3/3  epoch 1/1  last step  tokens 50  unread verdicts 2  0.0 s"
+    assert last == "step 3/3  epoch 1/1  last step  tokens 50  unread verdicts 2  took 0.0 s"
+
+
+def test_the_line_tells_the_weights_of_a_weighting_without_probes_and_where_they_differ():
+    least = {"epoch": 0, "step": 3, "rollout/count": 8, "rollout/mean_tokens": 50, "time/step": 1.25}
+    whole, own = Whole(1, 3, 0.0), {"weight/mean": 0.5, "weight/p5": 0.05, "weight/p50": 0.5, "weight/p95": 0.95}
+    probed = {"probe/weight_mean": 0.66}
+    assert "  weight 0.50 (0.05 to 0.95)  " in step_line(least | own, whole)
+    assert "  probed weight 0.66  weight 0.50 (0.05 to 0.95)  " in step_line(least | own | probed, whole)
+    alike = own | {"weight/mean": 0.99, "weight/p5": 1.0, "weight/p95": 1.0}
+    assert "  weight 0.99 (1.00 to 1.00)  " in step_line(least | alike, whole)
+    assert "  probed weight 0.66  tokens " in step_line(least | alike | probed, whole)
+
+
+def test_the_legend_explains_each_number_of_the_line():
+    page = (REPO / "docs/reading_runs.md").read_text().split("## The line of a step")[1].split("\n## ")[0]
+    rows = [line.replace(r"\|", "|") for line in page.splitlines()]
+    legend = [re.match(r"\| `(.+?)` \| `(\w+/\w+)` \| \S", row) for row in rows]
+    told = {match[2]: match[1] for match in legend if match}
+    assert told == {key: label for key, (label, _) in STEP_LINE.items()}
+    known = (REPO / "docs/run_folder.md").read_text()
+    assert all(f"`{key}`" in known for key in told)
+
+
+@pytest.mark.parametrize(("weighting", "told"), [("uniform", False), ("constant_negative", False), ("gap_only", True)])
+def test_weights_are_told_where_they_are_not_all_1(weighting, told):
+    row = replace(make_scored([0.5, 1.0], []), weights=torch.tensor([0.2, 0.6]))
+    metrics = step_metrics(StepResult([row.draft], [row], {}, {}), AOPSDConfig(weighting=weighting), [False])
+    assert {key: metrics[key] for key in metrics if key.startswith("weight/")} == pytest.approx(
+        {"weight/mean": 0.4, "weight/p5": 0.22, "weight/p50": 0.4, "weight/p95": 0.58} if told else {}
+    )
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -26,7 +26,7 @@ OPTIONAL = {
 }  # runs of old lack them
 NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "weights"}
 NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
-READ = {  # by record, the fields that are read; the epoch of an evaluation is in the name of its file, its step in the metrics
+READ = {  # by record, the fields that are read; epoch and step of an evaluation are elsewhere
     layout.METRICS: ["epoch", "step"],
     layout.COMPETENCE: ["epoch", "competence"],
     "rollouts/step_000001.jsonl": [field.name for kind in (Rollout, Probe) for field in fields(kind)],

@@ -16,6 +16,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run import trainer
 from nemo_aopsd.run.folder import write_config
+from nemo_aopsd.run.record_types import StepMetrics
 from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
 from tests.run import read
@@ -336,6 +337,50 @@ def test_a_step_says_what_is_left_by_the_budget_that_ends_the_run(tmp_path, monk
         assert whole.steps == steps
         seconds.append(whole.seconds_left / metrics["time/total"])
     assert seconds == pytest.approx(left)
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "left"),
+    [
+        ({}, 20, 4.0),  # of 24 steps; by the mean of all, 118 s for 20, it would be 23.6 s
+        ({"max_response_tokens": 300}, 20, 2.0),  # 290 are used, of late 5 a second
+        ({"max_train_seconds": 120.0}, 20, 2.0),
+        ({}, 2, 22 * 50.0),  # the first two steps are all that is known
+    ],
+)
+def test_time_left_goes_by_the_last_steps(tmp_path, limits, used, left):
+    """The first two steps take 50 s and 100 tokens each, those after them 1 s and 5 tokens. Then 12 epochs of 2."""
+    config = make_config(tmp_path, replace(AOPSD, max_num_epochs=12, **limits))
+    running = trainer.Trainer(config, PROBLEMS, None, make_engine(), tmp_path, Console(quiet=True))
+    for step in range(1, used + 1):
+        late = max(0, step - 2)
+        running.step, running.train_seconds = step, 50.0 * (step - late) + late
+        running.response_tokens = 100 * (step - late) + 5 * late
+        whole = running._whole(2)
+        values = {"step": step, "time/total": running.train_seconds, "rollout/total_tokens": running.response_tokens}
+        running.rows.append(StepMetrics(0, step, values))
+    assert whole.seconds_left == pytest.approx(left)
+
+
+def test_a_fall_of_pass_at_1_is_told_where_it_happens(tmp_path, capsys, monkeypatch):
+    rates = iter([2, 2, 0])
+
+    def fake(*_, epoch, out, **__):
+        counts = dict.fromkeys("abcdefghi", next(rates))
+        found = {"epoch": epoch, "num_samples": 2, "num_problems": 9, "correct_per_problem": counts, "ungradable": 0}
+        rate = counts["a"] / 2
+        found |= {"pass_at_k": {"1": rate, "2": rate}, "leak_rate": 0, "truncation_rate": 0, "mean_tokens": 1}
+        found |= {"pass_at_k_interval": {key: {"low": rate, "high": rate} for key in "12"}}
+        out.mkdir(exist_ok=True)
+        (out / f"epoch_{epoch:03d}.json").write_text(json.dumps(found))
+        return found
+
+    monkeypatch.setattr(trainer, "evaluate", fake)
+    train(make_config(tmp_path, AOPSD), PROBLEMS, PROBLEMS, make_engine(), tmp_path, resume=False)
+    told = [line for line in capsys.readouterr().out.splitlines() if "fell from" in line]
+    assert (
+        len(told) == 1 and told[0].startswith("warning: step 6: ") and "1.000 at step 3 to 0.000 at step 6" in told[0]
+    )
 
 
 def test_a_resumed_run_does_not_warn_of_what_it_was_warned_of(tmp_path, capsys):

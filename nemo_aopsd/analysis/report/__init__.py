@@ -12,7 +12,6 @@ from nemo_aopsd.analysis.report.comparison import differences, name_of, read_sou
 from nemo_aopsd.analysis.report.digest import read_reported
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.health import WINDOW
 
 
 def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
@@ -39,7 +38,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         tiles=page.headline(data),
         differences=differences(sources),
         hints=page.hints(data),
-        judged=len(data.metrics) >= WINDOW,
+        nothing_to_see=page.nothing_to_see(data),
         facts=page.facts(data),
         comparison=side_by_side(sources),
         outcome=outcome,

@@ -91,7 +91,13 @@ def differences(sources: Sequence[Source]) -> list[list[Cell]]:
     for there in sources[1:]:
         for name in sorted({one.problems for one in here.evaluations} & {one.problems for one in there.evaluations}):
             ours, theirs = (_alike(source, name)[-1] for source in (here, there))
-            rows.append([Cell(there.name, there.method), *_difference(ours, theirs), Cell(name)])
+            rows.append(
+                [
+                    Cell(there.name, there.method if there.method != there.name else ""),
+                    *_difference(ours, theirs),
+                    Cell(name),
+                ]
+            )
     return (
         [[Cell(text) for text in ("This run against", "difference", "here", "there", "problems")], *rows]
         if rows

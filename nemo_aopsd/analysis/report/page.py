@@ -79,6 +79,10 @@ def headline(run: ReportedRun) -> list[Tile]:
     weights = [weight for side in (run.digest.positive, run.digest.negative) for _, weight in side]
     if weights:
         tiles.append(Tile("Mean weight", f"{sum(weights) / len(weights):.2f}", f"over {len(weights)} scored probes"))
+    elif shown := [row.number("weight/mean") for row in run.metrics if "weight/mean" in row.values]:
+        tiles.append(
+            Tile("Mean weight", f"{sum(shown) / len(shown):.2f}", "over the tokens, by the run's own weighting")
+        )
     if run.metrics:
         seconds = sum(row.number("time/step") for row in run.metrics)
         steps = len(run.metrics)
@@ -89,17 +93,21 @@ def headline(run: ReportedRun) -> list[Tile]:
 
 def hints(run: ReportedRun) -> list[Hint]:
     """What to look at, by the rules that the run warned by."""
-    num_steps = len(run.metrics)
-    return [
-        Hint(
-            found.sentence,
-            f"step {found.first}"
-            if found.first == found.last
-            else f"steps {found.first} to {found.last} of {num_steps}",
-            found.rule.remedy,
-        )
-        for found in health.findings(health.rules(run.method), run.metrics)
-    ]
+    found = health.findings(health.rules(run.method), run.metrics, run.evaluations)
+    return [Hint(one.sentence, _when(one, len(run.metrics)), one.remedy) for one in found]
+
+
+def _when(found: health.Finding, num_steps: int) -> str:
+    one = found.first == found.last
+    return f"step {found.first}" if one else f"steps {found.first} to {found.last} of {num_steps}"
+
+
+def nothing_to_see(run: ReportedRun) -> str:
+    """What it says of a run that there is no hint; nothing before the first step."""
+    if not run.metrics or len(run.metrics) >= health.WINDOW:
+        return "No number of the steps left its healthy range." if run.metrics else ""
+    few = f"Before step {health.WINDOW} only rates are judged, and only by what chance does not explain"
+    return f"{few}: none of them left its healthy range."
 
 
 def answer_of(rollout: Rollout, problem: Problem) -> str:
@@ -191,7 +199,11 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     rates = [evaluation.pass_at_k[1] for evaluation in (before, after)]
     counts = [f"{one.num_correct} of {one.num_problems * one.num_samples}" for one in (before, after)]
     if before is after:
-        return [Tile(f"pass@1, only evaluation so far, at step {before.step}", f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
+        return [
+            Tile(
+                f"pass@1 at step {before.step}, the only one so far", f"{rates[0]:.3f}", f"{counts[0]} samples correct"
+            )
+        ]
     low, high = paired_interval(asdict(before), asdict(after))
     detail = (
         f"{counts[0]} → {counts[1]} samples correct, n = {after.asked}. "

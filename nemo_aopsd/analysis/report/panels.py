@@ -19,6 +19,7 @@ from nemo_aopsd.console import counted
 from nemo_aopsd.run.reader import Run
 
 MAX_EPOCHS_SHOWN = 6
+_LEAST_SHARE = 0.001  # of the time: what a method does not do still takes some microseconds
 _KS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -153,9 +154,9 @@ def _competence(run: ReportedRun, title: str) -> Drawn:
 
 def _stage_times(run: ReportedRun, title: str) -> Drawn:
     totals = {stage: sum(_present(run, f"time/{stage}")) for stage in figures.STAGES}
-    totals = {stage: seconds for stage, seconds in totals.items() if seconds}
     whole = sum(totals.values())
-    if not whole:
+    totals = {stage: seconds for stage, seconds in totals.items() if seconds >= _LEAST_SHARE * whole > 0}
+    if not totals:
         return None
     said = ", ".join(f"{stage} {percent(seconds / whole)}" for stage, seconds in totals.items())
     caption = (
@@ -166,7 +167,7 @@ def _stage_times(run: ReportedRun, title: str) -> Drawn:
     return caption, figures.by_step("stage-times", title, lines, unit="seconds", wide=True)
 
 
-def _by_step(labels: Mapping[str, str], *, share: bool = False) -> Draw:
+def _by_step(labels: Mapping[str, str], *, share: bool = False, unit: str | None = None) -> Draw:
     """Metrics over steps; `labels` by key, for those that the run has."""
 
     def make(run: ReportedRun, title: str) -> Drawn:
@@ -179,8 +180,8 @@ def _by_step(labels: Mapping[str, str], *, share: bool = False) -> Draw:
         if run.others and len(known) == 1:
             lines = [replace(lines[0], label=name_of(run.path))]
         lines += [line for key in known for line in _of_others(run, key, f"{labels[key]}, " if len(known) > 1 else "")]
-        unit = "" if share else labels[first]
-        return caption, figures.by_step(first.replace("/", "-"), title, lines, unit=unit, share=share)
+        shown = unit or ("" if share else labels[first])
+        return caption, figures.by_step(first.replace("/", "-"), title, lines, unit=shown, share=share)
 
     return make
 
@@ -225,6 +226,9 @@ STEPS: dict[str, Draw] = {
     ),
     "Trigger rate": _by_step({"probe/trigger_rate": "share of tokens with a probe"}, share=True),
     "Weight of probed tokens": _by_step({"probe/weight_mean": "mean weight"}),
+    "Weight of all tokens": _by_step(
+        {"weight/mean": "mean", "weight/p5": "5 %", "weight/p50": "median", "weight/p95": "95 %"}, unit="weight"
+    ),
     "Unreadable verdicts": _by_step({"judge/failed": "verdicts a step"}),
     "Mean |gap|": _by_step({"gap/mean_abs": "nats"}),
     "Loss": _by_step({"train/loss": "loss"}),
