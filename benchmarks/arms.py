@@ -1,7 +1,7 @@
 """The arms of step_cost_nemo.py: what each trains with, the numbers of a step, and the table of them.
 
-An arm is METHOD, METHOD@SCORING or METHOD:RATE. `uniform` is PG, `continuation` PG with probes, `batched` the same with
-`aopsd.probes.runner=batched`, `topk16` the forward KL over 16 tokens, and `grpo` NeMo RL's own GRPO.
+An arm is METHOD, METHOD@SCORING or METHOD:RATE. `uniform` is PG, `continuation` PG with a request a probe, `batched` PG
+with probes in batches, `topk16` the forward KL over 16 tokens, and `grpo` NeMo RL's own GRPO.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def plain(arm: str) -> str:
 def config_of(arm: str, config: Config, threshold: float) -> Config:
     """`config` with the method of this arm and `threshold` nats for probes."""
     method, scoring, _ = split(arm)
-    runner = "batched" if method == "batched" else config.aopsd.probes.runner
+    runner = "batched" if method == "batched" else "requests"
     probes = dataclasses.replace(config.aopsd.probes, threshold=threshold, runner=runner)
     aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
     if method in PG or method == STOCK:

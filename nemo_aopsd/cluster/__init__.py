@@ -2,12 +2,14 @@
 
 `WORKERS` has the Ray workers of the NeMo RL engine by name: each class of ours, and the class of NeMo RL in whose
 environment it runs. Names only, so that `aopsd doctor` knows them without the engine. `SCORED_ROWS` is how many rows
-of logits vLLM forms at a time when it scores.
+of logits vLLM forms at a time when it scores; `SPARE` are the bytes of a GPU that stay free beside a student that waits
+there while vLLM shows the teacher: for the row scorer and work space of kernels.
 """
 
 from __future__ import annotations
 
 SCORED_ROWS = 1024
+SPARE = 8 * 2**30
 
 _OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
 WORKERS = {

@@ -188,6 +188,17 @@ def test_what_does_not_fit_is_said_with_what_to_change(override, machine, broken
     assert found[broken] == severity, found
 
 
+def test_where_the_student_waits_while_vllm_shows_the_teacher_by_hand():
+    """Beside 40 % of the GPU, less 2.5 GB of context, 8 GiB stay free; TP 2 halves vLLM's 8.04 GB of weights."""
+    layout = replace(layout_of("aopsd_qwen3_4b_megatron.yaml"), utilization=0.6)
+    for tp, needed in ((1, 8_044_936_192), (2, 4_022_468_096)):
+        gpu = (needed + 8 * 2**30 + 2.5e9) / 0.4
+        for more, waits in ((1e6, True), (-1e6, False)):
+            place = replace(layout, sampler_tp=tp)
+            assert memory.student_waits_on_gpu(read_size(QWEN3_4B), place, gpu + more) is waits
+    assert not memory.student_waits_on_gpu(read_size(QWEN3_4B), replace(layout, keeps_cache=True), 1e12)
+
+
 def test_a_trainer_that_scores_beside_vllm_by_hand():
     layout = layout_of("aopsd_qwen3_4b_megatron.yaml", "aopsd.probes.keep_cache=true")
     weights = 2 * sum(memory.shard(read_size(QWEN3_4B), layout))

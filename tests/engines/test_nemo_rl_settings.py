@@ -72,7 +72,7 @@ def test_what_is_read_of_a_good_config(base):
     found = read_settings(base, ENVIRONMENT)
     sizes = {"num_nodes": 1, "gpus_per_node": 8, "data_parallel_size": 4, "train_global_batch_size": 32}
     rows = {"logprob_batch_size": 1, "packs_rows": True, "divisible_by": 2}
-    assert found == Settings("megatron", **sizes, **rows, scoring="sampler", probe_runner="requests")
+    assert found == Settings("megatron", **sizes, **rows, scoring="sampler", probe_runner="batched")
     assert found.scoring_rows_multiple == 4  # packs have any number of rows
 
 

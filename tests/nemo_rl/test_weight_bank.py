@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nemo_aopsd.engines.nemo_rl.vllm_extension import SPARE, WeightBankExtension
+from nemo_aopsd.cluster import SPARE
+from nemo_aopsd.engines.nemo_rl.vllm_extension import WeightBankExtension
 
 NUM_BYTES = 4 * (3 * 2 + 2)
 

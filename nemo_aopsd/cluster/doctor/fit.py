@@ -66,7 +66,9 @@ def _beside(size: ModelSize, layout: Layout, gpu: float) -> Check:
         needed, who = needed + memory.scoring(size, layout), "vLLM's row scorer and the trainer, which scores beside it"
         remedy = f"Set aopsd.probes.keep_cache=false, or lower {VLLM}.gpu_memory_utilization"
     severity, expected = OK if left >= needed else ERROR, f"{gigabytes(needed)} for {who}"
-    return Check("memory: beside vLLM", severity, f"{gigabytes(left)} a GPU", expected, remedy)
+    place = "GPU" if memory.student_waits_on_gpu(size, layout, gpu) else "host"
+    found = f"{gigabytes(left)} a GPU, student aside on the {place}"
+    return Check("memory: beside vLLM", severity, found, expected, remedy)
 
 
 def _host(rows: list[Item], have: int | None) -> Check:

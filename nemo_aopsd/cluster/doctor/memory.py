@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from nemo_aopsd.cluster import SCORED_ROWS
+from nemo_aopsd.cluster import SCORED_ROWS, SPARE
 from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
@@ -205,6 +205,12 @@ def cache_bytes(size: ModelSize, layout: Layout) -> float:
 def cache_room(size: ModelSize, layout: Layout, gpu: float) -> float:
     """Bytes of a GPU that vLLM has for its cache: its share without weights and work space."""
     return layout.utilization * gpu - sampler_weights(size, layout) - SAMPLER_EXTRA
+
+
+def student_waits_on_gpu(size: ModelSize, layout: Layout, gpu: float) -> bool:
+    """While vLLM shows the teacher; on the host where vLLM leaves too little of `gpu` bytes, or the trainer scores."""
+    left = (1 - layout.utilization) * gpu - CONTEXT
+    return not layout.keeps_cache and left >= sampler_weights(size, layout) + SPARE
 
 
 def _sampler(size: ModelSize, layout: Layout) -> list[Item]:

@@ -36,6 +36,12 @@ class Setup:
         return memory.sampler_weights(self.size, self.layout)
 
     @property
+    def student_aside(self) -> float:
+        """Seconds until vLLM's student is kept aside, or back: nothing where it waits on the GPU."""
+        on_gpu = memory.student_waits_on_gpu(self.size, self.layout, self.gpu.memory)
+        return 0.0 if on_gpu else self.copied(self.sampler_bytes)
+
+    @property
     def trainer_bytes(self) -> float:
         return BF16 * sum(memory.shard(self.size, self.layout))
 
@@ -92,10 +98,10 @@ def _scored_by_sampler(setup: Setup, work: Workload) -> dict[str, float]:
     found, logits = {}, work.response
     if work.scores_student:
         found["student"] = read(setup, work.rows, work.question + work.response, logits)
-    shown = setup.copied(2 * setup.sampler_bytes)  # student aside, teacher in
+    shown = setup.student_aside + setup.copied(setup.sampler_bytes)
     found["teacher"] = shown + read(setup, work.rows, work.teacher_prompt + work.response, logits)
     if work.probes:
-        found["probes"] = setup.copied(setup.sampler_bytes) + probe(setup, work)
+        found["probes"] = setup.student_aside + probe(setup, work)
     return found
 
 
@@ -185,7 +191,7 @@ def _prefixes(setup: Setup, work: Workload) -> float:
 
 def _swap_bank(setup: Setup) -> float:
     """In vLLM the student goes aside, the teacher comes, the student comes back."""
-    return setup.copied(3 * setup.sampler_bytes)
+    return 2 * setup.student_aside + setup.copied(setup.sampler_bytes)
 
 
 def _trainer_pass(setup: Setup, rows: float, tokens: float, passes: tuple[int, int], rate: float, pack: int) -> float:

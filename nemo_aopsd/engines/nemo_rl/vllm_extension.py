@@ -9,12 +9,12 @@ import torch
 from nemo_rl.models.generation.vllm.vllm_backend import VllmInternalWorkerExtension
 from torch import Tensor
 
+from nemo_aopsd.cluster import SPARE
 from nemo_aopsd.engines.nemo_rl import branch_forward, vllm_patches
 from nemo_aopsd.engines.nemo_rl.branch_runner import Batch
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import OwnRefitSocket
 
 _KNOWN = ("_parameters", "_buffers", "_modules", "kv_cache")
-SPARE = 8 * 2**30  # bytes of the GPU that stay free beside a student kept there: the row scorer, kernels' work space
 
 
 class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
