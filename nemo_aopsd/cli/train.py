@@ -24,7 +24,7 @@ from nemo_aopsd.errors import UserError, nearest, tell_all
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.preflight import check_inputs, summarize, trained_on
+from nemo_aopsd.run.preflight import check_inputs, first_attempts, summarize, trained_on
 from nemo_aopsd.run.row_lengths import check_texts
 
 app = typer.Typer()
@@ -109,8 +109,11 @@ def train(
             unfit += check_texts(settings, problems, held_out, tokenizer) if tokenizer else []
             warn(unfit)
             found = len(idle) + len(unfit)
-            typer.echo(summarize(settings, problems, held_out, tokenizer is not None, mounts is not None, found))
+            knows = tokenizer is not None
+            typer.echo(summarize(settings, problems, held_out, knows, mounts is not None, found, method))
             return
+        if not resume and (told := first_attempts(settings.aopsd, len(problems), method)):
+            typer.echo(told)
         chosen = [] if method is None else ["--method", method]
         command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
         typed = f"{command} --resume {shlex.quote(str(resume))}" if resume else command

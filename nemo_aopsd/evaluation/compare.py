@@ -40,7 +40,10 @@ def load_evaluation(path: Path) -> Evaluation:
     """
     file = path / RESULTS if path.is_dir() else path
     if not file.is_file():
-        raise UserError(f"{file}: no such file. Give a folder that `aopsd evaluate` has finished, or an epoch's JSON.")
+        raise UserError(
+            f"{file if path.is_dir() else path}: no such file or folder (looked from {Path.cwd()}). Give the folder of "
+            "a run that has an evaluation, one that `aopsd evaluate` has finished, or an epoch's JSON."
+        )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in content:

@@ -140,3 +140,16 @@ def _stretches(rope: Mapping[str, Any]) -> bool:
     """
     kinds = {part.get("rope_type", part.get("type")) for part in (rope, *rope.values()) if isinstance(part, Mapping)}
     return not kinds <= {None, "default", "llama3"}  # llama3's factor is in its positions already
+
+
+def is_hub_name(name: str) -> bool:
+    """Spelt owner/name, and nothing on this disk."""
+    return name.count("/") == 1 and name[0].isalnum() and not Path(name).exists()
+
+
+def how_to_have(name: str, key: str) -> str:
+    """What to do where the local engine, which reads folders and files alone, finds no model `name`."""
+    if not is_hub_name(name) or name.endswith(".gguf"):
+        return "Check the path"
+    folder = f"models/{name.partition('/')[2]}"
+    return f"Where there is a network: hf download {name} --local-dir {folder}; then set {key}={folder}"

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
 from nemo_aopsd.config.label import family_label
+from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
+from nemo_aopsd.config.shipped import find_method
 from nemo_aopsd.console import asked_of, counted, slow
 from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
@@ -97,6 +99,23 @@ def trained_on(problems: Iterable[Problem], held_out: list[Problem] | None, orig
     ]
 
 
+def first_attempts(aopsd: AOPSDConfig, num_problems: int, method: str | None = None) -> str:
+    """What a run samples before its first step, why, and how to do without; empty for one that samples nothing.
+
+    `method` is the one of --method.
+    """
+    each = aopsd.curriculum.initial_attempts
+    if not each or aopsd.max_num_steps == 0:
+        return ""
+    set_by_method = method_settings(find_method(method)) if method else {}
+    brings = set_by_method.get("aopsd.curriculum.name") == aopsd.curriculum.name
+    why = f"aopsd.curriculum.name={aopsd.curriculum.name}" + (f" of --method {method}" if brings else "")
+    return (
+        f"{counted(each * num_problems, 'attempt')} ({each} at each of {counted(num_problems, 'problem')}), each judged, "
+        f"before step 1, for {why}; none with aopsd.curriculum.name=shuffle"
+    )
+
+
 def summarize(
     config: Config,
     problems: list[Problem],
@@ -104,6 +123,7 @@ def summarize(
     knows_lengths: bool = False,
     elsewhere: bool = False,
     warnings: int = 0,
+    method: str | None = None,
 ) -> str:
     """What a run of this config would do, for people, and what was not checked; `elsewhere` is a job's machine.
 
@@ -127,8 +147,8 @@ def summarize(
     }
     if aopsd.max_num_steps == 0:
         rows["length"] = "no steps: evaluates only"
-    elif attempts := aopsd.curriculum.initial_attempts * len(problems):
-        rows["before"] = f"{attempts:,} attempts, each judged, before step 1 (none with aopsd.curriculum.name=shuffle)"
+    elif told := first_attempts(aopsd, len(problems), method):
+        rows["before"] = told
     if aopsd.needs_progress and aopsd.judge.kind == "log_odds" and aopsd.judge.threshold == JudgeConfig.threshold:
         rows["judge"] = (
             f"log_odds at its default threshold {JudgeConfig.threshold:g}, at which some models find no checkpoint "

@@ -82,6 +82,24 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     assert "warning: not read by aopsd.engine=local: policy.megatron_cfg." in err
 
 
+def test_the_first_attempts_and_what_asks_for_them_are_told_before_they_begin(aopsd):
+    """One attempt at each of 8 problems; a method brings its curriculum over the config's."""
+    shuffle = "aopsd.curriculum.name=shuffle"
+    Path("run.yaml").write_text(CONFIG.replace("{num_initial_attempts: 1}", "{num_initial_attempts: 1, name: shuffle}"))
+    assert "attempt" not in aopsd("train run.yaml --check")[1]
+    told = "8 attempts (1 at each of 8 problems), each judged, before step 1, for aopsd.curriculum.name={}; none with "
+    told += shuffle
+    other = "aopsd.curriculum.name=competence_reversed"
+    for line, why in (
+        ("--method normalised", "competence of --method normalised"),
+        (f"--method normalised {other}", "competence_reversed"),
+    ):
+        assert told.format(why) in aopsd(f"train run.yaml {line} --check")[1]
+    assert shuffle not in aopsd(f"train run.yaml --method normalised {shuffle} --check")[1]
+    assert aopsd(f"train run.yaml {other}")[1].startswith(told.format("competence_reversed"))
+    assert "attempts (" not in aopsd(f"train run.yaml {other} --resume run")[1]  # they are made
+
+
 def test_a_log_has_no_bars_of_the_libraries():
     """transformers has no switch for the bar over a GGUF file's tensors, which is tqdm's own."""
     bar = "from tqdm.auto import tqdm; list(tqdm(range(2)))"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nemo_aopsd import engines
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.cluster import WORKERS
 from nemo_aopsd.cluster.doctor import Surroundings, diagnose, look_around, machine, model, probe, versions
@@ -225,6 +226,20 @@ def test_a_model_that_is_not_here(cache, name, severity, remedy):
     assert (content is not None) == (name == "Qwen/Qwen3-4B")  # a published architecture is known all the same
 
 
+def test_a_hub_name_is_no_model_of_the_local_engine_even_where_the_cache_has_it(cache, tmp_path, monkeypatch):
+    """One answer of doctor, plan and train: download it into a folder, and name that."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/b", "Qwen/Qwen3-4B"):
+        remedy = f"hf download {name} --local-dir models/{name[2:] if name == 'a/b' else 'Qwen3-4B'}"
+        check, content = model.check_model(name, "local")
+        assert check.severity == model.check_tokenizer(name, "local").severity == "error"
+        assert remedy in check.remedy and "policy.model_name=models/" in check.remedy and content is not None
+        config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.model_name={name}"])
+        with pytest.raises(UserError, match=f"{remedy}; then set policy.model_name=models/"):
+            engines.pick(config).check(config)
+    assert model.check_model("nope", "local")[0].remedy == "Check the path"
+
+
 @pytest.mark.parametrize(("file", "severity"), [("m.gguf", "ok"), ("config.json", "warn"), ("config.json", "error")])
 def test_what_cannot_be_counted_has_no_table(tmp_path, file, severity):
     is_broken, name = severity == "error", tmp_path / file if file == "m.gguf" else tmp_path
@@ -297,7 +312,7 @@ def test_what_is_wrong_comes_first_and_each_remedy_once(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     words = [str(CONFIGS / "aopsd_tiny_cpu.yaml"), "policy.model_name=nope"]
     printed = CliRunner().invoke(app, ["doctor", *words]).stdout
-    assert "pip install 'torch>=2.11'" in printed and printed.count("owner/name") == 1
+    assert "pip install 'torch>=2.11'" in printed and printed.count("\n       Check the path.") == 1
     levels = [line.split()[0] for line in printed.splitlines() if line[:1] not in ("", " ")]
     assert levels[:-1] == sorted(levels[:-1]) and {"error", "ok"} <= set(levels)
     assert "kept KV" in CliRunner().invoke(app, ["doctor", words[0]]).stdout

@@ -67,7 +67,10 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
 
 def test_the_summary_tells_of_the_attempts_before_the_first_step(tmp_path):
     graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
-    for name, told in (("competence", "before     5 attempts, each judged, before step 1"), ("shuffle", None)):
+    for name, told in (
+        ("competence", "before     5 attempts (5 at each of 1 problem), each judged, before step 1"),
+        ("shuffle", None),
+    ):
         curriculum = CurriculumConfig(name=name, num_initial_attempts=5)
         config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, curriculum=curriculum)
         lines = [line for line in summarize(config, check_inputs(config)[0], None).splitlines() if "before" in line]

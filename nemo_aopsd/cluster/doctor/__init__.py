@@ -145,8 +145,9 @@ def _texts(config: Config) -> Iterator[Check]:
 def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
     """Checks of model and tokenizer; the size if it can be counted."""
     name = config.policy["model_name"]
-    check, content = model.check_model(name)
-    tokenizer = model.check_tokenizer((config.policy.get("tokenizer") or {}).get("name") or name)
+    check, content = model.check_model(name, config.aopsd.engine)
+    its_name = (config.policy.get("tokenizer") or {}).get("name") or name
+    tokenizer = model.check_tokenizer(its_name, config.aopsd.engine)
     size, severity, found = None, OK, "not counted: no config.json to count from"
     try:
         size = read_size(content) if content else None

@@ -11,11 +11,19 @@ from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.models.config_json import ModelConfig, find_cached, find_model_config, find_published
+from nemo_aopsd.models.config_json import (
+    ModelConfig,
+    find_cached,
+    find_model_config,
+    find_published,
+    how_to_have,
+    is_hub_name,
+)
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)
 _EXPECTED = "a model directory, a GGUF file, or a model of the hub"
+_EXPECTED_LOCAL = "a model directory or a GGUF file; the local engine downloads nothing"
 
 
 @dataclass(frozen=True)
@@ -104,29 +112,35 @@ def _has_experts(config: ModelConfig, index: int) -> bool:
     return (index + 1) % config.expert_step == 0
 
 
-def check_model(name: str) -> tuple[Check, ModelConfig | None]:
+def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig | None]:
     """The finding, and what is known of the model: of a published one also before it is downloaded."""
     if name.endswith(".gguf"):
-        return _missing("model", name) if not Path(name).is_file() else Check("model", OK, name, _EXPECTED), None
+        return _missing("model", name, engine) if not Path(name).is_file() else Check(
+            "model", OK, name, _EXPECTED
+        ), None
     try:
         config = find_model_config(name)
     except UserError as error:
         return Check("model", ERROR, str(error), _EXPECTED, "Download the model again"), None
-    if config:
+    if config and (engine != "local" or Path(name).expanduser().is_dir()):
         return Check("model", OK, f"{name}: {config.model_type}", _EXPECTED), config
-    return _missing("model", name), find_published(name)
+    return _missing("model", name, engine), config or find_published(name)
 
 
-def check_tokenizer(name: str) -> Check:
+def check_tokenizer(name: str, engine: str = "nemo_rl") -> Check:
     """A GGUF file has its tokenizer inside."""
     file = "tokenizer_config.json"
-    is_here = Path(name, file).is_file() or Path(name).is_file() or find_cached(name, file)
-    return Check("tokenizer", OK, name, _EXPECTED) if is_here else _missing("tokenizer", name)
+    is_cached = engine != "local" and find_cached(name, file)
+    is_here = Path(name, file).is_file() or Path(name).is_file() or is_cached
+    return Check("tokenizer", OK, name, _EXPECTED) if is_here else _missing("tokenizer", name, engine)
 
 
-def _missing(check: str, name: str) -> Check:
-    """Only a name spelt owner/name can still be fetched when the run starts."""
-    could_be_fetched = name.count("/") == 1 and name[0].isalnum() and not Path(name).exists()
+def _missing(check: str, name: str, engine: str) -> Check:
+    """Only NeMo RL can still fetch a name spelt owner/name when the run starts."""
+    if engine == "local":
+        found = f"{name}: no folder or file that has it (looked from {Path.cwd()})"
+        return Check(check, ERROR, found, _EXPECTED_LOCAL, how_to_have(name, "policy.model_name"))
+    could_be_fetched = is_hub_name(name)
     remedy = "Check the path, or name a model of the hub: owner/name"
     if could_be_fetched:
         remedy = f"Check the name; or, where there is a network, hf download {name}, with HF_HOME set to the same cache"

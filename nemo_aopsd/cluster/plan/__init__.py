@@ -110,7 +110,7 @@ def _sheet(gpu: str) -> GPU:
 
 
 def _read_size(config: Config) -> ModelSize:
-    check, content = check_model(config.policy["model_name"])
+    check, content = check_model(config.policy["model_name"], config.aopsd.engine)
     if content is None:
         raise UserError(f"policy.model_name={check.found}; expected {check.expected}. {check.remedy}.")
     return read_size(content)

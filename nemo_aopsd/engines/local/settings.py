@@ -10,6 +10,7 @@ from typing import Any
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
+from nemo_aopsd.models.config_json import how_to_have
 from nemo_aopsd.models.limits import check_limits
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
@@ -114,6 +115,7 @@ def _existing(name: str, key: str) -> Path:
     if not (path.is_file() if path.suffix == ".gguf" else path.is_dir()):
         raise UserError(
             f"config: {key}={name}: no such model (looked from {Path.cwd()}). "
-            "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing."
+            "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing. "
+            f"{how_to_have(name, key)}."
         )
     return path
