@@ -1,12 +1,13 @@
-"""What several commands share: options and arguments, the config that they name, and Ctrl-C."""
+"""What several commands share: options and arguments, the config that they name, and Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -71,15 +72,30 @@ def say(lines: Iterable[object]) -> None:
         typer.echo(line)
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as `timeout` and Slurm send it: like Ctrl-C, so that whatever cleans up after that does so here."""
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _Terminated
+
+
 @contextmanager
 def interruptible(remedy: str, lost: Callable[[], str] = str) -> Iterator[None]:
-    """On Ctrl-C, say what is `lost` and how to go on, and exit with 130; on a full disk, say how to go on."""
+    """On Ctrl-C or SIGTERM, say what is `lost` and how to go on, and exit with 130 or 143.
+
+    On a full disk, say how to go on.
+    """
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
-    except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted. {lost()}{remedy}", err=True)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        was_ended = isinstance(error, _Terminated)
+        typer.echo(f"\n{'ended by SIGTERM' if was_ended else 'interrupted'}. {lost()}{remedy}", err=True)
+        raise typer.Exit(128 + (signal.SIGTERM if was_ended else signal.SIGINT)) from None
     except OSError as error:
         if not is_full(error):
             raise
         raise UserError(f"{error.filename or 'output'}: {error.strerror}. Free some space. {remedy}") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -86,21 +86,22 @@ def train(
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
     overrides = overrides or []
     place = [run_folder.path_override("logger.log_dir", resume)] if resume else []
-    settings = load_chosen(config, [*overrides, *place], method)
+    settings = there = load_chosen(config, [*overrides, *place], method)
     run = _run(settings)
-    if resume:
-        run_folder.require_run(resume)
-    else:
-        run_folder.keep_apart(run, "a run of `aopsd train`")
-        run_folder.check_free(run, _checkpoints(settings))
     if mounts is not None:
         if not check:
             raise UserError("--mounts goes with --check: a run reads its own paths. Leave it out, or add --check.")
-        settings = load_chosen(config, [*overrides, *place, *paths_here(settings, mounts)], method)
+        there = load_chosen(config, [*overrides, *place, *paths_here(settings, mounts)], method)
+    if resume:
+        run_folder.require_run(resume)
+    elif not check:
+        _check_place(settings)
     with run_folder.lock(run) if resume or not check else nullcontext():
-        if resume:
-            run_folder.check_resumable(resume, settings)
-        problems, held_out = _check(settings, elsewhere=mounts is not None)
+        _, (problems, held_out) = tell_all(
+            lambda: run_folder.check_resumable(resume, settings) if resume else _check_place(settings),
+            lambda: _check(there, elsewhere=mounts is not None),
+        )
+        settings = there
         idle = without_effect(settings, overrides)
         warn(idle)
         if check:
@@ -183,6 +184,11 @@ def _gain(run: Path) -> tuple[str, float, float]:
     before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (files[0], files[-1]))
     rates = f"pass@1 {before['pass_at_k']['1']:.3f} -> {after['pass_at_k']['1']:.3f} (n={after['num_problems']})"
     return rates, *paired_interval(before, after)
+
+
+def _check_place(config: Config) -> None:
+    run_folder.keep_apart(_run(config), "a run of `aopsd train`")
+    run_folder.check_free(_run(config), _checkpoints(config))
 
 
 def _check(config: Config, *, elsewhere: bool = False) -> tuple[list[Problem], list[Problem] | None]:

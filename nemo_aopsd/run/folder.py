@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Any
 
 from nemo_aopsd.config.extension import sources
 from nemo_aopsd.config.load import flatten, load_config
@@ -183,14 +185,34 @@ def check_resumable(run: Path, config: Config) -> None:
     for leaves in (before, now):  # the same place, from wherever it is named
         folder = leaves.pop("logger.log_dir")
         leaves["checkpointing.checkpoint_dir"] = os.path.relpath(leaves["checkpointing.checkpoint_dir"], folder)
-    changed = [key for key in sorted(before | now) if key not in _MAY_CHANGE and before.get(key) != now.get(key)]
+    changed = [
+        key for key in sorted(before | now) if key not in _MAY_CHANGE and not _is_same(before.get(key), now.get(key))
+    ]
     if changed:
         listed = "\n".join(f"  {key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed)
         raise UserError(
             f"{run / layout.CONFIG}: the run was started with other settings:\n{listed}\n"
-            "Restore them (repeat the overrides of the first command), or start a new run in another logger.log_dir."
+            f"Restore them{_first_command(run)}, or start a new run in another logger.log_dir."
         )
     _check_budget(run, config)
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Equal, or two names of one file or folder; a class's file is named before a colon."""
+    if before == now or not (isinstance(before, str) and isinstance(now, str)):
+        return before == now
+    (old, _, its_class), (new, _, class_now) = before.partition(":"), now.partition(":")
+    with suppress(OSError, ValueError):  # no file; or what no file can be called
+        return its_class == class_now and os.path.samefile(old, new)
+    return False
+
+
+def _first_command(run: Path) -> str:
+    """How the run goes on with its own settings; empty where its config file does not tell."""
+    words = shlex.split(next(iter(commands_of(run)), ""))
+    if words[1:2] == ["demo"]:
+        words[1:4] = ["train", "demo"]  # in place of: demo --out RUN
+    return f": {shlex.join([*words, '--resume', str(run)])}" if words else " (repeat the first command's overrides)"
 
 
 def _check_budget(run: Path, config: Config) -> None:
@@ -233,7 +255,13 @@ def require_run(run: Path) -> Path:
     if not run.is_dir():
         raise UserError(f"{run}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
     if not path.is_file():
-        raise UserError(f"{run}: no run in it (no config.yaml). Check the path of the run folder.")
+        if (run / ".lock").exists():  # of a process that is starting here, or of one that was killed doing so
+            with lock(run):
+                pass
+        raise UserError(
+            f"{run}: no run in it (no config.yaml). Check the path of the run folder. A run that was killed in its "
+            "first seconds has left nothing to go on with: start it again, without --resume."
+        )
     return path
 
 

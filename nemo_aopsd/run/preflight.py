@@ -111,8 +111,8 @@ def first_attempts(aopsd: AOPSDConfig, num_problems: int, method: str | None = N
     brings = set_by_method.get("aopsd.curriculum.name") == aopsd.curriculum.name
     why = f"aopsd.curriculum.name={aopsd.curriculum.name}" + (f" of --method {method}" if brings else "")
     return (
-        f"{counted(each * num_problems, 'attempt')} ({each} at each of {counted(num_problems, 'problem')}), each judged, "
-        f"before step 1, for {why}; none with aopsd.curriculum.name=shuffle"
+        f"{counted(each * num_problems, 'attempt')} ({each} at each of {counted(num_problems, 'problem')}), each "
+        f"judged, before step 1, for {why}; none with aopsd.curriculum.name=shuffle"
     )
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -134,7 +135,7 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     assert "max_num_epochs: 2" in (run / "config.yaml").read_text()
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 4
     code, _, err = aopsd("train run.yaml --resume run aopsd.seed=1 aopsd.max_num_epochs=2")
-    assert code == 2 and "aopsd.seed: 0 -> 1" in err
+    assert code == 2 and "aopsd.seed: 0 -> 1" in err and "Restore them: aopsd train run.yaml --resume run, or" in err
 
 
 def test_one_problem_is_shown_and_its_graph_drawn(aopsd, tmp_path):
@@ -241,6 +242,24 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, ctrl_c_in_step_2, tmp_pa
     assert code == 130 and err.endswith(f"interrupted. To go on: {hint}\n")
     assert aopsd(hint.removeprefix("aopsd "))[0] == 0
     assert len((tmp_path / "my run/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_sigterm_says_the_same_and_leaves_the_signal_as_it_was(aopsd, monkeypatch):
+    """`timeout` and Slurm send it."""
+    from nemo_aopsd.run import trainer
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(trainer, "train_step", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    code, _, err = aopsd("train run.yaml")
+    assert code == 143 and err.endswith("\nended by SIGTERM. To go on: aopsd train run.yaml --resume run\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_check_in_a_folder_that_holds_a_run_checks_the_rest(aopsd):
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text("")
+    code, _, err = aopsd("train run.yaml --check data.train.data_path=nowhere.jsonl")
+    assert code == 2 and "run already holds a run." in err and "nowhere.jsonl: no such file" in err
 
 
 @pytest.mark.parametrize(

@@ -114,5 +114,5 @@ def test_other_files_are_refused(tmp_path, content):
 def test_a_path_of_nothing_is_named_with_what_may_be_given(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, named in (("nope", "nope"), ("empty", "empty/results.json")):
-        with pytest.raises(UserError, match=rf"{tmp_path}/{named}: no such .* folder of a run .*`aopsd evaluate`.*JSON"):
+        with pytest.raises(UserError, match=rf"{tmp_path}/{named}: no such .* a run .*`aopsd evaluate`.*JSON"):
             load_evaluation(tmp_path / name)

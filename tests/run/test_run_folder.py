@@ -75,6 +75,41 @@ def test_one_process_at_a_time_writes_a_run(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_in_which_a_process_starts_is_named_by_it_and_one_that_was_killed_there_is_begun_anew(tmp_path):
+    with run_folder.lock(tmp_path), pytest.raises(UserError, match=f"process {os.getpid()} is writing a run there"):
+        run_folder.require_run(tmp_path)
+    (tmp_path / ".lock").write_text("99999\n")
+    with pytest.raises(UserError, match=r"no run in it .*start it again, without --resume"):
+        run_folder.require_run(tmp_path)
+    run_folder.check_free(tmp_path, tmp_path / "checkpoints")
+
+
+def test_other_settings_are_refused_with_the_first_command(run):
+    settings = (run / "config.yaml").read_text()
+    for command, again in (
+        ("aopsd train x.yaml --method opsd 'a=b c'", f"aopsd train x.yaml --method opsd 'a=b c' --resume {run}"),
+        ("aopsd demo --out runs/demo aopsd.seed=1", f"aopsd train demo aopsd.seed=1 --resume {run}"),
+    ):
+        (run / "manifest.jsonl").unlink(missing_ok=True)  # the file is edited by hand here
+        (run / "config.yaml").write_text(f"# {command}\n# resumed: aopsd train y.yaml --resume run\n{settings}")
+        with pytest.raises(UserError) as error:
+            run_folder.check_resumable(run, config_of(run, "aopsd.seed=7"))
+        assert f"Restore them: {again}, or" in str(error.value)
+
+
+def test_two_names_of_one_file_are_one_setting(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "other.py"):
+        (tmp_path / name).write_text("class A:\n    def judge(self): ...\n    def __init__(self, aopsd): ...\n")
+    (tmp_path / "model").mkdir()
+    whole = [f"policy.model_name={tmp_path}/model", f"aopsd.judge.kind={tmp_path}/mine.py:A"]
+    (run / "config.yaml").write_text(to_yaml(config_of(run, *whole)))
+    run_folder.check_resumable(run, config_of(run, "policy.model_name=model", "aopsd.judge.kind=mine.py:A"))
+    for override in ("policy.model_name=run", "aopsd.judge.kind=other.py:A", "policy.model_name=nowhere"):
+        with pytest.raises(UserError, match=override.partition("=")[0]):
+            run_folder.check_resumable(run, config_of(run, *whole, override))
+
+
 def test_a_command_that_is_refused_leaves_neither_a_lock_nor_the_folders_of_it(tmp_path):
     (tmp_path / "mine").mkdir()
     for run in (tmp_path / "mine", tmp_path / "new/run"):
