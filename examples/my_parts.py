@@ -1,4 +1,4 @@
-"""One part of each kind, for `aopsd train --config` or an override: docs/extending.md.
+"""One part of each kind, to be named in a config or in an override: docs/extending.md.
 
 aopsd train demo aopsd.weighting=examples/my_parts.py:RisingWeights aopsd.judge.kind=examples/my_parts.py:NumberJudge
 """

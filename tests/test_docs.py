@@ -181,9 +181,16 @@ def test_every_command_of_a_page_is_one_that_aopsd_takes(page, line):
         check_settings(found.get("config") or "demo", settings, found.get("method"))
 
 
-@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"CHANGELOG.md"}))
+PROSE = {page: FENCE.sub("", text) for page, text in PAGES.items() if page != "CHANGELOG.md"} | {
+    str(path.relative_to(REPO)): path.read_text(encoding="utf-8")
+    for folder, kind in (("examples", "py"), ("examples", "yaml"), ("examples", "sh"), ("nemo_aopsd", "yaml"))
+    for path in sorted((REPO / folder).rglob(f"*.{kind}"))
+}
+
+
+@pytest.mark.parametrize("page", sorted(PROSE))
 def test_every_command_named_in_a_sentence_and_its_options_are_there(page):
-    for named in re.findall(r"`(aopsd\s[^`+]+)`", FENCE.sub("", PAGES[page])):
+    for named in re.findall(r"`(aopsd\s[^`+]+)`", PROSE[page]):
         command, words = typer.main.get_command(app), named.split()[1:]
         while hasattr(command, "commands") and words and not words[0].startswith("-"):
             command = command.commands[words.pop(0)]

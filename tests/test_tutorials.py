@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from nemo_aopsd.analysis.suite import processes
+from nemo_aopsd.config.load import load_config
 from tests import REPO
 from tests.fake_train import CHILD, Forked
 
@@ -129,8 +130,9 @@ def test_gsm8k_from_a_file_to_a_comparison(place, command_line, monkeypatch):
     assert len(ran) >= 15
     for made in ("runs/direction/direction.md", "runs/mine/report.html", "runs/mine_test/results.md"):
         assert (place / made).stat().st_size, made
-    assert len(list(place.glob("runs/compare/suite/*/seed_2"))) == 4
-    assert {path.name for path in place.iterdir()} == at_first | {"mine.yaml", "suite.yaml"}  # all else is in runs/
+    assert len(list(place.glob("runs/compare/suite/*/seed_2"))) == 5
+    made = {"mine.yaml", "judged.yaml", "suite.yaml"}  # all else is in runs/
+    assert {path.name for path in place.iterdir()} == at_first | made
     member = place / "runs/compare/suite/aopsd/seed_0/config.yaml"
     orders = {
         yaml.safe_load(path.read_text())["aopsd"]["curriculum"]["name"]
@@ -148,6 +150,21 @@ def test_gsm8k_through_nemo_rl_is_checked_where_nemo_rl_is_not(place, command_li
     [word] = re.findall(r"`aopsd (train mine_gsm8k.yaml --check [^`]*)`", (REPO / "docs/nemo_rl.md").read_text("utf-8"))
     code, out, err = command_line(word)
     assert (code, "4 problems" in out) == (0, True), out + err
+
+
+def test_the_recipe_of_the_results_page_is_a_part_of_the_tutorial():
+    [recipe] = blocks("results.md", "bash")
+    typed = [line for line in recipe.splitlines() if not line.startswith("#")]
+    assert len(typed) == 3
+    assert set(typed) <= {line.partition("#")[0].strip() for line in commands("tutorial_gsm8k.md")}
+
+
+def test_a_killed_run_of_the_tutorial_has_a_checkpoint_to_go_on_from(place):
+    [config, _] = blocks("tutorial_gsm8k.md", "yaml")
+    (place / "mine.yaml").write_text(config, encoding="utf-8")
+    loaded = load_config(place / "mine.yaml", [])
+    assert loaded.checkpointing["enabled"]
+    assert loaded.checkpointing["save_period"] * 2 <= loaded.aopsd.max_num_steps
 
 
 def test_the_sweep_has_as_many_runs_as_its_script_says():

@@ -302,7 +302,7 @@ class Trainer:
             kept = {line["problem_id"] for line in read_journal(self.folder / layout.INITIAL_PROGRESS, "problem_id")}
             said += f", keeps the initial attempts at {len(kept)} of {len(self.problems)} problems"
         lost = checkpoint.steps_without(self.checkpoints, self.folder / layout.METRICS)
-        said += f"; makes {counted(lost, 'step')} without a checkpoint again" if lost else ""
+        said += f"; redoes {counted(lost, 'step')} that no checkpoint holds" if lost else ""
         self.console.print(said, highlight=False, soft_wrap=True)
 
     def _check_problems(self, state: CheckpointState) -> None:

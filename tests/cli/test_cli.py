@@ -271,7 +271,7 @@ def test_ctrl_c_and_resume_say_which_steps_come_again(aopsd, ctrl_c_in_step_2, s
     told = f"1 step has no checkpoint (checkpointing.{why}) and will be made again. " if why else ""
     assert code == 130 and f"interrupted. {told}To go on: aopsd {line} --resume run" in err
     _, out, _ = aopsd(f"{line} --resume run")
-    assert ("makes 1 step without a checkpoint again" in out) == bool(why)
+    assert ("redoes 1 step that no checkpoint holds" in out) == bool(why)
 
 
 # What cannot work: one message that names file, line and remedy
