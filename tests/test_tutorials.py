@@ -159,8 +159,9 @@ def test_the_recipe_of_the_results_page_is_a_part_of_the_tutorial():
     assert set(typed) <= {line.partition("#")[0].strip() for line in commands("tutorial_gsm8k.md")}
 
 
-def test_a_killed_run_of_the_tutorial_has_a_checkpoint_to_go_on_from(place):
-    [config, _] = blocks("tutorial_gsm8k.md", "yaml")
+@pytest.mark.parametrize("page", ["tutorial_gsm8k.md", "nemo_rl.md"])
+def test_a_killed_run_of_a_tutorial_has_a_checkpoint_to_go_on_from(page, place):
+    config = blocks(page, "yaml")[0]
     (place / "mine.yaml").write_text(config, encoding="utf-8")
     loaded = load_config(place / "mine.yaml", [])
     assert loaded.checkpointing["enabled"]
