@@ -50,6 +50,7 @@ def write_run(
     data = folder.parent / "problems.jsonl"
     data.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     settings = {"context": context, "weighting": weighting, "curriculum": curriculum}
+    settings |= {"epochs": max(1, num_epochs), "size": 32 if batch % 4 else batch}
     _write_config(folder, data, num_samples, evaluations, **settings)
     judged = context == "dag_frontier" or curriculum == "competence"
     metrics, step = [], 0
@@ -64,15 +65,26 @@ def write_run(
             metrics.append(_metrics(rng, epoch, step, rollouts, judged, context, weighting))
     if metrics:
         _write_lines(folder / "metrics.jsonl", metrics)
-    if curriculum == "competence":
-        _write_lines(folder / "competence.jsonl", [_competence(rng, e, problems) for e in range(num_epochs + 1)])
+    states = [_competence(rng, epoch, problems, curriculum == "competence") for epoch in range(num_epochs + 1)]
+    if num_epochs or curriculum == "competence":
+        _write_lines(folder / "competence.jsonl", states)
     if evaluations:
         for epoch in range(num_epochs + 1):
             _write_evaluation(rng, folder / "eval", epoch, num_held_out, num_samples)
     return folder
 
 
-def _write_config(folder, data, num_samples, evaluations, context, weighting, curriculum) -> None:
+def stopped(folder: Path, steps: int, epochs: int, evaluations: int) -> Path:
+    """A run as a kill leaves it: of 3 epochs of 4 steps so many, and of the 4 evaluations."""
+    run = write_run(folder, num_epochs=3, steps_per_epoch=4, batch=4, num_held_out=2, num_samples=1)
+    for name, kept in (("metrics.jsonl", steps), ("competence.jsonl", epochs + 1)):
+        (run / name).write_text("".join((run / name).read_text().splitlines(keepends=True)[:kept]))
+    for epoch in range(evaluations, 4):
+        (run / f"eval/epoch_{epoch:03d}.json").unlink()
+    return run
+
+
+def _write_config(folder, data, num_samples, evaluations, context, weighting, curriculum, epochs, size) -> None:
     held_out = data if evaluations else "null"
     (folder / "config.yaml").write_text(
         f"""# aopsd train examples/demo.yaml aopsd.seed=0
@@ -86,6 +98,8 @@ data: {{train: {{data_path: {data}}}}}
 logger: {{log_dir: {folder}}}
 checkpointing: {{enabled: true, checkpoint_dir: {folder}/checkpoints, save_period: 10, keep_top_k: 2}}
 aopsd:
+  num_prompts_per_step: {size}
+  max_num_epochs: {epochs}
   weighting: {weighting}
   context: {{kind: {context}}}
   curriculum: {{name: {curriculum}}}
@@ -193,9 +207,11 @@ def _metrics(rng, epoch, step, rollouts, judged, context, weighting) -> dict[str
     return metrics
 
 
-def _competence(rng, epoch, problems) -> dict[str, Any]:
-    values = {problem["id"]: min(1.0, max(0.0, rng.gauss(0.35 + 0.12 * epoch, 0.2))) for problem in problems}
-    values[problems[0]["id"]] = None
+def _competence(rng, epoch, problems, judged) -> dict[str, Any]:
+    values = dict.fromkeys((problem["id"] for problem in problems), None)
+    if judged:
+        values = {key: min(1.0, max(0.0, rng.gauss(0.35 + 0.12 * epoch, 0.2))) for key in values}
+        values[problems[0]["id"]] = None
     return {"epoch": epoch, "competence": values, "order": sorted(values)}
 
 

@@ -227,7 +227,13 @@ def paired_test(
     read = [(name, _results_at(path)) for name, path in (("FIRST", first), *(("OTHER", other) for other in others))]
     keep_inputs([out], [(name, path / layout.RESULTS if path.is_dir() else path) for name, path in read])
     base, *rest = (paired.load_evaluation(path) for _, path in read)
-    comparisons = [paired.compare(base, other) for other in rest]
+    cautions = [_caution(path, file) for path, (_, file) in zip([first, *others], read, strict=True)]
+    comparisons = [
+        paired.compare(base, other) | {"cautions": [*dict.fromkeys(filter(None, (cautions[0], caution)))]}
+        for other, caution in zip(rest, cautions[1:], strict=True)
+    ]
+    for said in dict.fromkeys(filter(None, cautions)):
+        typer.echo(f"caution: {said}")
     for comparison in comparisons:
         typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
         show_page("\n".join(paired.lines_of(comparison)) + "\n", Console())
@@ -354,3 +360,16 @@ def _results_at(path: Path) -> Path:
             f"evaluate it: aopsd evaluate {shlex.quote(str(path))} --data FILE"
         )
     return epochs[-1]
+
+
+def _caution(path: Path, file: Path) -> str:
+    """What to say first of the evaluation `file` that stands for `path`, if that is a run."""
+    from nemo_aopsd.run.reader import load_run
+
+    if file == path:  # it was named itself
+        return ""
+    try:
+        run = load_run(path)
+        return run.caution(run.evaluations[-1].step, str(path))
+    except UserError as error:  # of settings or steps, which the numbers below do not need
+        return f"whether {path} is finished is not known: {error}"

@@ -38,16 +38,8 @@ class Label:
 
     def __str__(self) -> str:
         """The method's name, and after a + each setting that differs, as one would type it."""
-        return self._with_settings(self.method.name)
-
-    @property
-    def shown(self) -> str:
-        """The same for people: with the method's plain name, if it has one."""
-        return self._with_settings(self.method.shown)
-
-    def _with_settings(self, name: str) -> str:
         settings = ", ".join(f"{key}={typed(value)}" for key, value in self.differing.items())
-        return f"{name} + {settings}" if settings else name
+        return f"{self.method.name} + {settings}" if settings else self.method.name
 
 
 def label_run(aopsd: AOPSDConfig) -> Label:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.evaluation.epochs import paired_interval
 from nemo_aopsd.run.record_types import Evaluation, StepMetrics
@@ -113,6 +114,9 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
         verdicts += f"its --calibrate fits aopsd.judge.threshold (here {aopsd.judge.threshold:g})."
     else:
         verdicts += "or try another aopsd.judge.kind or aopsd.judge.model (docs/judge.md)."
+    small = "L lies far from both betas. Let them follow it: aopsd.probes.betas=auto."
+    if is_own(aopsd.weighting):
+        small = f"That is what aopsd.weighting={aopsd.weighting} makes of them."
     surrogate = "top_k_form" if aopsd.objective.name == "topk_fkl" else "token_clip"
     return (
         Rule(
@@ -169,7 +173,7 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             "probe/weight_mean",
             0.1,
             "The mean weight of probed tokens is {value:.2f}: where the gap is large, the teacher is hardly followed.",
-            "L lies far from both betas. Let them follow it: aopsd.probes.betas=auto.",
+            small,
             below=True,
         ),
         Rule(

@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import complete_lines, read_lines
+from nemo_aopsd.method.curriculum import build_curriculum
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import commands_of, load_run_config
 from nemo_aopsd.run.record_types import Competence, Evaluation, Rollout, StepMetrics
@@ -73,6 +76,53 @@ class Run:
         for step, path in layout.rollout_files(self.path).items():
             if first_step <= step <= last_step:
                 yield from (parse(Rollout, line, where) for where, line in read_lines(path))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has used up its epochs or another limit of its config, and so ended by itself."""
+        aopsd, last = self.config.aopsd, self.metrics[-1].get if self.metrics else {}.get
+        limits = ((aopsd.max_response_tokens, "rollout/total_tokens"), (aopsd.max_train_seconds, "time/total"))
+        used = [(aopsd.max_num_epochs, self._epochs_done), (aopsd.max_num_steps, self.num_steps)]
+        used += [(limit, last(key) or 0) for limit, key in limits]
+        return any(limit is not None and amount >= limit for limit, amount in used)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps done."""
+        return self.metrics[-1].step if self.metrics else 0
+
+    @property
+    def steps_done(self) -> str:
+        """Steps done in words, and of how many where the config and the problems tell: `29 of 36 steps`."""
+        planned = self._num_steps_planned()
+        return f"{self.num_steps} of {counted(planned, 'step')}" if planned else counted(self.num_steps, "step")
+
+    def caution(self, step: int, name: str) -> str:
+        """What is to be said first of a comparison by the evaluation at a step, unless that is where the run ended."""
+        if self.is_finished and step == self.num_steps:
+            return ""
+        state = "has no evaluation of its end" if self.is_finished else "is unfinished"
+        compared = f"compared at its step {step}" if step else "its only evaluation is from before training"
+        return f"{name} {state} ({self.steps_done}); {compared}"
+
+    @property
+    def _epochs_done(self) -> int:
+        return max((state.epoch for state in self.competence), default=0)
+
+    def _num_steps_planned(self) -> int | None:
+        """None where a limit of tokens or seconds decides, or a curriculum of the user's that ended no epoch yet."""
+        aopsd = self.config.aopsd
+        if aopsd.max_response_tokens or aopsd.max_train_seconds or not self.competence:
+            return None
+        if self._epochs_done:
+            an_epoch = sum(row.epoch == 0 for row in self.metrics)
+        elif is_own(aopsd.curriculum.name):
+            return aopsd.max_num_steps
+        else:
+            ids, size = list(self.competence[0].competence), aopsd.num_prompts_per_step
+            an_epoch = len(build_curriculum(ids, aopsd.curriculum, size, aopsd.seed).batches())
+        whole = an_epoch * aopsd.max_num_epochs
+        return whole if aopsd.max_num_steps is None else min(whole, aopsd.max_num_steps)
 
     def frames(self) -> Frames:
         """The same as pandas data frames. Raises UserError if pandas is not installed."""

@@ -2,6 +2,7 @@ import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,9 +11,19 @@ from nemo_aopsd.analysis.gap_mass import GapMass, percent
 from nemo_aopsd.analysis.report import figures, page, panels, write_report
 from nemo_aopsd.analysis.report.comparison import read_source
 from nemo_aopsd.analysis.report.digest import read_reported
+from nemo_aopsd.analysis.report.terms import terms
 from nemo_aopsd.clock import duration
+from nemo_aopsd.config.schema import (
+    UNIFORM,
+    AOPSDConfig,
+    ContextConfig,
+    CurriculumConfig,
+    ObjectiveConfig,
+    Weighting,
+)
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.record_types import Evaluation, Interval
+from tests import REPO
 from tests.fake_run import PROBLEM, write_run
 
 
@@ -141,7 +152,7 @@ def test_run_killed_in_its_third_step(undrawn, tmp_path):
     text = report(run).text
     assert "no evaluation has been finished" in text
     assert "so not shown: pass@k of the bare question; Competence by epoch." in text
-    assert "4, in epoch 1 of 3" in text and "Loss" in text
+    assert "4 steps, in epoch 1 of 1" in text and "Loss" in text
 
 
 def test_missing_problems_file_costs_one_figure_only(undrawn, tmp_path):
@@ -294,6 +305,70 @@ def test_a_weighting_without_probes_shows_its_weights(tmp_path, monkeypatch):
         "95 %": [0.9, 0.9],
     }
     assert [tile.value for tile in page.headline(found) if tile.label == "Mean weight"] == ["0.50"]
+
+
+OWN = f"{REPO}/examples/my_parts.py"
+RISING = f"{OWN}:RisingWeights: The teacher is followed more towards the end of a response: w_t = (t + 1) / T."
+
+
+def test_only_what_the_run_reads_is_listed_and_explained(tmp_path):
+    run = small_run(tmp_path, batch=2, weighting=f"{OWN}:RisingWeights", curriculum="shuffle")
+    found = dict(page.facts(read_reported(run)))
+    assert found["weighting"] == RISING and not [key for key in found if key.startswith(("probes.", "curriculum.ema"))]
+    config = run / "config.yaml"
+    config.write_text(config.read_text() + "  probes: {threshold: 3.0}\n")  # which the class may read
+    assert [key for key in dict(page.facts(read_reported(run))) if key.startswith("probes.")] == ["probes.threshold"]
+    words = dict(terms(read_reported(run).method))
+    assert RISING in words["weight"] and {"gap", "frontier, or next"} <= words.keys()
+    assert not {"probe, triggered", "anchor", "surprise L", "competence"} & words.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "has", "lacks"),
+    [
+        ({}, "surprise L/weight/competence/disclosed", ""),
+        ({"weighting": "uniform"}, "gap/competence", "surprise L/weight/anchor"),
+        ({"weighting": "gap_only"}, "weight", "surprise L/probe, triggered"),
+        (
+            {"context": ContextConfig("solution"), "curriculum": CurriculumConfig("shuffle")},
+            "weight",
+            "reached/progress/reasoning DAG",
+        ),
+        (
+            {"objective": ObjectiveConfig("grpo"), "weighting": "uniform"},
+            "pass@k/progress",
+            "student, teacher/gap/disclosed",
+        ),
+    ],
+)
+def test_a_term_is_explained_where_the_run_has_it(settings, has, lacks):
+    words = dict(terms(AOPSDConfig(**settings)))
+    assert {*has.split("/")} <= words.keys() and not {*lacks.split("/")} & words.keys()
+
+
+def test_each_weighting_but_a_uniform_one_has_its_words():
+    told = {name: dict(terms(AOPSDConfig(weighting=name))).get("weight") for name in get_args(Weighting)}
+    assert {name for name, text in told.items() if text is None} == {*UNIFORM}
+    assert len({*told.values()}) == len(told) - 1
+
+
+def test_the_method_is_called_as_check_calls_it(tmp_path):
+    run = small_run(tmp_path, batch=2, curriculum="shuffle")
+    config = run / "config.yaml"
+    config.write_text(config.read_text() + "  probes: {threshold: 1.0}\n")
+    name = "aopsd + curriculum.name=shuffle, probes.threshold=1"
+    assert dict(page.facts(read_reported(run)))["method"] == name == read_source(run).method
+
+
+def test_the_curve_of_the_weight_is_drawn_for_the_weights_that_follow_it(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "nll_histograms", lambda positive, negative, betas: drawn.append(betas) or "<svg/>")
+    run = small_run(tmp_path)
+    captions = [panels._nll(read_reported(run), "")[0]]
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("weighting: continuation", f"weighting: {OWN}:UnsurprisingOnly"))
+    captions.append(panels._nll(read_reported(run), "")[0])
+    assert drawn == [(1.0, 2.5), None] and ["w(L)" in caption for caption in captions] == [True, False]
 
 
 def test_a_stage_of_less_than_a_thousandth_of_the_time_is_not_shown(tmp_path, monkeypatch):

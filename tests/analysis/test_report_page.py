@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nemo_aopsd.analysis.report import figures, page, panels, write_report
-from nemo_aopsd.analysis.report.comparison import Cell, differences, read_sources, side_by_side
+from nemo_aopsd.analysis.report.comparison import Cell, cautions, differences, read_sources, side_by_side
 from nemo_aopsd.analysis.report.digest import read_reported
 from tests.browser import at_widths, needs_browser
 from tests.fake_run import write_run
@@ -117,6 +117,20 @@ def test_a_run_named_as_its_method_is_told_once(tmp_path):
     here, there = (write_run(tmp_path / name, **SMALL) for name in ("here", "aopsd"))
     assert differences(read_sources([here, there]))[1][0] == Cell("aopsd")
     assert differences(read_sources([there, here]))[1][0] == Cell("here", "aopsd")
+
+
+def test_a_run_that_did_not_end_is_named_before_the_difference(tmp_path):
+    here, there = (write_run(tmp_path / name, **SMALL | {"batch": 4}) for name in ("here", "there"))
+    assert cautions(read_sources([here, there])) == []
+    (there / "eval/epoch_001.json").unlink()
+    (there / "competence.jsonl").write_text((there / "competence.jsonl").read_text().splitlines(keepends=True)[0])
+    path = there / "metrics.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    said = "there is unfinished (1 of 2 steps); its only evaluation is from before training"
+    assert cautions(read_sources([here, there])) == [said] == cautions(read_sources([there, here]))
+    assert side_by_side(read_sources([here, there]))[2][0].detail == "tiny-qwen3; unfinished: 1 of 2 steps"
+    html = write_report(here, [there]).read_text(encoding="utf-8")
+    assert html.index("Against the other runs") < html.index(said) < html.index("This run against")
 
 
 def test_a_fall_of_pass_at_1_is_the_first_thing_to_look_at(tmp_path):

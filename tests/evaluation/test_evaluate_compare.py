@@ -1,12 +1,16 @@
 """Paired comparisons by hand: differences, tests, counts, and what cannot be compared."""
 
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.compare import Evaluation, compare, lines_of, load_evaluation
 from nemo_aopsd.stats import pass_at_k
+from tests.fake_run import stopped
 
 ONE = Evaluation("one", 2, {"a": {"p": 0, "q": 1, "r": 2}, "b": {"s": 0}})
 TWO = Evaluation("two", 2, {"a": {"r": 1, "q": 1, "p": 1}, "b": {"s": 2}})
@@ -116,3 +120,23 @@ def test_a_path_of_nothing_is_named_with_what_may_be_given(tmp_path):
     for name, named in (("nope", "nope"), ("empty", "empty/results.json")):
         with pytest.raises(UserError, match=rf"{tmp_path}/{named}: no such .* a run .*`aopsd evaluate`.*JSON"):
             load_evaluation(tmp_path / name)
+
+
+def test_a_run_that_did_not_end_is_named_before_anything_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, left in (("whole", (12, 3, 4)), ("half", (9, 2, 3)), ("untrained", (2, 0, 1))):
+        stopped(Path(name), *left)
+
+    def said(line):
+        result = CliRunner().invoke(app, ["paired-test", *line.split()])
+        assert result.exit_code == 0, result.output
+        return [text for text in result.output.split("first ")[0].splitlines() if text]
+
+    half = "half is unfinished (9 of 12 steps); compared at its step 8"
+    untrained = "untrained is unfinished (2 of 12 steps); its only evaluation is from before training"
+    assert said("whole whole") == [] == said("whole half/eval/epoch_002.json")  # who names a file knows which
+    assert said("half whole untrained half --out pairs.json") == [f"caution: {half}", f"caution: {untrained}"]
+    (Path("half") / "metrics.jsonl").unlink()
+    assert said("half whole")[0].startswith("caution: whether half is finished is not known: half/metrics.jsonl: ")
+    found = [one["cautions"] for one in json.loads(Path("pairs.json").read_text())]
+    assert found == [[half], [half, untrained], [half]]

@@ -13,7 +13,7 @@ from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
 from tests import REPO
-from tests.fake_run import write_run
+from tests.fake_run import stopped, write_run
 from tests.fakes import make_config
 
 OPTIONAL = {
@@ -194,3 +194,37 @@ def test_an_evaluation_has_the_step_that_it_came_after(tmp_path):
     metrics.unlink()
     with pytest.raises(UserError, match=r"metrics\.jsonl.*epoch_001\.json"):
         _ = load_run(path).evaluations
+
+
+STOPPED = [  # steps, epochs, evaluations that are there; what is said
+    (12, 3, 4, ""),
+    (9, 2, 3, "a is unfinished (9 of 12 steps); compared at its step 8"),
+    (2, 0, 1, "a is unfinished (2 of 12 steps); its only evaluation is from before training"),
+    (0, 0, 1, "a is unfinished (0 of 12 steps); its only evaluation is from before training"),
+    (12, 3, 3, "a has no evaluation of its end (12 of 12 steps); compared at its step 8"),
+]
+
+
+@pytest.mark.parametrize(("steps", "epochs", "evaluations", "said"), STOPPED)
+def test_a_run_that_is_compared_before_its_end_says_so(tmp_path, steps, epochs, evaluations, said):
+    run = load_run(stopped(tmp_path / "run", steps, epochs, evaluations))
+    assert run.caution(run.evaluations[-1].step, "a") == said and run.is_finished == (steps == 12)
+
+
+@pytest.mark.parametrize(
+    ("limit", "finished", "done"),
+    [
+        ("max_num_steps: 9", True, "9 of 9 steps"),
+        ("max_num_steps: 10", False, "9 of 10 steps"),
+        ("max_num_steps: 99", False, "9 of 12 steps"),
+        ("max_train_seconds: 1", True, "9 steps"),
+        ("max_train_seconds: 1.0e+6", False, "9 steps"),
+        ("max_response_tokens: 100", False, "9 steps"),  # these metrics do not count them
+    ],
+)
+def test_any_limit_ends_a_run(tmp_path, limit, finished, done):
+    path = stopped(tmp_path / "run", 9, 2, 3)
+    config = path / layout.CONFIG
+    config.write_text(config.read_text().replace("  max_num_epochs: 3\n", f"  max_num_epochs: 3\n  {limit}\n"))
+    run = load_run(path)
+    assert (run.is_finished, run.steps_done) == (finished, done)

@@ -8,8 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nemo_aopsd.analysis.report import page, panels
-from nemo_aopsd.analysis.report.comparison import differences, name_of, read_sources, side_by_side
+from nemo_aopsd.analysis.report.comparison import cautions, differences, name_of, read_sources, side_by_side
 from nemo_aopsd.analysis.report.digest import read_reported
+from nemo_aopsd.analysis.report.terms import terms
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.run import layout
 
@@ -37,6 +38,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         name=name_of(run),
         tiles=page.headline(data),
         differences=differences(sources),
+        cautions=cautions(sources),
         hints=page.hints(data),
         nothing_to_see=page.nothing_to_see(data),
         facts=page.facts(data),
@@ -51,6 +53,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         rollout=rollout,
         answer=page.answer_of(rollout, problem) if rollout and problem else "",
         examples=page.examples(data),
+        terms=terms(data.method),
         commands=page.commands(data, others),
     )
     path = run / layout.REPORT

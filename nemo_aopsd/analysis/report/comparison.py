@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_aopsd.config.label import label_run
+from nemo_aopsd.config.label import family_label
 from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.benchmarks import benchmark_name
@@ -48,6 +48,7 @@ class Source(NamedTuple):
     evaluations: list[Measured]
     method: str = ""
     minutes: Cell = Cell("-")  # an epoch, of the steps of finished epochs
+    run: Run | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def differences(sources: Sequence[Source]) -> list[list[Cell]]:
     """
     here, rows = sources[0], []
     for there in sources[1:]:
-        for name in sorted({one.problems for one in here.evaluations} & {one.problems for one in there.evaluations}):
+        for name in _shared(here, there):
             ours, theirs = (_alike(source, name)[-1] for source in (here, there))
             rows.append(
                 [
@@ -103,6 +104,21 @@ def differences(sources: Sequence[Source]) -> list[list[Cell]]:
         if rows
         else []
     )
+
+
+def cautions(sources: Sequence[Source]) -> list[str]:
+    """What is to be said before `differences`: whose evaluation compared there is not that of its end."""
+    here, found = sources[0], []
+    for there in sources[1:]:
+        for name in _shared(here, there):
+            sides = [(source.run, source.name, _alike(source, name)[-1].step) for source in (here, there)]
+            found += [run.caution(step, name) for run, name, step in sides if run]
+    return [said for said in dict.fromkeys(found) if said]
+
+
+def _shared(here: Source, there: Source) -> list[str]:
+    """Sets of problems that both were evaluated on."""
+    return sorted({one.problems for one in here.evaluations} & {one.problems for one in there.evaluations})
 
 
 def verdict(low: float, high: float) -> str:
@@ -139,7 +155,8 @@ def _read_run(run: Run) -> Source:
         name=name_of(run.path),
         model=str(run.config.policy["model_name"]),
         evaluations=sorted([*found, *_later_evaluations(run)], key=lambda one: one.step),
-        method=label_run(run.config.aopsd).shown,
+        method=family_label(run.config.aopsd),
+        run=run,
         minutes=Cell(f"{minutes / epochs:.3g}", counted(epochs, "epoch")) if epochs else Cell("-"),
     )
 
@@ -163,7 +180,8 @@ def _asked(one: Evaluation, stem: Path) -> tuple[object, ...]:
 
 
 def _row(source: Source, sets: Sequence[str]) -> list[Cell]:
-    cells = [Cell(source.name, source.model), Cell(source.method)]
+    unfinished = f"; unfinished: {source.run.steps_done}" if source.run and not source.run.is_finished else ""
+    cells = [Cell(source.name, source.model + unfinished), Cell(source.method)]
     for wanted in sets:
         cells += _first_and_newest(source, wanted)
     return [*cells, source.minutes]

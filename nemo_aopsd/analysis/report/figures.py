@@ -85,30 +85,33 @@ def gap_mass(gaps: GapMass, marks: Sequence[float]) -> str:
         return _finish(figure, "gap-mass", "Share of tokens and of gap mass over the gap threshold")
 
 
-def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[float, float]) -> str:
-    """L_t by sign of the gap, with the weight that each value gets."""
+def nll_histograms(positive: np.ndarray, negative: np.ndarray, betas: tuple[float, float] | None) -> str:
+    """L_t by sign of the gap; with betas also the weight that each value gets."""
     with _drawing(WIDE, 3.9) as figure:
-        top = max([*positive, *negative, 2 * max(betas)])
-        edges = np.linspace(0, min(top, 10.0), 31)
-        grid = np.linspace(0, edges[-1], 200)
+        top = max([*positive, *negative, *(2 * beta for beta in betas or ())])
+        edges = np.linspace(0, min(top, 10.0) or 1.0, 31)
         both = figure.subplots(2, 1, sharex=True)
-        for axes, values, beta, sign, color in zip(
-            both, (positive, negative), betas, "><", (svg.BLUE, svg.TEAL), strict=True
-        ):
+        sides = zip(both, (positive, negative), betas or (None, None), "><", (svg.BLUE, svg.TEAL), strict=True)
+        for axes, values, beta, sign, color in sides:
             counts, _, _ = axes.hist(np.minimum(values, edges[-1]), bins=edges, color=color, alpha=0.75)
             axes.set_ylim(0, 1.05 * max(1, counts.max()))
-            axes.set_title(f"gap {sign} 0: n = {len(values)}, β = {beta:g}")
+            axes.set_title(f"gap {sign} 0: n = {len(values)}" + (f", β = {beta:g}" if beta else ""))
             axes.set_ylabel("probes")
             axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-            twin = axes.twinx()
-            twin.plot(grid, [band_pass(float(nll), beta) for nll in grid], color=svg.ORANGE)
-            twin.plot([beta], [1.0], marker="v", color=svg.ORANGE)
-            twin.set_ylim(0, 1.12)
-            twin.set_yticks([0, 0.5, 1])
-            twin.set_ylabel("weight w(L)", color=svg.ORANGE)
-            twin.grid(False)
+            if beta:
+                _weight_curve(axes.twinx(), beta, edges[-1])
         both[-1].set(xlabel="L, nats a token", xlim=(0, edges[-1]))
-        return _finish(figure, "nll", "Continuation surprisal by sign of the gap, with the weight curve")
+        return _finish(figure, "nll", "Continuation surprisal by sign of the gap")
+
+
+def _weight_curve(axes: Axes, beta: float, last: float) -> None:
+    grid = np.linspace(0, last, 200)
+    axes.plot(grid, [band_pass(float(nll), beta) for nll in grid], color=svg.ORANGE)
+    axes.plot([beta], [1.0], marker="v", color=svg.ORANGE)
+    axes.set_ylim(0, 1.12)
+    axes.set_yticks([0, 0.5, 1])
+    axes.set_ylabel("weight w(L)", color=svg.ORANGE)
+    axes.grid(False)
 
 
 def by_step(

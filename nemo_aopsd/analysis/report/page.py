@@ -13,9 +13,12 @@ from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report.comparison import verdict
 from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.panels import Panel
+from nemo_aopsd.analysis.report.terms import own_parts
 from nemo_aopsd.clock import duration
 from nemo_aopsd.config.keys import flatten
-from nemo_aopsd.config.label import label_run
+from nemo_aopsd.config.label import family_label
+from nemo_aopsd.config.schema import ProbeConfig
+from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.console import counted
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
@@ -106,8 +109,8 @@ def nothing_to_see(run: ReportedRun) -> str:
     """What it says of a run that there is no hint; nothing before the first step."""
     if not run.metrics or len(run.metrics) >= health.WINDOW:
         return "No number of the steps left its healthy range." if run.metrics else ""
-    few = f"Before step {health.WINDOW} only rates are judged, and only by what chance does not explain"
-    return f"{few}: none of them left its healthy range."
+    few = f"Before step {health.WINDOW} only rates of events are judged"
+    return f"{few}: none is out of its healthy range by more than chance."
 
 
 def answer_of(rollout: Rollout, problem: Problem) -> str:
@@ -118,14 +121,19 @@ def answer_of(rollout: Rollout, problem: Problem) -> str:
 
 def facts(run: ReportedRun) -> list[tuple[str, str]]:
     """The settings that tell this run from another, by key, and how far it came."""
-    leaves = flatten({"aopsd": asdict(run.method), "policy": dict(run.config.policy)})
-    told = [key for key in _FACTS if run.method.weighting != "uniform" or not key.startswith("aopsd.probes.")]
-    found = [(key, leaves[key]) for key in told if leaves.get(key) is not None]
-    if label := label_run(run.method):
-        found.insert(1, ("method", label.shown))
+    aopsd = run.method
+    own, idle = own_parts(aopsd), {f"aopsd.{key}" for key in idle_keys(aopsd)}
+    leaves = flatten({"aopsd": asdict(aopsd), "policy": dict(run.config.policy)})
+    leaves |= {f"aopsd.{key}": told for key, told in own.items()}
+    if "weighting" in own and not aopsd.continues:  # what the class reads, nobody knows; what was set for it, it may
+        defaults = flatten({"aopsd": {"probes": asdict(ProbeConfig())}})
+        idle |= {key for key, value in defaults.items() if leaves[key] == value}
+    keys = dict.fromkeys((*_FACTS, *(f"aopsd.{key}" for key in own)))
+    found = [(key, leaves[key]) for key in keys if leaves.get(key) is not None and key not in idle]
+    found.insert(1, ("method", family_label(aopsd)))
     if run.metrics:
         epochs = 1 + max(row.epoch for row in run.metrics)
-        found.append(("steps done", f"{len(run.metrics)}, in epoch {epochs} of {run.method.max_num_epochs}"))
+        found.append(("done", f"{run.steps_done}, in epoch {epochs} of {run.method.max_num_epochs}"))
     return [(key.removeprefix("aopsd.").removeprefix("policy."), str(value)) for key, value in found]
 
 

@@ -15,6 +15,7 @@ from nemo_aopsd.analysis.report.comparison import name_of
 from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
 from nemo_aopsd.analysis.report.figures import Series
 from nemo_aopsd.clock import duration
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.console import counted
 from nemo_aopsd.run.reader import Run
 
@@ -121,11 +122,15 @@ def _nll(run: ReportedRun, title: str) -> Drawn:
     low, high = np.quantile(nlls, [0.1, 0.9])
     caption = (
         "Mean student NLL of the teacher's continuation. "
-        f"Scored probes: n = {len(nlls)}; with an empty continuation, so weight 1: {digest.num_empty}. "
+        f"Scored probes: n = {len(nlls)}; with an empty continuation: {digest.num_empty}. "
         f"Middle 80 % of L: {low:.2f} to {high:.2f}; mean weight {weights.mean():.2f}. "
-        "Line: w(L) = (L/β) exp(1 − L/β), peak at β (triangle). Values above the axis stand in the last bar."
     )
-    betas = (_beta(run, "positive", probes.beta_positive), _beta(run, "negative", probes.beta_negative))
+    betas = None
+    if not is_own(run.method.weighting):
+        betas = (_beta(run, "positive", probes.beta_positive), _beta(run, "negative", probes.beta_negative))
+        control = "" if run.method.weighting == "continuation" else f", before {run.method.weighting} changes it"
+        caption += f"Line: w(L) = (L/β) exp(1 − L/β), peak at β (triangle){control}. "
+    caption += "Values above the axis stand in the last bar."
     return caption, figures.nll_histograms(positive[:, 0], negative[:, 0], betas)
 
 
@@ -179,7 +184,8 @@ def _by_step(labels: Mapping[str, str], *, share: bool = False, unit: str | None
         first, lines = next(iter(known)), [_series(run, key, labels[key]) for key in known]
         if run.others and len(known) == 1:
             lines = [replace(lines[0], label=name_of(run.path))]
-        lines += [line for key in known for line in _of_others(run, key, f"{labels[key]}, " if len(known) > 1 else "")]
+        drawn = list(known) if len(known) <= 2 else [first]  # of others; three lines a run could not be told apart
+        lines += [line for key in drawn for line in _of_others(run, key, f"{labels[key]}, " if len(known) > 1 else "")]
         shown = unit or ("" if share else labels[first])
         return caption, figures.by_step(first.replace("/", "-"), title, lines, unit=shown, share=share)
 
