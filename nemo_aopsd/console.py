@@ -7,12 +7,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Timer
+from threading import Event, Thread, Timer
 from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Markdown, MarkdownElement, TableElement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -48,43 +57,85 @@ def slow(stage: str, after: float = _SLOW) -> Iterator[None]:
 
 @contextmanager
 def progress(
-    label: str, total: int, done: int, console: Console, keep: bool, clock: Callable[[], float] = time.monotonic
+    label: str,
+    total: int,
+    done: int,
+    console: Console,
+    keep: bool,
+    clock: Callable[[], float] = time.monotonic,
+    told: bool = False,
 ) -> Iterator[Callable[[int], None]]:
-    """A bar with a rate on a terminal, else lines now and then; yields a function that takes a number of new items."""
+    """A bar with a rate on a terminal, else lines now and then; yields a function that takes a number of new items.
+
+    `told`: an item has a line of its own already. A line also comes while one item takes long.
+    """
     if not console.is_terminal:
-        yield _in_lines(label, total, done, console, clock)
+        lines = _Lines(label, total, done, console, clock, told)
+        with _repeated(lines.still_at_work):
+            yield lines.advance
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=not keep) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *times, console=console, transient=not keep) as bar:
         task = bar.add_task(label, total=total, completed=done)
         yield lambda count: bar.advance(task, count)
 
 
-def _in_lines(label: str, total: int, done: int, console: Console, clock: Callable[[], float]) -> Callable[[int], None]:
-    last = clock()
-    if done < total:
-        console.print(f"{label}: {total - done} to go", highlight=False, markup=False)
+class _Lines:
+    """Where a terminal has a bar; none twice in `EVERY` seconds."""
 
-    def advance(count: int) -> None:
-        nonlocal done, last
-        done += count
-        if done < total and clock() - last >= EVERY:
-            last = clock()
-            console.print(f"{label}: {done} of {total}", highlight=False, markup=False)
+    def __init__(
+        self, label: str, total: int, done: int, console: Console, clock: Callable[[], float], told: bool
+    ) -> None:
+        self.label, self.total, self.done, self.console = label, total, done, console
+        self.clock, self.told, self.begun, self.last = clock, told, clock(), clock()
+        if done < total:
+            self._say(f"{total - done} to go")
 
-    return advance
+    def advance(self, count: int) -> None:
+        self.done += count
+        if self.told:
+            self.last = self.clock()
+        elif self._is_due():
+            self._say(f"{self.done} of {self.total}")
+
+    def still_at_work(self) -> None:
+        if self._is_due():
+            self._say(f"{self.done} of {self.total}, {duration(self.clock() - self.begun)} so far")
+
+    def _is_due(self) -> bool:
+        return self.done < self.total and self.clock() - self.last >= EVERY
+
+    def _say(self, words: str) -> None:
+        self.last = self.clock()
+        self.console.print(f"{self.label}: {words}", highlight=False, markup=False)
+
+
+@contextmanager
+def _repeated(function: Callable[[], None], every: float = EVERY / 2) -> Iterator[None]:
+    """Calls it in a thread, each `every` seconds."""
+    ended = Event()
+
+    def work() -> None:
+        while not ended.wait(every):
+            function()
+
+    Thread(target=work, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def track(
     items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0, told: bool = False
 ) -> Iterator[T]:
-    """The items, behind a bar that vanishes at the end; without a terminal lines, only one if items are `told`."""
+    """The items, behind a bar that vanishes at the end; without a terminal lines, fewer if items are `told`."""
     total = total or len(items)
-    with progress(label, total, done, console, keep=False) as advance:
+    with progress(label, total, done, console, keep=False, told=told) as advance:
         for item in items:
             yield item
-            if console.is_terminal or not told:
-                advance(1)
+            advance(1)
 
 
 class _Folded(TableElement):

@@ -2,11 +2,12 @@
 
 import io
 import time
+from threading import Event
 from types import SimpleNamespace
 
 from rich.console import Console
 
-from nemo_aopsd.console import EVERY, progress, slow, track
+from nemo_aopsd.console import EVERY, _Lines, _repeated, progress, slow, track
 from nemo_aopsd.graphs.pipeline.results import Tally, watching
 
 
@@ -21,6 +22,27 @@ def test_a_log_gets_a_line_at_the_start_and_then_one_now_and_then():
             now += seconds
             advance(count)
     assert console.file.getvalue() == "answers: 8 to go\nanswers: 5 of 10\nanswers: 9 of 10\n"
+
+
+def test_a_log_has_a_sign_of_life_while_one_item_takes_long():
+    console, now = in_a_log(), 0.0
+    lines = _Lines("attempts", 2, 0, console, lambda: now, told=False)
+    for seconds in (EVERY - 1, 1, 1, 2 * EVERY):
+        now += seconds
+        lines.still_at_work()
+    lines.advance(2)
+    now += EVERY
+    lines.still_at_work()  # all are there
+    said = "attempts: 2 to go\nattempts: 0 of 2, 30 s so far\nattempts: 0 of 2, 1 min 31 s so far\n"
+    assert console.file.getvalue() == said
+    steps = _Lines("steps", 3, 0, in_a_log(), lambda: now, told=True)
+    now += EVERY
+    steps.advance(1)  # has said so itself
+    steps.still_at_work()
+    assert steps.console.file.getvalue() == "steps: 3 to go\n"
+    calls = Event()
+    with _repeated(calls.set, every=0.001):
+        assert calls.wait(60)
 
 
 def test_nothing_to_do_is_no_line_and_items_that_tell_of_themselves_get_one_at_the_start():

@@ -14,6 +14,7 @@ import typer
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, examples, interruptible, load_chosen
 from nemo_aopsd.cluster.mounts import paths_here
+from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
@@ -57,6 +58,7 @@ def demo(
         if aside := run_folder.move_aside(run):
             typer.echo(f"the run that was in {run} is now in {aside}")
         run_folder.check_free(run, _checkpoints(config))
+        typer.echo(_begins(config))
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *overrides])
         again = shlex.join(["aopsd", "train", "demo", *overrides])
         _train(config, *_check(config), resume=False, typed=typed, again=again)
@@ -96,6 +98,8 @@ def train(
         run_folder.require_run(resume)
     elif not check:
         _check_place(settings)
+    if not check:
+        typer.echo(_begins(settings))
     with run_folder.lock(run) if resume or not check else nullcontext():
         _, (problems, held_out) = tell_all(
             lambda: run_folder.check_resumable(resume, settings) if resume else _check_place(settings),
@@ -184,6 +188,12 @@ def _gain(run: Path) -> tuple[str, float, float]:
     before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (files[0], files[-1]))
     rates = f"pass@1 {before['pass_at_k']['1']:.3f} -> {after['pass_at_k']['1']:.3f} (n={after['num_problems']})"
     return rates, *paired_interval(before, after)
+
+
+def _begins(config: Config) -> str:
+    """The first line of a run: checks and the libraries take seconds, or a minute on a busy machine."""
+    model = config.policy["model_name"]
+    return f"{_run(config)}: {family_label(config.aopsd)}, seed {config.aopsd.seed}; checks, then loads {model}"
 
 
 def _check_place(config: Config) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from nemo_aopsd import engines
@@ -238,6 +239,16 @@ def test_a_hub_name_is_no_model_of_the_local_engine_even_where_the_cache_has_it(
         with pytest.raises(UserError, match=f"{remedy}; then set policy.model_name=models/"):
             engines.pick(config).check(config)
     assert model.check_model("nope", "local")[0].remedy == "Check the path"
+
+
+@pytest.mark.parametrize(("precision", "severity"), [("bfloat16", "warn"), ("float32", "ok")])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the engine would take the GPU")
+def test_bfloat16_on_a_cpu_is_told_by_doctor_and_engine(precision, severity, capsys):
+    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.precision={precision}"])
+    assert by_name(diagnose(config, around(gpus=())))["precision"].severity == severity
+    assert machine.check_precision(precision, has_gpu=True).severity == "ok"
+    engines.pick(config).build(config)
+    assert capsys.readouterr().err.count("policy.precision=bfloat16 on a CPU") == (severity == "warn")
 
 
 @pytest.mark.parametrize(("file", "severity"), [("m.gguf", "ok"), ("config.json", "warn"), ("config.json", "error")])

@@ -16,6 +16,7 @@ from nemo_aopsd.cluster.doctor.model import ModelSize, read_size
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, parameters, run
 from nemo_aopsd.cluster.rules import broken_sizes, refuse
 from nemo_aopsd.cluster.tree import VLLM, Tree
+from nemo_aopsd.config.nemo_rl_keys import PolicyKeys
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import asked_of
 from nemo_aopsd.errors import UserError
@@ -72,6 +73,9 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
     hub = machine.hf_home(around.environment)
     diagnosis.checks.append(machine.check_writable("hugging face cache", hub, "Set HF_HOME to a folder of your own"))
     if config:
+        if not tree:
+            precision = config.policy.get("precision") or PolicyKeys.precision
+            diagnosis.checks.append(machine.check_precision(precision, bool(around.gpus)))
         expected, remedy = (
             "problems that this config can train on",
             "Correct what is named, or run where the data is",

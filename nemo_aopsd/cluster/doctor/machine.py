@@ -53,6 +53,14 @@ def check_gpus(gpus: list[GPU], why_none: str, wanted: int | None, is_fp8: bool)
     return Check("gpu", OK if is_tested else WARN, found, expected, "Try a short run first: aopsd.max_num_steps=2")
 
 
+def check_precision(precision: str, has_gpu: bool) -> Check:
+    """Of the local engine."""
+    is_slow = precision == "bfloat16" and not has_gpu
+    found = f"{precision}, {'on a GPU' if has_gpu else 'on a CPU'}"
+    expected = "float32 on a CPU, where an update in bfloat16 takes many times as long"
+    return Check("precision", WARN if is_slow else OK, found, expected, "Set policy.precision=float32")
+
+
 def check_ports(ports: Iterable[int], environment: Mapping[str, str]) -> Check:
     """Ray's and vLLM's. A Ray that RAY_ADDRESS names is up already and holds its own."""
     taken = [str(port) for port in ports if not _is_free(port)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import slow
+from nemo_aopsd.console import slow, warn
 from nemo_aopsd.engines.local.settings import Settings, read_settings
 from nemo_aopsd.engines.local.trackers import Trackers, check_trackers
 from nemo_aopsd.errors import tell_all
@@ -36,6 +36,10 @@ def build(config: Config) -> LocalEngine:
     """Load model and tokenizer. Raises UserError on a setting or a model that this engine cannot take."""
     settings = read_settings(config)
     causal_lm, tokenizer = _load(config, settings)
+    if settings.precision == "bfloat16" and causal_lm.device.type == "cpu":
+        warn(
+            ["policy.precision=bfloat16 on a CPU: an update may take many times as long. Set policy.precision=float32"]
+        )
     from nemo_aopsd.engines.local.engine import LocalEngine
 
     of_judge = settings.judge and replace(settings, model=settings.judge, tokenizer=settings.judge)
