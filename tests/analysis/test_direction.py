@@ -163,9 +163,12 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     assert {one["context"] for _, one in rollouts} == {"dag_full"} and len(kept) == 12
     page, lines = (out / "direction.md").read_text(), result.output.splitlines()
     assert "| dag_full | normalised |" in page
-    *_, verdict, written = lines
+    *_, written = lines
     assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
-    assert verdict.startswith("dag_full: points towards correctness (uniform ") and f"- {verdict}" in page
+    uniform, own = [line for line in page.splitlines() if line.startswith("- dag_full: ")]
+    assert uniform.startswith("- dag_full: undecided with 12 problems (uniform ")
+    assert own.startswith("- dag_full: undecided with 12 problems (continuation ")  # the config's
+    assert all(line[2:] in " ".join(result.output.split()) for line in (uniform, own))
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
     assert sum(line.split()[0] in WEIGHTINGS for line in lines if line.strip()) == len(WEIGHTINGS)
 
@@ -173,14 +176,18 @@ def test_the_command_writes_page_and_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("agreement", "cosines", "verdict"),
     [
-        (0.1, (-0.11, -0.114, -0.05), "points away from correctness (uniform -0.11; halves -0.11 and -0.05)"),
-        (0.9, (0.2, 0.1, 0.3), "points towards correctness (uniform 0.2; halves 0.1 and 0.3)"),
-        (0.1, (0.2, 0.3, -0.1), "undecided: the halves disagree in sign (uniform 0.2; halves 0.3 and -0.1)"),
-        (0.9, (None, None, None), "undecided: its update or the yardstick is 0"),
+        (
+            0.1,
+            (-0.11, -0.114, -0.05),
+            "points away from correctness (uniform -0.11 \u00b1 0.032; halves -0.11 and -0.05)",
+        ),
+        (0.9, (0.2, 0.1, 0.3), "points towards correctness (uniform 0.2 \u00b1 0.1; halves 0.1 and 0.3)"),
+        (0.1, (0.2, 0.3, -0.1), "undecided: the halves disagree in sign (uniform 0.2 \u00b1 0.2; halves 0.3 and -0.1)"),
+        (0.9, (None, None, None), "undecided: its update or the yardstick is 0 (uniform)"),
         (
             0.092,
             (0.2, 0.1, 0.3),
-            "undecided: too few answers: the halves agree at only 0.092 (uniform 0.2; halves 0.1 and 0.3)",
+            "undecided: too few answers: the halves agree at only 0.092 (uniform 0.2 \u00b1 0.1; halves 0.1 and 0.3)",
         ),
     ],
 )
@@ -193,7 +200,12 @@ def test_a_sentence_a_context_says_where_its_uniform_update_points(agreement, co
         )
     ]
     one, other = [torch.tensor([1.0, 0.0])], [torch.tensor([agreement + 1e-6, math.sqrt(1 - agreement**2)])]
-    assert verdicts(Direction(Yardstick((one, other), 8, 4, 1, 1), [], arms)) == [f"dag_frontier: {verdict}"]
+    enough = Direction(Yardstick((one, other), 1024, 512, 100, 128), [], arms)
+    assert verdicts(enough) == [f"dag_frontier: {verdict}"]
+    of_both = verdicts(enough, "continuation")
+    assert of_both[1] == verdicts(enough)[0] and "(continuation 0.9 \u00b1 0; halves 0.9 and 0.9)" in of_both[0]
+    few = verdicts(Direction(Yardstick((one, other), 1016, 508, 99, 127), [], arms))
+    assert few[0].startswith("dag_frontier: undecided" + (" with 127 problems (" if cosines[0] else ": its update"))
 
 
 def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):

@@ -13,11 +13,12 @@ from rich.table import Table
 
 from nemo_aopsd.analysis.diagnostics.direction import Arm, Direction, Keep, Signal, Yardstick
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import seed_words
+from nemo_aopsd.console import counted, seed_words
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write, write_jsonl
 
 LEAST_AGREEMENT = 0.1  # of the yardstick's halves; that of the published verdict on 2,048 answers (docs/diagnostics.md)
+LEAST_PROBLEMS = 128  # the published verdicts had as many, and about 100 of them with right and wrong answers
 
 _LEGEND = (
     "Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a "
@@ -25,19 +26,21 @@ _LEGEND = (
 )
 
 
-def verdicts(found: Direction) -> list[str]:
-    """A sentence a context: where its update with uniform weights points, if both halves of the yardstick agree."""
-    agreement = found.yardstick.agreement
-    return [_verdict(arm, agreement) for arm in found.arms if arm.weighting == "uniform"]
+def verdicts(found: Direction, weighting: str = "uniform") -> list[str]:
+    """Where a context's update points, with uniform weights and with the config's, if the yardstick can tell."""
+    return [_verdict(arm, found.yardstick) for arm in found.arms if arm.weighting in ("uniform", weighting)]
 
 
-def _verdict(arm: Arm, agreement: float) -> str:
+def _verdict(arm: Arm, stick: Yardstick) -> str:
     whole, first, second = arm.cosine, arm.first_half, arm.second_half
     if whole is None or first is None or second is None:
-        return f"{arm.context}: undecided: its update or the yardstick is 0"
-    numbers = f"(uniform {whole:.2g}; halves {first:.2g} and {second:.2g})"
-    if agreement < LEAST_AGREEMENT:
-        return f"{arm.context}: undecided: too few answers: the halves agree at only {agreement:.2g} {numbers}"
+        return f"{arm.context}: undecided: its update or the yardstick is 0 ({arm.weighting})"
+    noise = abs(first - second) / 2
+    numbers = f"({arm.weighting} {whole:.2g} \u00b1 {noise:.2g}; halves {first:.2g} and {second:.2g})"
+    if stick.num_problems < LEAST_PROBLEMS:
+        return f"{arm.context}: undecided with {counted(stick.num_problems, 'problem')} {numbers}"
+    if stick.agreement < LEAST_AGREEMENT:
+        return f"{arm.context}: undecided: too few answers: the halves agree at only {stick.agreement:.2g} {numbers}"
     if first * second <= 0:
         return f"{arm.context}: undecided: the halves disagree in sign {numbers}"
     return f"{arm.context}: points {'towards' if whole > 0 else 'away from'} correctness {numbers}"
@@ -56,7 +59,7 @@ def show(found: Direction, config: Config, console: Console) -> None:
         arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
         console.print(_terminal_table(f"\n{signal.context}", heads, arms), highlight=False)
     console.print()
-    for sentence in verdicts(found):
+    for sentence in verdicts(found, config.aopsd.weighting):
         console.print(sentence, highlight=False, markup=False)
 
 
@@ -104,7 +107,7 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     parts += [_table(columns, found.signals), _LEGEND]
     columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
     parts.append(_table(columns, found.arms))
-    parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found)))
+    parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found, config.aopsd.weighting)))
     parts.append(
         "What was sampled: the yardstick's answers in `answers.jsonl`; gaps, weights and probes of each rollout, token "
         "by token, in `rollouts.jsonl`."
