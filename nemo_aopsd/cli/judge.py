@@ -83,7 +83,7 @@ def evaluate(
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
     from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
     from nemo_aopsd.evaluation import judge_eval as evaluation
-    from nemo_aopsd.files import atomic_write, keep_inputs
+    from nemo_aopsd.files import keep_inputs
 
     if bool(config) == bool(base_url or model) or bool(base_url) != bool(model):
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
@@ -113,21 +113,31 @@ def evaluate(
         evaluation.write(results, out, seed)
         typer.echo(out)
     if calibrate and config and settings:
-        threshold, others = evaluation.calibrate(results["log_odds"], seed)
-        typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
-        summary = evaluation.summarize(others)
-        say(evaluation.summary_lines(summary))
-        say(evaluation.baseline_lines(summary))
-        warn(evaluation.worthless(summary))
-        parent = os.path.relpath(find_recipe(config), calibrate.parent)
-        block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
-        if settings.aopsd.judge.model == "student":
-            block["model"] = "teacher"  # the frozen one: a student that learns leaves the threshold behind
-        atomic_write(calibrate, yaml.safe_dump({"defaults": parent, "aopsd": {"judge": block}}, sort_keys=False))
-        words = " ".join(f"aopsd.judge.{k}={v}" for k, v in (block | {"threshold": f"{threshold:g}"}).items())
-        typer.echo(f"{calibrate}: {parent} with {words}")
-        if overrides:
-            typer.echo(f"Not in it are these settings; `aopsd train` needs them again: {shlex.join(overrides)}")
+        _write_threshold(calibrate, results["log_odds"], config, settings, overrides or [], seed)
+
+
+def _write_threshold(
+    path: Path, results: Sequence[Result], config: Path, settings: Config, overrides: Sequence[str], seed: int
+) -> None:
+    """Fit it on half of the problems, say what it does on the others, and write a config on top of `config`."""
+    from nemo_aopsd.evaluation import judge_eval as evaluation
+    from nemo_aopsd.files import atomic_write
+
+    threshold, others = evaluation.calibrate(results, seed)
+    typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
+    summary = evaluation.summarize(others)
+    say(evaluation.summary_lines(summary))
+    say(evaluation.baseline_lines(summary))
+    warn(evaluation.worthless(summary))
+    parent = os.path.relpath(find_recipe(config), path.parent)
+    block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
+    if settings.aopsd.judge.model == "student":
+        block["model"] = "teacher"  # the frozen one: a student that learns leaves the threshold behind
+    atomic_write(path, yaml.safe_dump({"defaults": parent, "aopsd": {"judge": block}}, sort_keys=False))
+    words = " ".join(f"aopsd.judge.{k}={v}" for k, v in (block | {"threshold": f"{threshold:g}"}).items())
+    typer.echo(f"{path}: {parent} with {words}")
+    if overrides:
+        typer.echo(f"Not in it are these settings; `aopsd train` needs them again: {shlex.join(overrides)}")
 
 
 def _check_kind(kind: str | None, calibrates: bool, has_config: bool) -> None:
