@@ -13,7 +13,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
-#SBATCH --output=%x-%j.log
+#SBATCH --output=%x-%A_%a.log
 
 AOPSD_ENGINE=${AOPSD_ENGINE:-local} # that of the suite's config
 AOPSD_NODES=1
@@ -30,7 +30,6 @@ AOPSD_HOME=${AOPSD_HOME:-$here}
 source "$AOPSD_HOME/slurm/lib.sh"
 
 check_task() {
-    cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     ((${#ARGS[@]} == 0)) || die "unknown argument '${ARGS[0]}': settings of runs are in the suite."
     [[ -n $AOPSD_SUITE ]] || die "AOPSD_SUITE is not set: a suite such as examples/suites/embedded.yaml."
     check_file AOPSD_SUITE "$AOPSD_SUITE" "Paths are taken from $AOPSD_HOME."

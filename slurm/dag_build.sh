@@ -34,7 +34,6 @@ AOPSD_HOME=${AOPSD_HOME:-$here}
 source "$AOPSD_HOME/slurm/lib.sh"
 
 check_task() {
-    cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     check_own AOPSD_DAGS --out
     check_own AOPSD_BASE_URL --base-url
     check_own AOPSD_MODEL --model

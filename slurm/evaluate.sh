@@ -28,7 +28,6 @@ AOPSD_HOME=${AOPSD_HOME:-$here}
 source "$AOPSD_HOME/slurm/lib.sh"
 
 check_task() {
-    cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     check_own AOPSD_RESULTS --out
     read -ra targets <<<"$AOPSD_TARGETS"
     read -ra benchmarks <<<"$AOPSD_DATA"
@@ -48,12 +47,15 @@ check_task() {
     local index=${SLURM_ARRAY_TASK_ID:-0}
     target=${targets[index]:-}
     [[ -n $target ]] || die "array element $index: there are ${#targets[@]} targets."
-    AOPSD_RUN=$(realpath -m "${AOPSD_RESULTS:-runs/evaluations}/$(tr -c '[:alnum:]._\n-' _ <<<"$target")") # `lib.sh` looks there for progress
+    AOPSD_RUN=$(folder_of "$target") # `lib.sh` looks there for progress
 }
 
-# TARGET OUT -> command=(... evaluate)
+# TARGET: the folder of its results
+folder_of() { realpath -m "${AOPSD_RESULTS:-runs/evaluations}/$(tr -c '[:alnum:]._\n-' _ <<<"$1")"; }
+
+# TARGET -> command=(... evaluate)
 evaluate_command() {
-    command=("$AOPSD_PYTHON" -m nemo_aopsd evaluate "$1" --out "$2")
+    command=("$AOPSD_PYTHON" -m nemo_aopsd evaluate "$1" --out "$(folder_of "$1")")
     local benchmark
     for benchmark in "${benchmarks[@]}"; do command+=(--data "$benchmark"); done
     command+=("${ARGS[@]}")
@@ -61,7 +63,7 @@ evaluate_command() {
 
 driver() {
     local -a command
-    evaluate_command "$target" "$AOPSD_RUN"
+    evaluate_command "$target"
     printf 'cd %q\n' "$AOPSD_HOME"
     printf '%q ' "${command[@]}"
     printf '\n'
@@ -72,7 +74,7 @@ check_program() {
     local -a command
     local each
     for each in "${targets[@]}"; do
-        evaluate_command "$each" "$AOPSD_RUN"
+        evaluate_command "$each"
         # shellcheck disable=SC2154  # run_check of lib.sh sets it
         tell_check "$checker" "${command[@]:1}" --check
     done

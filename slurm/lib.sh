@@ -3,6 +3,12 @@
 # shellcheck shell=bash
 set -euo pipefail
 
+script=$(readlink -f "$0") # before the next line: $0 may be relative
+cd "$AOPSD_HOME"           # relative paths of all settings are taken from here
+AOPSD_HOME=$PWD
+# The checkout first, for every Python from here on, this host's and the job's; a job inherits it.
+[[ ${PYTHONPATH:-}: == "$AOPSD_HOME":* ]] || export PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH}
+
 # Settings of the cluster: change them here or give them in the environment.
 AOPSD_ACCOUNT=${AOPSD_ACCOUNT:-}                 # empty: your default account
 AOPSD_PARTITION=${AOPSD_PARTITION:-}             # empty: the default partition
@@ -19,6 +25,8 @@ AOPSD_RAY_PORT=${AOPSD_RAY_PORT:-9900}           # of Ray's head, and the next o
 AOPSD_WAIT=${AOPSD_WAIT:-1800}                   # seconds to wait for all GPUs
 AOPSD_GRACE=${AOPSD_GRACE:-60}                   # seconds from SIGTERM to SIGKILL when a run is stopped
 AOPSD_MAX_RESTARTS=${AOPSD_MAX_RESTARTS:-50}     # requeues of one job after its time limit
+
+[[ $AOPSD_LOGS == /* ]] || AOPSD_LOGS=$AOPSD_HOME/$AOPSD_LOGS # a mount of the container
 
 die() { echo "error: $*" >&2; exit 2; }
 say() { echo "[$(date '+%F %T')] $*"; }
@@ -46,7 +54,7 @@ main() {
 }
 
 # Prints the head of the calling script, up to the first line that is not a comment.
-usage() { sed -n '2,/^[^#]/{/^# /s/^# //p;/^#$/s/^#//p}' "$0"; }
+usage() { sed -n '2,/^[^#]/{/^# /s/^# //p;/^#$/s/^#//p}' "$script"; }
 
 default_python() {
     if [[ $AOPSD_CONTAINER == none && -x $AOPSD_HOME/.venv/bin/python ]]; then
@@ -105,7 +113,7 @@ check_cluster() {
         die "AOPSD_CONTAINER=$AOPSD_CONTAINER needs Pyxis, which this Slurm lacks: use a .sif image (Apptainer) or none."
     fi
     sbatch_command --test-only
-    told=$(cd "$AOPSD_HOME" && "${command[@]}" 2>&1) || die "Slurm would refuse this job: $(tr '\n' '.' <<<"${told//sbatch: /}")" \
+    told=$("${command[@]}" 2>&1) || die "Slurm would refuse this job: $(tr '\n' '.' <<<"${told//sbatch: /}")" \
         "Set AOPSD_PARTITION (\`sinfo --summarize\` lists them), AOPSD_ACCOUNT, AOPSD_TIME, AOPSD_NODES or AOPSD_SBATCH."
     if $dry_run; then sed -E 's/^(sbatch: )?/# Slurm: /; s/Job [0-9]+ to start/would start/' <<<"$told"; fi # a number of no job
 }
@@ -146,11 +154,13 @@ local_gpus() {
 
 # OPTION ... -> command=(sbatch ...)
 sbatch_command() {
-    command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/%x-%j.log" "$@")
+    local log=%x-%j.log
+    if is_array; then log=%x-%A_%a.log; fi # named as the folder of each element
+    command=(sbatch --parsable --nodes="$AOPSD_NODES" --output="$AOPSD_LOGS/$log" "$@")
     ask_slurm
     local -a further
     read -ra further <<<"$AOPSD_SBATCH"
-    command+=("${further[@]}" "${ARRAY[@]}" "$(readlink -f "$0")" "${ARGS[@]}")
+    command+=("${further[@]}" "${ARRAY[@]}" "$script" "${ARGS[@]}")
 }
 
 # command += whose, where, how long and with how many GPUs; sbatch and srun have the same options
@@ -162,6 +172,7 @@ ask_slurm() {
 }
 
 ARRAY=() # of sbatch, where a script works on a list
+is_array() { ((${#ARRAY[@]})) || [[ $AOPSD_SBATCH == *--array* ]]; }
 
 submit() {
     check_cluster
@@ -171,7 +182,7 @@ submit() {
     local -a command
     sbatch_command
     local id
-    id=$(cd "$AOPSD_HOME" && "${command[@]}") || die "sbatch refused; its own message is above."
+    id=$("${command[@]}") || die "sbatch refused; its own message is above."
     id=${id%%;*}
     echo "job $id: logs in $AOPSD_LOGS"
     tell_state "$id"
@@ -185,7 +196,7 @@ tell_state() {
         read -r name state reason < <(squeue --noheader --jobs "$1" --format '%j %T %r' 2>/dev/null) || return 0
         [[ $state == PENDING && $reason == None ]] || break
     done
-    if ((${#ARRAY[@]})) || [[ $AOPSD_SBATCH == *--array* ]]; then id+=_0; fi
+    if is_array; then id+=_0; fi
     echo "once it runs: tail -F $AOPSD_LOGS/$name-$id/driver.log"
     case $state:$reason in
         PENDING:None | PENDING:Priority | PENDING:Resources | PENDING:BeginTime | PENDING:Dependency) ;;
@@ -196,14 +207,14 @@ AOPSD_SBATCH with \`sinfo --summarize\`; \`squeue --me\` shows the reason, scanc
 
 # The program's own check, on this host and without a GPU: each script has a check_program that calls "$checker".
 check_task() { :; }
-settle_task() { :; } # what of a job's folder and size comes from a config; TOLD says it
-TOLD=
+settle_task() { :; } # what of a job's folder and size comes from a config
+TOLD=()              # lines of a submission and a dry run: where settings come from
 
 # MODULE ...: prints a Python of this host that has them. A container's own Python is out of reach.
 python_with() {
     local candidate probe="import importlib.util as u, sys; sys.exit(None in map(u.find_spec, sys.argv[1:]))"
     for candidate in "$AOPSD_PYTHON" "$AOPSD_HOME/.venv/bin/python" python3; do
-        if PYTHONPATH=$AOPSD_HOME "$candidate" -c "$probe" "$@" 2>/dev/null; then echo "$candidate"; return; fi
+        if "$candidate" -c "$probe" "$@" 2>/dev/null; then echo "$candidate"; return; fi
     done
 }
 
@@ -214,20 +225,20 @@ run_check() {
         checker=$(python_with nemo_aopsd torch transformers pydantic omegaconf math_verify)
     fi
     if [[ -n $checker ]]; then
-        PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH} check_program
+        check_program
     elif [[ $AOPSD_CHECK == true ]]; then
         echo "# not checked: settings, problems and paths, for no Python of this host imports nemo_aopsd. Run make setup in $AOPSD_HOME."
     else
         echo "# not checked: settings, problems and paths (AOPSD_CHECK=$AOPSD_CHECK)"
     fi
-    [[ -z $TOLD ]] || echo "# $TOLD"
+    ((${#TOLD[@]} == 0)) || printf '# %s\n' "${TOLD[@]}"
     warn_of_environment
 }
 
 # COMMAND ...: a check of the program, and what it says as comments. Its refusal ends the submission.
 tell_check() {
     local told
-    told=$(cd "$AOPSD_HOME" && "$@" 2>&1) || die "${told#error: }
+    told=$("$@" 2>&1) || die "${told#error: }
 The settings above cannot be right; nothing was submitted."
     sed -n '/^warning: /s/^/# /p; $s/^ok/# checked/p' <<<"$told"
 }
@@ -354,7 +365,6 @@ run_job() {
     driver >"$logs/driver.sh"
     head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
     export AOPSD_HEAD=$head_node AOPSD_RAY_PORT AOPSD_NODES AOPSD_GPUS_PER_NODE AOPSD_PYTHON AOPSD_WAIT AOPSD_GRACE
-    export PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH}
     local first=
     if uses_ray; then first="ray-head.log until all GPUs are there, then "; fi
     say "job $id on $SLURM_JOB_NODELIST, attempt $((restart + 1)); logs in $logs: ${first}driver.log"
@@ -363,7 +373,7 @@ run_job() {
 
     reason=
     trap 'reason=limit; touch "$logs/stop"' USR1 # --signal in the head of each script
-    trap 'reason=cancel; touch "$logs/stop"' TERM INT
+    trap 'reason=stopped; touch "$logs/stop"' TERM INT
     local role code=0 head_pid worker_pid=
     local -a command
     for role in $(roles); do
@@ -380,7 +390,11 @@ run_job() {
         say "failed with exit code $code; the last lines of the driver:"
         tail -n 5 "$logs/driver.log" "$logs"/ray-*.log "$logs/node.log" 2>/dev/null || true
     fi
-    say "ended with exit code $code${reason:+ ($reason)}"
+    case $reason in
+        # Slurm sends the same signal for all three, and srun's exit code says nothing then.
+        stopped) say "stopped by scancel, by a requeue or for a failed node; if it goes on, \`squeue --me\` lists job $id" ;;
+        *) say "ended with exit code $code${reason:+ ($reason)}" ;;
+    esac
     exit "$code"
 }
 

@@ -21,7 +21,6 @@ command -v srun >/dev/null || die "srun is not on the PATH: run this on a login 
 mkdir -p "$AOPSD_LOGS" # one of the mounts
 words=("$@")
 if [[ $1 == aopsd ]]; then words=("$AOPSD_PYTHON" -m nemo_aopsd "${@:2}"); fi
-export PYTHONPATH=$AOPSD_HOME${PYTHONPATH:+:$PYTHONPATH}
 command=(srun --nodes=1 --ntasks=1 --export=ALL)
 ask_slurm
 enter_container

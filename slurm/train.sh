@@ -16,8 +16,6 @@ OVERRIDES=()
 settle_task() {
     local name index=0 taken=
     local -a said=("$OWN_NODES" "$OWN_GPUS" "$OWN_RUN")
-    [[ -z $AOPSD_RUN ]] || AOPSD_RUN=$(realpath -m "$AOPSD_RUN")
-    cd "$AOPSD_HOME" || die "AOPSD_HOME: $AOPSD_HOME is not there."
     check_file AOPSD_CONFIG "$AOPSD_CONFIG" "Paths are taken from $AOPSD_HOME."
     if [[ $AOPSD_CONFIG == "$OWN_CONFIG" ]]; then
         AOPSD_MIN_GPUS=${AOPSD_MIN_GPUS:-$((OWN_NODES * OWN_GPUS))}
@@ -29,8 +27,10 @@ settle_task() {
         index=$((index + 1))
     done
     AOPSD_RUN=$(realpath -m "$AOPSD_RUN")
-    # shellcheck disable=SC2034  # run_check of lib.sh prints it
-    TOLD=${taken:+"from $AOPSD_CONFIG:$taken"}
+    [[ -z $taken ]] || TOLD+=("from $AOPSD_CONFIG:$taken")
+    [[ -z $AOPSD_DATA ]] || TOLD+=("AOPSD_DATA=$AOPSD_DATA takes the place of data.train.data_path of $AOPSD_CONFIG")
+    [[ -z $AOPSD_EVAL_DATA ]] ||
+        TOLD+=("AOPSD_EVAL_DATA=$AOPSD_EVAL_DATA takes the place of aopsd.evaluation.data_path of $AOPSD_CONFIG")
     export AOPSD_RUN AOPSD_NODES AOPSD_GPUS_PER_NODE
 }
 
@@ -40,7 +40,7 @@ read_config() {
     python=$(python_with nemo_aopsd pydantic omegaconf)
     [[ -n $python ]] || die "AOPSD_RUN, AOPSD_NODES and AOPSD_GPUS_PER_NODE are not all set, and no Python of this host" \
         "reads them from $AOPSD_CONFIG. Set them, or run make setup in $AOPSD_HOME."
-    told=$(PYTHONPATH=$AOPSD_HOME "$python" - "$AOPSD_CONFIG" aopsd.engine="$AOPSD_ENGINE" "${ARGS[@]}" 2>&1 <<'PYTHON'
+    told=$("$python" - "$AOPSD_CONFIG" aopsd.engine="$AOPSD_ENGINE" "${ARGS[@]}" 2>&1 <<'PYTHON'
 import sys
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError

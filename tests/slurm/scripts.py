@@ -20,12 +20,12 @@ CHECKED = {"AOPSD_CHECK": "true", "AOPSD_PYTHON": sys.executable, "AOPSD_CONTAIN
 FOREIGN = ("AOPSD_", "SLURM_", "PYTHONPATH", "HF_")
 
 
-def call(script, *args, **env):
-    """Without the program's own check, which takes seconds, unless `env` asks for it."""
+def call(script, *args, folder=REPO, **env):
+    """By a path relative to `folder`, without the program's own check, which takes seconds, unless `env` asks for it."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
     clean["AOPSD_CHECK"] = "false"
-    command = ["bash", f"slurm/{script}.sh", *args]
-    return subprocess.run(command, cwd=REPO, env=clean | env, capture_output=True, text=True, timeout=60)
+    command = ["bash", os.path.relpath(REPO / f"slurm/{script}.sh", folder), *args]
+    return subprocess.run(command, cwd=folder, env=clean | env, capture_output=True, text=True, timeout=60)
 
 
 def planned(script, *args, **env):

@@ -118,6 +118,13 @@ def test_without_a_python_another_config_needs_its_folder_and_size_set(tmp_path)
     assert f"logger.log_dir={tmp_path}/run" in planned("aopsd_qwen3_4b", **env | sizes)
 
 
+def test_a_config_s_own_parts_are_found_on_the_user_s_pythonpath(tmp_path):
+    env = another(tmp_path)
+    own = "aopsd.objective.name=my_parts:HalfSquaredGap"
+    assert "no module `my_parts`" in refused("aopsd_qwen3_4b", "--dry-run", own, **env)
+    assert f" {own} " in planned("aopsd_qwen3_4b", own, **env, PYTHONPATH=str(REPO / "examples"))
+
+
 @pytest.mark.parametrize("name", TRAINING)
 def test_what_a_script_says_of_its_own_config_is_in_the_file(name):
     head = (REPO / f"slurm/aopsd_{name}.sh").read_text(encoding="utf-8")

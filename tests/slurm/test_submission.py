@@ -61,6 +61,9 @@ def test_an_evaluation_is_checked_for_each_target():
     )
     done = call("evaluate", "--dry-run", "--sampels", "4", **env)
     assert (done.returncode, done.stdout) == (2, "") and "--sampels" in done.stderr
+    two = planned("evaluate", **env | {"AOPSD_TARGETS": "nemo_aopsd/builtin/model nemo_aopsd/builtin/../builtin/model"})
+    folders = re.findall(r"^# checked: .*runs/evaluations/(\S+)[.] ", two, re.MULTILINE)
+    assert folders == ["nemo_aopsd_builtin_model", "nemo_aopsd_builtin_.._builtin_model"]
     done = call("evaluate", "--dry-run", **env | {"AOPSD_TARGETS": "nemo_aopsd/builtin/model docs"})
     assert done.returncode == 2 and "docs" in done.stderr
 
@@ -177,6 +180,49 @@ def test_a_script_called_with_bash_submits_itself(cluster, tmp_path):
     assert calls.rstrip().endswith("slurm/aopsd_qwen3_4b.sh aopsd.seed=1")
 
 
+@pytest.mark.parametrize("folder", ["slurm", ".."])
+@pytest.mark.parametrize("script", ["aopsd_qwen3_4b", "evaluate", "dag_build", "compare"])
+def test_a_script_may_be_called_by_a_relative_path_from_any_folder(script, folder):
+    env = {"AOPSD_DATA": DATA, "AOPSD_TARGETS": "docs", "AOPSD_PROBLEMS": DATA, "AOPSD_DAGS": "d", "AOPSD_MODEL": "M"}
+    plan = planned(script, folder=REPO / folder, **SUITE | env)
+    assert f" {REPO}/slurm/{script}.sh " in plan
+    assert re.search(f"^ .*{script}.sh", call(script, "--help", folder=REPO / folder).stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("script", "env", "log"),
+    [
+        ("aopsd_qwen3_4b", {}, "%x-%j.log"),
+        ("aopsd_qwen3_4b", {"AOPSD_SBATCH": "--array=0-4"}, "%x-%A_%a.log"),
+        ("evaluate", {"AOPSD_TARGETS": "docs"}, "%x-%j.log"),
+        ("evaluate", {"AOPSD_TARGETS": "docs examples"}, "%x-%A_%a.log"),
+        ("compare", SUITE, "%x-%A_%a.log"),
+    ],
+)
+def test_the_log_of_an_element_has_the_name_of_its_folder(script, env, log, cluster, tmp_path):
+    assert call(script, **FOUR | cluster | env).returncode == 0
+    assert f" --output={tmp_path}/logs/{log} " in (tmp_path / "calls").read_text(encoding="utf-8")
+
+
+def test_a_plan_says_which_settings_of_the_config_the_environment_replaces():
+    plan = planned("aopsd_qwen3_4b", AOPSD_CONTAINER="none", AOPSD_DATA=DATA, AOPSD_EVAL_DATA=DATA)
+    told = re.findall("^# (AOPSD_.*=.*) takes the place of (.*) of (.*)$", plan, re.MULTILINE)
+    config = "examples/configs/aopsd_qwen3_4b_megatron.yaml"
+    assert told == [
+        (f"AOPSD_DATA={DATA}", "data.train.data_path", config),
+        (f"AOPSD_EVAL_DATA={DATA}", "aopsd.evaluation.data_path", config),
+    ]
+    assert "takes the place" not in planned("aopsd_qwen3_4b", AOPSD_CONTAINER="none", AOPSD_ENGINE="local")
+
+
+def test_relative_paths_are_those_of_the_checkout(tmp_path):
+    env = {"AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA, "AOPSD_RUN": "runs/mine", "AOPSD_LOGS": "runs/logs"}
+    plan = planned("aopsd_qwen3_4b", folder=REPO / "docs", **env)
+    assert f" logger.log_dir={REPO}/runs/mine " in plan and f" --output={REPO}/runs/logs/%x-%j.log " in plan
+    mounts = plan.replace("\\", "")  # quoted for the shell
+    assert f",{REPO}/runs/logs:{REPO}/runs/logs,{REPO}/runs/mine:{REPO}/runs/mine" in mounts
+
+
 def test_settings_and_paths_are_checked_without_the_container_and_what_was_not_is_said():
     plan = planned("aopsd_qwen3_4b", **CHECKED)
     [told] = [line for line in plan.splitlines() if line.startswith("# checked: ")]
@@ -209,11 +255,11 @@ def test_a_path_outside_of_the_mounts_is_refused(script, name, env, tmp_path):
     planned(script, **env | {"AOPSD_CONTAINER": "none"})
 
 
-RECORD = 'echo "$(basename "$0") $* [$PYTHONPATH $HF_HOME]" >>"$CALLS"'
+RECORD = 'echo "$(basename "$0") $* [$PYTHONPATH $HF_HOME $AOPSD_DATA]" >>"$CALLS"'
 
 
 def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
-    """All commands of its eight steps in one shell, with stand-ins for the downloads and for a Slurm with Pyxis."""
+    """All commands of its eight steps and those after them in one shell, with stand-ins for the downloads and for a Slurm with Pyxis."""
     shared, home = tmp_path / "shared", tmp_path / "shared/nemo_aopsd"
     (home / ".venv/bin").mkdir(parents=True)
     (home / ".venv/bin/activate").touch()
@@ -229,7 +275,7 @@ def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
     }
     for name, body in fakes.items():
         fake(tmp_path, name, body)
-    steps = (REPO / "docs/slurm.md").read_text(encoding="utf-8").partition("## The scripts")[0]
+    steps = (REPO / "docs/slurm.md").read_text(encoding="utf-8").partition("## The run of the GSM8K")[0]
     typed = "".join(re.findall(r"^```bash\n(.*?)^```$", steps, re.MULTILINE | re.DOTALL))
     assert len(re.findall("^## [1-8][.] ", steps, re.MULTILINE)) == 8
     env = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
@@ -240,9 +286,12 @@ def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
     order = ["git", "make", "enroot", "srun", "hf", "srun", "aopsd", "aopsd", "sbatch", "sbatch", "sbatch", "aopsd"]
+    order += ["sbatch", "sbatch"]  # a suite, and the embedded model on a CPU
     assert [line.partition(" ")[0] for line in calls] == order
-    jobs = [line for line in calls if line.startswith("sbatch")]
-    assert all(line.endswith(f"[{shared}/aopsd_site {shared}/hf]") for line in jobs)
+    *jobs, suite, embedded = [line for line in calls if line.startswith("sbatch")]
+    assert all(line.endswith(f"[{home}:{shared}/aopsd_site {shared}/hf {shared}/dags.jsonl]") for line in jobs)
+    assert "--partition=h100 --gres=gpu:1 --array=0-14 " in suite
+    assert "--partition=cpu " in embedded and "--gres" not in embedded and embedded.endswith(f" {shared}/hf ]")
     on_nodes = [line for line in calls if line.startswith("srun")]
     assert all("--account=mine --partition=h100" in line for line in on_nodes)
     assert [("--gres=gpu:8" in line, "-m nemo_aopsd doctor" in line) for line in on_nodes] == [
