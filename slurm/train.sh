@@ -65,7 +65,7 @@ check_task() {
     check_own AOPSD_NODES cluster.num_nodes
     check_own AOPSD_GPUS_PER_NODE cluster.gpus_per_node
     [[ $AOPSD_SBATCH != *--array* ]] || check_own "--array of AOPSD_SBATCH" aopsd.seed
-    if [[ $AOPSD_ENGINE == nemo_rl && -z $AOPSD_DATA && " ${ARGS[*]}" != *" data.train.data_path="* ]]; then
+    if [[ $AOPSD_ENGINE == nemo_rl && $AOPSD_CONFIG == "$OWN_CONFIG" && -z $AOPSD_DATA && " ${ARGS[*]}" != *" data.train.data_path="* ]]; then
         die "AOPSD_DATA is not set: a JSONL file of problems with graphs (to try: examples/data/problems.jsonl)."
     fi
     [[ -z $AOPSD_DATA ]] || check_file AOPSD_DATA "$AOPSD_DATA" "Paths are taken from $AOPSD_HOME."

@@ -21,7 +21,7 @@ FOREIGN = ("AOPSD_", "SLURM_", "PYTHONPATH", "HF_")
 
 
 def call(script, *args, folder=REPO, **env):
-    """By a path relative to `folder`, without the program's own check, which takes seconds, unless `env` asks for it."""
+    """By a path relative to `folder`; without the program's own check, which takes seconds, unless `env` asks."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
     clean["AOPSD_CHECK"] = "false"
     command = ["bash", os.path.relpath(REPO / f"slurm/{script}.sh", folder), *args]

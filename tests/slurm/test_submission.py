@@ -215,6 +215,15 @@ def test_a_plan_says_which_settings_of_the_config_the_environment_replaces():
     assert "takes the place" not in planned("aopsd_qwen3_4b", AOPSD_CONTAINER="none", AOPSD_ENGINE="local")
 
 
+def test_a_config_of_one_s_own_may_name_the_problems_itself(tmp_path):
+    config = tmp_path / "mine.yaml"
+    parent = f"{REPO}/examples/configs/aopsd_qwen3_4b_megatron.yaml"
+    config.write_text(f"defaults: {parent}\ndata: {{train: {{data_path: {DATA}}}}}\n", encoding="utf-8")
+    env = CHECKED | {"AOPSD_DATA": "", "AOPSD_CONFIG": str(config), "AOPSD_CONTAINER": "none"}
+    plan = planned("aopsd_qwen3_4b", **env)
+    assert "# checked" in plan and "data.train.data_path" not in plan
+
+
 def test_relative_paths_are_those_of_the_checkout(tmp_path):
     env = {"AOPSD_CONTAINER": "image", "AOPSD_DATA": DATA, "AOPSD_RUN": "runs/mine", "AOPSD_LOGS": "runs/logs"}
     plan = planned("aopsd_qwen3_4b", folder=REPO / "docs", **env)
@@ -259,7 +268,10 @@ RECORD = 'echo "$(basename "$0") $* [$PYTHONPATH $HF_HOME $AOPSD_DATA]" >>"$CALL
 
 
 def test_the_page_leads_from_a_clone_to_a_job(cluster, tmp_path):
-    """All commands of its eight steps and those after them in one shell, with stand-ins for the downloads and for a Slurm with Pyxis."""
+    """All commands of its eight steps and those after them in one shell.
+
+    The downloads and a Slurm with Pyxis are stand-ins.
+    """
     shared, home = tmp_path / "shared", tmp_path / "shared/nemo_aopsd"
     (home / ".venv/bin").mkdir(parents=True)
     (home / ".venv/bin/activate").touch()
