@@ -274,6 +274,16 @@ def test_a_module_that_cannot_be_imported_names_its_line(tmp_path, monkeypatch):
         assert f"{tmp_path}/{name}.py:3: ModuleNotFoundError: No module named 'no_such_lib" in str(caught.value)
 
 
+def test_a_file_that_imports_one_beside_it_is_told_to_put_the_folder_on_the_path(tmp_path, monkeypatch):
+    (tmp_path / "helper_of_mine.py").write_text("x = 1\n")
+    (tmp_path / "asks.py").write_text("import helper_of_mine\nclass Mine:\n    judge = None\n")
+    with pytest.raises(UserError, match=rf"asks\.py:1: ModuleNotFoundError: .* PYTHONPATH={tmp_path}\n") as caught:
+        own("judge.kind", f"{tmp_path}/asks.py:Mine")
+    assert "says what it is given" not in str(caught.value)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert own("judge.kind", f"{tmp_path}/asks.py:Mine").judge is None
+
+
 def test_the_trial_leaves_no_trace_in_the_objects_of_the_run(tmp_path):
     text = "class Mine:\n    continues = False\n    calls = 0\n    def __init__(self, aopsd): pass\n"
     (tmp_path / "counts.py").write_text(

@@ -24,7 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError, first_line, nearest
+from nemo_aopsd.types import Signal
 
 if TYPE_CHECKING:
     from nemo_aopsd.config.schema import AOPSDConfig
@@ -44,7 +46,12 @@ WANTED = {
         "__call__",
     ),
 }
-
+# What is taken of a class that cannot be imported: nothing, and of an objective what every config of a run allows.
+_UNKNOWN: dict[str, Any] = {
+    **{"continues": False, "field": None, "adaptive": False, "needs_progress": False},
+    **{"signal": Signal(sampled=True), "needs_old_logprobs": True, "needs_reward": False, "on_policy_rate": 1.0},
+}
+_copies: dict[tuple[str, str], Path] = {}  # by key and place of a class: the file of it that a run keeps
 
 _NOT_THEIRS = (str(Path(__file__).parents[1]), "<frozen ")  # this package, and what imports a module
 _PREFIX = "aopsd_file_"  # of the modules that files become: no file hides another one, or a module of Python's
@@ -56,8 +63,50 @@ def is_own(name: str) -> bool:
 
 
 def own(key: str, name: str) -> Any:
-    """The class that `aopsd.KEY: name` means. Raises UserError if there is none, or if it lacks a member."""
-    return _own(key, name, _place(name))
+    """The class that `aopsd.KEY: name` means. Raises UserError if there is none, or if it lacks a member.
+
+    Where it is a run's that is read (`kept_copy`), and cannot be imported: the run's copy, or a stand-in.
+    """
+    place = _place(name)
+    try:
+        return _own(key, name, place)
+    except UserError as error:
+        if (copy := _copies.get((key, place))) is None:
+            raise
+        return _kept(key, name, copy, str(error))
+
+
+def kept_copy(key: str, name: object, copies: Path | None) -> None:
+    """A run that names this class is read: nothing is made with it, so `own` does with the copy in `copies`.
+
+    None: no run is read, and the class must be there.
+    """
+    if not (isinstance(name, str) and is_own(name)):
+        return
+    place = _place(name)
+    _copies.pop((key, place), None)
+    if copies is not None:
+        file = Path(place).name if place.endswith(".py") else f"{place.rpartition('.')[2]}.py"
+        _copies[key, place] = copies / file
+
+
+@cache
+def _kept(key: str, name: str, copy: Path, told: str) -> Any:
+    """The class in the copy; or one that says nothing of itself, and raises `told` where it is to do something."""
+    no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the run's folder stays as it is
+    try:
+        return _own(key, f"{copy}:{name.partition(':')[2]}", str(copy))
+    except UserError:
+        first = told.partition("\n")[0]
+        warn([f"{first} Nor can its copy {copy} be imported. What the class says of itself is left out"])
+    finally:
+        sys.dont_write_bytecode = no_bytecode
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UserError(told)
+
+    members = {member: _UNKNOWN.get(member, refuse) for member in WANTED[key]}
+    return type("Unknown", (), members | {"__init__": lambda self, *_: None})
 
 
 @cache
@@ -79,11 +128,11 @@ def _own(key: str, name: str, place: str) -> Any:
 
 def made(key: str, name: str, *arguments: Any) -> Any:
     """An object of that class, made once a process: it may remember earlier steps. Raises UserError if that fails."""
-    return _made(key, name, _place(name), *arguments)
+    return _made(own(key, name), key, name, *arguments)
 
 
 @cache
-def _made(key: str, name: str, place: str, *arguments: Any) -> Any:
+def _made(kind: Any, key: str, name: str, *arguments: Any) -> Any:
     return fresh(key, name, *arguments)
 
 
@@ -137,13 +186,23 @@ def blamed(label: str, file: str) -> Iterator[None]:
         if not theirs and not frames[-1].filename.startswith(_NOT_THEIRS):
             theirs = [len(frames) - 1]
         at = f" {frames[theirs[-1]].filename}:{frames[theirs[-1]].lineno}:" if theirs else ""
-        told = f"{label}:{at} {type(error).__name__}: {first_line(error)}. docs/extending.md says what it is given."
+        told = f"{label}:{at} {type(error).__name__}: {first_line(error)}. {_remedy(error, file)}"
         below = traceback.format_list(frames[theirs[0] :] if theirs else []) + traceback.format_exception_only(error)
         raise UserError("\n".join([told, "".join(below).rstrip()])) from error
 
 
+def _remedy(error: Exception, file: str) -> str:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return "docs/extending.md says what it is given."
+    top, folder = error.name.partition(".")[0], Path(file).parent
+    if (folder / f"{top}.py").exists() or (folder / top).is_dir():
+        return f"{top} is beside it: put that folder on PYTHONPATH, export PYTHONPATH={folder}"
+    return f"Install {top}, or put the folder that holds it on PYTHONPATH."
+
+
 def check_own(aopsd: AOPSDConfig) -> None:
     """Make what needs no more than the config, before a model is loaded. Raises UserError as `made` does."""
+    sources(aopsd)
     for key, arguments in (("weighting", [aopsd]), ("judge.kind", [aopsd]), ("context.kind", [])):
         if is_own(name := attrgetter(key)(aopsd)):
             made(key, name, *arguments)
@@ -156,9 +215,9 @@ def module_from_file(part: Any) -> ModuleType | None:
 
 
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
-    """The files that own classes of a config are in, by key."""
+    """The files that own classes of a config are in, by key. Raises UserError where one cannot be imported."""
     named = {key: value for key in WANTED if is_own(value := attrgetter(key)(aopsd))}
-    return {key: Path(inspect.getfile(own(key, value))) for key, value in named.items()}
+    return {key: Path(inspect.getfile(_own(key, value, _place(value)))) for key, value in named.items()}
 
 
 def _place(name: str) -> str:

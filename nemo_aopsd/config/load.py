@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks
+from nemo_aopsd.config.extension import WANTED, kept_copy
 from nemo_aopsd.config.keys import (
     HELD_OUT,
     VALIDATION,
@@ -48,9 +49,12 @@ _NAMES = {dict: "a block of `key: value` lines", list: "a list"}
 _UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, AttributeError, RecursionError)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | None = None) -> Config:
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), method: Path | None = None, copies: Path | None = None
+) -> Config:
     """The run that a config file, a method's file over it, and `key=value` overrides describe.
 
+    `copies`: the run is only read, and there are its copies of classes of the user's own that cannot be imported.
     Raises UserError with a line for each fault, naming file, line and key.
     """
     register_resolvers()
@@ -63,7 +67,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), method: Path | 
             merged.told.append(str(error))
     config = None
     try:
-        config = _build(merged.tree, merged.origins, path)
+        config = _build(merged.tree, merged.origins, path, copies)
     except UserError as error:
         merged.told.append(str(error))
     merged.refuse()
@@ -277,11 +281,13 @@ def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
         raise UserError("\n".join(lines))
 
 
-def _build(tree: Tree, origins: Origins, path: Path) -> Config:
+def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Config:
     tree = _merge(NEMO_RL_DEFAULTS, Layer(tree, origins), path)
     _require(tree, origins, path)  # first, for other keys may be made of these
     raw = _resolve(tree, origins, path)
     _require(raw, origins, path)
+    for key in WANTED:
+        kept_copy(key, select(raw, f"aopsd.{key}"), copies)
     run, faults = check_run(raw)
     _refuse(faults, origins, path)
     assert run is not None  # or there would be a fault

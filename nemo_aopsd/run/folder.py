@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -146,7 +147,8 @@ def held(path: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         os.ftruncate(file, 0)
         with naming(path):
-            os.write(file, f"{os.getpid()}\n".encode())
+            job = f" (Slurm job {os.environ['SLURM_JOB_ID']})" if "SLURM_JOB_ID" in os.environ else ""
+            os.write(file, f"{os.getpid()} on {socket.gethostname()}{job}\n".encode())
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -240,13 +242,13 @@ def _check_budget(run: Path, config: Config) -> None:
 
 def load_run_config(run: Path) -> Config:
     """The config of an existing run, its paths where the folder is now. Raises UserError if there is none."""
-    path = require_run(run)
-    config = load_config(path)
+    path, copies = require_run(run), run / layout.EXTENSIONS
+    config = load_config(path, copies=copies)
     inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
     moved = {"logger.log_dir": run}
     if not inside.startswith(os.pardir):
         moved["checkpointing.checkpoint_dir"] = run / inside
-    return load_config(path, [path_override(key, place) for key, place in moved.items()])
+    return load_config(path, [path_override(key, place) for key, place in moved.items()], copies=copies)
 
 
 def require_run(run: Path) -> Path:

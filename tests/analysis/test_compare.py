@@ -173,7 +173,7 @@ def wait_until(condition, seconds=120):
 
 
 def alive(out):
-    found = [int(path.read_text()) for path in out.glob("*/seed_*/.lock")]
+    found = [int(path.read_text().split()[0]) for path in out.glob("*/seed_*/.lock")]
     return [process for process in found if Path(f"/proc/{process}/cmdline").exists() and not_zombie(process)]
 
 

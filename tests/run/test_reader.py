@@ -7,8 +7,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from nemo_aopsd.analysis.report import write_report
+from nemo_aopsd.config.extension import check_own, sources
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.method.curriculum import build_curriculum
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
@@ -228,3 +233,53 @@ def test_any_limit_ends_a_run(tmp_path, limit, finished, done):
     config.write_text(config.read_text().replace("  max_num_epochs: 3\n", f"  max_num_epochs: 3\n  {limit}\n"))
     run = load_run(path)
     assert (run.is_finished, run.steps_done) == (finished, done)
+
+
+OWN = {  # what the config names, by key: a file of each, or a module
+    "aopsd.weighting": ("RisingWeights", "mine.py"),
+    "aopsd.context.kind": ("FirstCheckpoint", "mine.py"),
+    "aopsd.judge.kind": ("NumberJudge", "mine.py"),
+    "aopsd.curriculum.name": ("SortedOrder", "parts_gone"),
+    "aopsd.objective.name": ("HalfSquaredGap", "mine.py"),
+}
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """A run whose config names a class of the user's own of each kind, none of which is where it was."""
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=2, batch=2, num_held_out=2, num_samples=1)
+    config = OmegaConf.load(run / "config.yaml")
+    for key, (name, place) in OWN.items():
+        OmegaConf.update(config, key, f"{tmp_path / place if place.endswith('.py') else place}:{name}")
+    OmegaConf.save(config, run / "config.yaml")
+    return run
+
+
+@pytest.mark.parametrize("has_copies", [True, False])
+def test_a_run_is_read_without_the_classes_of_ones_own(moved, has_copies, capsys):
+    if has_copies:
+        (moved / "extensions").mkdir()
+        for name in ("mine.py", "parts_gone.py"):
+            (moved / "extensions" / name).write_text((REPO / "examples/my_parts.py").read_text())
+    for _ in range(2):
+        aopsd = load_run(moved).config.aopsd
+        write_report(moved)
+    said, page = capsys.readouterr().err, (moved / "report.html").read_text()
+    assert aopsd.weighting == f"{moved.parent}/mine.py:RisingWeights" and aopsd.objective.own_signal.sampled
+    assert ("The teacher is followed more towards the end" in page) == aopsd.needs_progress == has_copies
+    assert [said.count(f":{name}: ") for name, _ in OWN.values()] == [0 if has_copies else 1] * len(OWN)
+    assert not list(moved.rglob("__pycache__"))
+
+
+def test_a_class_that_was_read_without_being_there_makes_nothing(moved):
+    """Training and resume of the same process are as strict as ever; and so is what does call the class."""
+    aopsd = load_run(moved).config.aopsd
+    (moved / "extensions").mkdir()
+    (moved / "extensions/mine.py").write_text((REPO / "examples/my_parts.py").read_text())
+    for refused in (lambda: check_own(aopsd), lambda: sources(aopsd)):
+        with pytest.raises(UserError, match=r"aopsd\.weighting=.*: no file "):
+            refused()
+    with pytest.raises(UserError, match=r"aopsd\.curriculum\.name=parts_gone:SortedOrder: there is no module"):
+        build_curriculum(["a"], aopsd.curriculum, 1, 0).batches()
+    with pytest.raises(UserError, match=r"aopsd\.weighting=.*: no file "):
+        load_config(moved / "config.yaml")
