@@ -46,8 +46,7 @@ check_task() {
 }
 
 # Elements share the folder; only the element's own run counts.
-progress() { [[ ! -d $AOPSD_RUN/$element ]] || (cd "$AOPSD_RUN/$element" && find . \( -path './checkpoints/step_*/state.json' \
-    -o -path './eval/*.jsonl' -o -name 'initial_progress.jsonl' \) -size +0 -exec cksum {} + | sort); }
+progress() { kept_of_run "$AOPSD_RUN/$element"; }
 
 driver() {
     local -a command=("$AOPSD_PYTHON" -m nemo_aopsd compare "$AOPSD_SUITE")

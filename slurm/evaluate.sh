@@ -47,11 +47,14 @@ check_task() {
     local index=${SLURM_ARRAY_TASK_ID:-0}
     target=${targets[index]:-}
     [[ -n $target ]] || die "array element $index: there are ${#targets[@]} targets."
-    AOPSD_RUN=$(folder_of "$target") # `lib.sh` looks there for progress
+    AOPSD_RUN=$(folder_of "$target") # must be there in the container
 }
 
 # TARGET: the folder of its results
 folder_of() { realpath -m "${AOPSD_RESULTS:-runs/evaluations}/$(tr -c '[:alnum:]._\n-' _ <<<"$1")"; }
+
+# Samples; `calls.jsonl` grows without any.
+progress() { find "$AOPSD_RUN" -name '*.jsonl' ! -name calls.jsonl -size +0 -exec cksum {} + | sort; }
 
 # TARGET -> command=(... evaluate)
 evaluate_command() {

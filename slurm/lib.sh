@@ -411,11 +411,16 @@ wait_for() {
     wait "$1"
 }
 
-# What the next attempt can start from.
-progress() {
-    [[ -n ${AOPSD_RUN:-} && -d $AOPSD_RUN ]] || return 0
-    (cd "$AOPSD_RUN" && find . \( -path './checkpoints/step_*/state.json' -o -name '*.jsonl' -path './eval/*' \
-        -o -name 'initial_progress.jsonl' -o -name 'samples*.jsonl' -o -name '*.journal*' \) -size +0 -exec cksum {} + | sort)
+# What the next attempt can start from; a script says what of its own folder that is.
+progress() { :; }
+
+# FOLDER: of a run. Steps that no checkpoint holds are made again, so metrics and rollouts don't count.
+kept_of_run() {
+    local checkpoints
+    [[ -f $1/config.yaml ]] || return 0
+    checkpoints=$(sed -n 's/^  checkpoint_dir: //p' "$1/config.yaml")
+    find "$1/eval" "$1/initial_progress.jsonl" "$checkpoints" \( -path '*/step_*/state.json' -o -name '*.jsonl' \) \
+        -size +0 -exec cksum {} + 2>/dev/null | sort || true # not all of them are there
 }
 
 # RESTARTS PROGRESS_BEFORE: requeue the job, unless the attempt left nothing that the next one could start from.

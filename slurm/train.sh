@@ -100,6 +100,8 @@ driver() {
         "$AOPSD_PYTHON" "$AOPSD_RUN"
 }
 
+progress() { kept_of_run "$AOPSD_RUN"; }
+
 check_program() {
     local -a command
     train_command

@@ -168,6 +168,16 @@ def test_an_array_has_a_seed_an_element_and_no_other():
 JOB = {"ID": "17", "NODELIST": "n1", "NAME": "job", "NUM_NODES": "1"}
 
 
+def job(script, folder, **env):
+    """The batch script as Slurm runs it; `srun` is a stand-in of the caller's."""
+    (folder / "slurm_script").symlink_to(REPO / f"slurm/{script}.sh")
+    fake(folder, "scontrol", 'echo "$*" >>"$CALLS"; echo n1')
+    env |= {f"SLURM_JOB_{key}": value for key, value in JOB.items()} | {"SLURM_CPUS_ON_NODE": "2"}
+    env |= {"SLURM_SUBMIT_DIR": str(REPO)}
+    command = ["bash", str(folder / "slurm_script")]
+    return subprocess.run(command, cwd=REPO, env=os.environ | env, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("script", "env"),
     [
@@ -182,17 +192,41 @@ def test_a_job_runs_what_the_dry_run_has_shown(script, env, cluster, tmp_path):
     fake(tmp_path, "sinfo", CPU_NODES)
     env |= {"AOPSD_PYTHON": sys.executable}
     _, shown = planned(script, **env).split("driver.log:\n")
-    (tmp_path / "slurm_script").symlink_to(REPO / f"slurm/{script}.sh")
-    for name in ("srun", "scontrol"):
-        fake(tmp_path, name, "echo n1")
-    env |= {f"SLURM_JOB_{key}": value for key, value in JOB.items()} | {"SLURM_CPUS_ON_NODE": "2"}
-    env |= {"SLURM_SUBMIT_DIR": str(REPO)}
-    done = subprocess.run(
-        ["bash", str(tmp_path / "slurm_script")], cwd=REPO, env=os.environ | env, capture_output=True, text=True
-    )
+    fake(tmp_path, "srun", "echo n1")
+    done = job(script, tmp_path, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = (tmp_path / "logs/job-17/driver.sh").read_text(encoding="utf-8")
     assert ran.replace("job-17", "NAME-JOB") == shown.partition("# once ")[0]
+
+
+@pytest.mark.parametrize(
+    ("saved", "goes_on"),
+    [
+        ("metrics.jsonl", False),  # a resume makes its steps again
+        ("rollouts/step_000001.jsonl", False),
+        ("checkpoints/step_1/state.json", True),
+        ("elsewhere/step_1/state.json", True),
+        ("initial_progress.jsonl", True),
+        ("eval/epoch_000.jsonl", True),
+    ],
+)
+def test_at_its_limit_a_training_goes_on_only_from_what_a_resume_keeps(saved, goes_on, cluster, tmp_path):
+    run = tmp_path / "run"
+    (run / saved).parent.mkdir(parents=True)
+    checkpoints = run / ("elsewhere" if "elsewhere" in saved else "checkpoints")
+    (run / "config.yaml").write_text(f"checkpointing:\n  checkpoint_dir: {checkpoints}\n", encoding="utf-8")
+    fake(tmp_path, "srun", f"echo line >>{run / saved}; kill -USR1 $PPID; exit 143")
+    env = {"AOPSD_CONTAINER": "none", "AOPSD_ENGINE": "local", "AOPSD_RUN": str(run), "AOPSD_CHECK": "false"}
+    done = job("aopsd_qwen3_4b", tmp_path, **cluster | env)
+    requeued = "requeue 17" in (tmp_path / "calls").read_text(encoding="utf-8")
+    assert (requeued, "not requeued" in done.stdout) == (goes_on, not goes_on), done.stdout + done.stderr
+
+
+def test_a_job_that_slurm_stops_does_not_call_it_a_success(cluster, tmp_path):
+    fake(tmp_path, "srun", "kill -TERM $PPID; exit 0")
+    env = {"AOPSD_CONTAINER": "none", "AOPSD_ENGINE": "local", "AOPSD_RUN": str(tmp_path), "AOPSD_CHECK": "false"}
+    last = job("aopsd_qwen3_4b", tmp_path, **cluster | env).stdout.splitlines()[-1]
+    assert "stopped by scancel, by a requeue" in last and "exit code 0" not in last
 
 
 def test_a_command_runs_on_a_node_as_a_job_would(cluster, tmp_path):

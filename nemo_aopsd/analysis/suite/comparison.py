@@ -101,14 +101,12 @@ class Comparison:
     def report(self, failures: Sequence[Failure]) -> Path:
         """Show the table, and write it and the figure; returns the page."""
         out, reference, rows = self.out, self._reference, self._rows(self.runs)
-        words = ["aopsd", "compare", str(self.suite.path), "--seeds", str(self.seeds), "--out", str(out)]
-        words += ["--against", self.against] if self.against else []
         if rows:
             atomic_write(out / "results.svg", suite_figure(rows, reference))
             atomic_write(out / "results.csv", csv_text(rows, reference))
             show_page(summary(rows, reference), self.console)
         page = out / _PAGE
-        atomic_write(page, markdown(self.suite.path.stem, shlex.join(words), rows, reference, failures))
+        atomic_write(page, markdown(self.suite.path.stem, self._command, rows, reference, failures))
         return page
 
     def show_chosen(self) -> None:
@@ -120,8 +118,14 @@ class Comparison:
         if rows := self._rows(compared):
             show_page(summary(rows, self._reference), self.console)
         done = sum(run.is_finished for run in self.chosen)
-        whole = f"The page of all members, {self.out / _PAGE}: the same command without --only."
+        whole = f"The page of all members, {self.out / _PAGE}: {self._command}"
         self._say([f"{done} of {counted(len(self.chosen), 'run')} finished. {whole}"])
+
+    @property
+    def _command(self) -> str:
+        """Makes the page of all members."""
+        words = ["aopsd", "compare", str(self.suite.path), "--seeds", str(self.seeds), "--out", str(self.out)]
+        return shlex.join(words + (["--against", self.against] if self.against else []))
 
     @property
     def _reference(self) -> str | None:
