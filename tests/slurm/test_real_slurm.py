@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -107,8 +108,11 @@ def slurm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     for above in (folder, folder.parent):
         above.chmod(0o755)  # munge's socket must be reachable
-    subprocess.run(["bash", str(REPO / "tests/slurm/slurm.sh"), "start", str(folder)], check=True, timeout=60)
+    with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as two:  # beside a Slurm of another test
+        ports = {"SLURMCTLD_PORT": str(one.getsockname()[1]), "SLURMD_PORT": str(two.getsockname()[1])}
+    command = ["bash", str(REPO / "tests/slurm/slurm.sh"), "start", str(folder)]
     try:
+        subprocess.run(command, env=os.environ | ports, check=True, timeout=60)
         yield Slurm(folder)
     finally:
         subprocess.run(["bash", str(REPO / "tests/slurm/slurm.sh"), "stop", str(folder)], check=True, timeout=60)
