@@ -320,10 +320,11 @@ def test_settings_are_the_engines_own_check():
 
 def test_what_is_wrong_comes_first_and_each_remedy_once(monkeypatch):
     monkeypatch.setattr(probe, "versions", lambda packages: {"python": "3.12.1", "torch": "2.10"})
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "2000")  # no line wraps, however long the path of this folder is
     words = [str(CONFIGS / "aopsd_tiny_cpu.yaml"), "policy.model_name=nope"]
     printed = CliRunner().invoke(app, ["doctor", *words]).stdout
     assert "pip install 'torch>=2.11'" in printed and printed.count("\n       Check the path.") == 1
+    assert ".;" not in printed and not re.search(r" +$", printed, re.MULTILINE)
     levels = [line.split()[0] for line in printed.splitlines() if line[:1] not in ("", " ")]
     assert levels[:-1] == sorted(levels[:-1]) and {"error", "ok"} <= set(levels)
     assert "kept KV" in CliRunner().invoke(app, ["doctor", words[0]]).stdout

@@ -14,7 +14,10 @@ Run = Callable[[Sequence[str], float], str]
 
 @dataclass
 class Check:
-    """One finding. Its texts have no final full stop; `remedy` is kept only where something is wrong."""
+    """One finding. Its texts have no final full stop, but for a `found` that is an error's whole message.
+
+    `remedy` is kept only where something is wrong.
+    """
 
     name: str
     severity: str

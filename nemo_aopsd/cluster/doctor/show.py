@@ -46,8 +46,10 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         for remedy in dict.fromkeys(check.remedy for check in wrong):
             for check in wrong:
                 if check.remedy == remedy:
-                    _line(console, check, f"{check.found}; expected {check.expected}")
-            console.print(Padding(Text(f"{remedy}."), (0, 0, 1, _INDENT)))
+                    is_whole = check.found.endswith(".")  # a message that says itself what it expected
+                    _line(console, check, check.found if is_whole else f"{check.found}; expected {check.expected}")
+            console.print(Padding(Text(f"{remedy}."), (0, 0, 0, _INDENT), expand=False))
+            console.print()
     for check in diagnosis.checks:
         if check.severity == OK:
             _line(console, check, check.found)
