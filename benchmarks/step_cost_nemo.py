@@ -1,6 +1,7 @@
 """What a method's step costs on NeMo RL over one of PG: PG with continuations, and the top-k forward KL.
 
     TORCH_CUDA_ARCH_LIST=9.0 python -m benchmarks.step_cost_nemo --folder DIR [--arm NAME ...] [--json FILE] [key=value]
+    TORCH_CUDA_ARCH_LIST=9.0 python -m benchmarks.step_cost_nemo --folder DIR --baseline FILE
 
 One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, in a new random order each
 round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. Methods
@@ -14,6 +15,9 @@ the same work but for what is the method's:
   - no judge (context `solution`): it would lengthen both arms and so flatter the ratio.
 Not measured: real text, and Adam, which both arms would have, so that leaving it out raises the ratio. NeMo RL's start
 takes some four of the 9 minutes, a step with 32 responses 35 to 40 s. A second run on the same DIR starts faster.
+
+With `--baseline`, what `--json` wrote on the same card before: its arms and sizes are run again, and the command ends
+with 1 if a stage is slower by 5 % and beyond chance (baseline.py).
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from benchmarks import baseline
 from benchmarks.arms import PG, STAGES, STOCK, Step, config_of, plain, report, split, summary
 from nemo_aopsd import builtin as embedded
 from nemo_aopsd.config.load import load_config
@@ -67,6 +72,8 @@ def main() -> None:
     started = time.monotonic()
     args = parse_arguments()
     say = partial(print, flush=True)  # workers write to the same terminal
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    then = read_baseline(args, device) if args.baseline else None
     if STOCK in (args.arm or []):
         importlib.import_module("benchmarks.stock_grpo")  # fails now, and not after the start
     model = write_model(args.folder, args.layers, args.hidden)
@@ -75,23 +82,52 @@ def main() -> None:
     nemo_rl.check(config)
     engine = nemo_rl.build(config)
     engine.tokenizer.end_ids = frozenset()  # before the workers start, for they are told of these
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     say(f"model: {model.name}, random weights; {device}; {' '.join([*OVERRIDES, *args.overrides])}")
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
+    arms, exit_code = args.arm or ["uniform", "continuation"], 0
+    again = partial(measure, engine, config, problems, arms, args.rate, args.steps, deadline, say)
     try:
-        steps = measure(
-            engine, config, problems, args.arm or ["uniform", "continuation"], args.rate, args.steps, deadline, say
-        )
+        steps = again()
+        if then:
+            exit_code = baseline.verdict(then, by_stage(steps), lambda: by_stage(again()), "seconds")
     finally:
         engine.stop()
     say("\n".join(report(steps)))
-    asked = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
+    asked = {name: value for name, value in vars(args).items() if name not in ("folder", "json", "baseline")}
     asked["scoring"] = config.aopsd.scoring  # of arms that name none
     line = json.dumps({"device": device, **asked, **summary(steps), "steps": [dataclasses.asdict(s) for s in steps]})
     say(line)
     if args.json:
         args.json.write_text(line + "\n")
+    if exit_code:
+        sys.exit(exit_code)
+
+
+def read_baseline(args: argparse.Namespace, device: str) -> baseline.Stages:
+    """Its stages; `args` take its arms and sizes. Raises UserError for the file of another card."""
+    then = json.loads(args.baseline.read_text(encoding="utf-8"))
+    if then["device"] != device:
+        raise UserError(
+            f"{args.baseline}: seconds of {then['device']}, and this is {device}, so they say nothing of the code. "
+            f"Expected a file of the same card. Make one: the same command with --json FILE."
+        )
+    sizes = ("responses", "tokens", "teacher_prompt", "question", "rate", "arm", "layers", "hidden", "overrides")
+    vars(args).update({name: then[name] for name in sizes}, steps=then["rounds"])
+    return by_stage([Step(**step) for step in then["steps"]])
+
+
+def by_stage(steps: Sequence[Step]) -> baseline.Stages:
+    """Seconds of each arm's stages that are not small, and of its whole step."""
+    found = baseline.Stages()
+    for arm in sorted({step.arm for step in steps}):
+        runs = [step.seconds for step in steps if step.arm == arm]
+        whole = statistics.median(run["total"] for run in runs)
+        for stage in (*STAGES, "total"):
+            seconds = [run[stage] for run in runs]
+            if statistics.median(seconds) > baseline.LEAST_SHARE * whole:
+                found[f"{arm}: {stage}"] = seconds
+    return found
 
 
 def measure(
@@ -275,6 +311,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="where the model is or will be written")
     add("--json", type=Path, help="file for the last line of the output")
+    add("--baseline", type=Path, help="such a file of this card, to hold the stages against")
     add("--responses", type=int, default=32, help="responses a step (default 32)")
     add("--tokens", type=int, default=2048, help="tokens of each response (default 2048)")
     add("--teacher-prompt", type=int, default=1500, help="tokens of the teacher's prompt (default 1500)")

@@ -50,7 +50,7 @@ THEN = [1.0, 1.01, 0.99, 1.0, 1.02]
     ],
 )
 def test_slower_is_by_five_per_cent_and_beyond_chance(found, is_slower):
-    assert baseline.compare({"rollout": THEN}, {"rollout": found, "new": found}) == (
+    assert baseline.compare({"rollout": THEN}, {"rollout": found, "new": found}, "") == (
         {"rollout"} if is_slower else set()
     )
 

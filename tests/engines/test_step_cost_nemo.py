@@ -104,22 +104,33 @@ class Settings:
     probe_runner: str = "requests"
 
 
-def test_a_whole_run(monkeypatch, tmp_path, capsys):
-    """`main` over the fake engine: from arguments to the line of JSON."""
+@pytest.fixture
+def fake(monkeypatch):
+    """An engine for `main`, and arguments that are small enough for it."""
     engine = FakeEngine(random_table(0, end_boost=-50.0), random_table(1, end_boost=-50.0))
-    engine.settings, stopped = Settings(), []
-    engine.stop = lambda: stopped.append(True)
+    engine.settings, engine.stopped = Settings(), []
+    engine.stop = lambda: engine.stopped.append(True)
     monkeypatch.setattr(bench, "nemo_rl", SimpleNamespace(check=lambda config: None, build=lambda config: engine))
     monkeypatch.setenv("NRL_MEGATRON_CHECKPOINT_DIR", "elsewhere")
-    # The fake samples without log-probs, and its tokenizer has two tokens for a digit and its space.
-    fakes = ["aopsd.scoring=trainer", "policy.max_total_sequence_length=4096"]
-    words = ["--folder", str(tmp_path), "--layers", "1", "--hidden", "320", "--responses", "2", "--tokens", "40"]
-    words += ["--question", "200", "--teacher-prompt", "900", "--rate", "0.1", "--steps", "1", "--minutes", "0"]
-    names = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]
-    words += [word for arm in names for word in ("--arm", arm)]
-    monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *words, "--json", str(tmp_path / "result.json"), *fakes])
+    return engine
+
+
+# The fake samples without log-probs, and its tokenizer has two tokens for a digit and its space.
+SMALL = "--layers 1 --hidden 320 --responses 2 --tokens 40 --question 200 --teacher-prompt 900 --rate 0.1 --minutes 0"
+FAKES = ["aopsd.scoring=trainer", "policy.max_total_sequence_length=4096"]
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["step_cost_nemo.py", *map(str, words)])
     bench.main()
-    assert stopped and engine.tokenizer.end_ids == frozenset()
+
+
+def test_a_whole_run(fake, monkeypatch, tmp_path, capsys):
+    """`main` over the fake engine: from arguments to the line of JSON."""
+    names = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]
+    words = [*SMALL.split(), *(word for arm in names for word in ("--arm", arm)), "--steps", "1"]
+    run(monkeypatch, "--folder", tmp_path, *words, "--json", tmp_path / "result.json", *FAKES)
+    assert fake.stopped and fake.tokenizer.end_ids == frozenset()
     result = json.loads((tmp_path / "result.json").read_text())
     assert capsys.readouterr().out.splitlines()[-1] == json.dumps(result)
     assert (result["tokens"], result["layers"], result["rounds"]) == (40, 1, 1)
@@ -127,3 +138,26 @@ def test_a_whole_run(monkeypatch, tmp_path, capsys):
     steps = {s["arm"]: s for s in result["steps"]}
     assert set(steps) == set(names)
     assert steps["continuation:0.5"]["num_probes"] > 2 * steps["continuation"]["num_probes"] > 0
+
+
+def test_a_run_is_held_against_one_of_the_same_card(fake, monkeypatch, tmp_path, capsys):
+    file = tmp_path / "then.json"
+    run(monkeypatch, "--folder", tmp_path, *SMALL.split(), "--steps", "2", "--json", file, *FAKES)
+    then = json.loads(file.read_text())
+    for step in then["steps"]:
+        step["seconds"] = {stage: seconds / 1000 for stage, seconds in step["seconds"].items()}
+    file.write_text(json.dumps(then))
+    with pytest.raises(SystemExit) as ended:  # with the file's sizes: Qwen3-4B would take hours
+        run(monkeypatch, "--folder", tmp_path, "--baseline", file)
+    out = capsys.readouterr().out
+    [slower] = [line for line in out.splitlines() if line.startswith("SLOWER: ")]
+    assert ended.value.code == 1 and "uniform: total" in slower and out.count("once more") == 1
+    file.write_text(json.dumps(then | {"device": "NVIDIA H300"}))
+    with pytest.raises(UserError, match="seconds of NVIDIA H300, and this is no GPU"):
+        run(monkeypatch, "--folder", tmp_path, "--baseline", file)
+
+
+def test_stages_of_a_baseline_are_those_that_are_not_small():
+    found = bench.by_stage(STEPS)
+    assert found["continuation: probes"] == [1.5, 1.5] and found["uniform: total"] == [10.0, 20.0]
+    assert "uniform: student" not in found
