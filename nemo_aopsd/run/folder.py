@@ -13,6 +13,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ _MAY_CHANGE = (
     *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
     "policy.enforce_eager",
 )
+_PROMPTS = "prompts"  # of the user's own, below layout.EXTENSIONS
 _FILES = (
     *(layout.MANIFEST, layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT),
     layout.CONFIG,  # last: what is left of an interrupted move is still a run
@@ -99,7 +101,7 @@ def _extensions(run: Path, aopsd: AOPSDConfig) -> Iterator[tuple[str, Path, Path
         yield key, path, run / layout.EXTENSIONS / path.name
     if not is_family(aopsd.prompts):
         for path in sorted(path for path in Path(aopsd.prompts).resolve().iterdir() if path.is_file()):
-            yield "prompts", path, run / layout.EXTENSIONS / "prompts" / path.name
+            yield "prompts", path, run / layout.EXTENSIONS / _PROMPTS / path.name
 
 
 def keep_apart(out: Path, own: str) -> None:
@@ -241,14 +243,21 @@ def _check_budget(run: Path, config: Config) -> None:
 
 
 def load_run_config(run: Path) -> Config:
-    """The config of an existing run, its paths where the folder is now. Raises UserError if there is none."""
+    """The config of an existing run, its paths where the folder is now. Raises UserError if there is none.
+
+    Prompts of the user's own whose folder is gone are those that the run keeps.
+    """
     path, copies = require_run(run), run / layout.EXTENSIONS
     config = load_config(path, copies=copies)
     inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
     moved = {"logger.log_dir": run}
     if not inside.startswith(os.pardir):
         moved["checkpointing.checkpoint_dir"] = run / inside
-    return load_config(path, [path_override(key, place) for key, place in moved.items()], copies=copies)
+    config = load_config(path, [path_override(key, place) for key, place in moved.items()], copies=copies)
+    prompts, kept = config.aopsd.prompts, copies / _PROMPTS
+    if is_family(prompts) or Path(prompts).exists() or not kept.is_dir():
+        return config
+    return replace(config, aopsd=replace(config.aopsd, prompts=str(kept)))
 
 
 def require_run(run: Path) -> Path:

@@ -2,11 +2,13 @@
 
 import ast
 import json
+import platform
 import re
 import shutil
 import socket
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,20 @@ def test_a_real_process_imports_our_class_and_says_what_it_misses():
     if "nemo-rl" not in probe.versions(versions.TESTED):
         assert checks[0].severity == "error" and re.search("No module named '(ray|nemo_rl|vllm)'", checks[0].found)
     assert {check.name for check in checks} >= {"worker vllm", "worker vllm: vllm"}
+
+
+def not_installed(package):
+    raise PackageNotFoundError(package)
+
+
+def test_a_checkout_of_nemo_rl_on_the_path_counts_and_is_not_imported(monkeypatch, tmp_path):
+    folder = tmp_path / "nemo_rl"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise SystemExit('imported')")
+    (folder / "package_info.py").write_text('__version__ = "0.7.1"')
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(probe, "version", not_installed)
+    assert probe.versions(["nemo-rl", "no-such-package"]) == {"python": platform.python_version(), "nemo-rl": "0.7.1"}
 
 
 @pytest.mark.parametrize(

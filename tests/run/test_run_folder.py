@@ -4,12 +4,15 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from nemo_aopsd import prompts
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
@@ -162,6 +165,20 @@ def test_a_run_that_was_moved_is_read_where_it_is(run, tmp_path):
     config = run_folder.load_run_config(moved)
     assert config.logger["log_dir"] == str(moved)
     assert config.checkpointing["checkpoint_dir"] == str(moved / "checkpoints")
+
+
+def test_prompts_of_ones_own_that_are_gone_are_those_that_the_run_keeps(run, tmp_path):
+    family, kept = Path(prompts.__file__).parent / "default", run / "extensions/prompts"
+    mine = shutil.copytree(family, tmp_path / "mine")
+    config = config_of(run, f"aopsd.prompts={mine}")
+    (run / "config.yaml").write_text(to_yaml(config))
+    run_folder.keep_extensions(run, config.aopsd)
+    assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
+    shutil.rmtree(mine)
+    assert run_folder.load_run_config(run).aopsd.prompts == str(kept)
+    assert prompts.read(str(kept), "student") == prompts.read("default", "student")
+    shutil.rmtree(kept)  # of a run that kept none
+    assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
 
 
 def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):

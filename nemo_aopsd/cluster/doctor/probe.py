@@ -8,9 +8,10 @@ folder off the path: what is found is what a worker would find.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import platform
+import runpy
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,12 +19,23 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Python's version, and those of `packages` that are installed here."""
+    """Python's version, and those of `packages` that are installed here, or for NeMo RL on PYTHONPATH."""
     found = {"python": platform.python_version()}
     for package in packages:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
+            found[package] = nemo_rl_version() if package == "nemo-rl" else version(package)
     return found
+
+
+def nemo_rl_version() -> str:
+    """Of NeMo RL, installed or a checkout on PYTHONPATH, which is not imported: that would set up its libraries."""
+    with suppress(PackageNotFoundError):
+        return version("nemo-rl")
+    spec = importlib.util.find_spec("nemo_rl")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        with suppress(OSError):
+            return runpy.run_path(f"{folder}/package_info.py")["__version__"]
+    raise PackageNotFoundError("nemo-rl")
 
 
 def import_error(name: str) -> str | None:
