@@ -32,8 +32,9 @@ def read(family: str, name: str) -> str:
 @lru_cache
 def _text(path: Path) -> str:
     if not path.is_file():
-        families = sorted(entry.name for entry in _FOLDER.iterdir() if entry.is_dir() and entry.name[0] != "_")
-        raise UserError(f"{path}: no such prompt. `aopsd.prompts` must be one of {families} or a folder that holds it.")
+        raise UserError(
+            f"{path}: no such prompt. `aopsd.prompts` must be one of {_families()} or a folder that holds it."
+        )
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -42,7 +43,12 @@ def _text(path: Path) -> str:
 
 def is_family(name: str) -> bool:
     """Whether the package ships it; else it is a folder of the user's."""
-    return (_FOLDER / name).is_dir()
+    return name in _families()
+
+
+@lru_cache
+def _families() -> list[str]:
+    return sorted(entry.name for entry in _FOLDER.iterdir() if entry.is_dir() and entry.name[0] != "_")
 
 
 def _path(family: str, name: str) -> Path:

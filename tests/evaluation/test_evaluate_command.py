@@ -295,7 +295,7 @@ def test_an_exported_model_carries_how_its_run_asks_it_and_prompts_of_a_users_ow
     assert found.evaluation == replace(asked.evaluation, data_path=None)
     assert found.teacher.weights == "live"  # one network is enough to sample
     monkeypatch.chdir(tmp_path)
-    write_asked(replace(asked, prompts="mine"), exported)
+    write_asked(replace(asked, prompts=str(tmp_path / "mine")), exported)
     shutil.rmtree("mine")
     found = find_target(exported).config.aopsd
     assert fill(found.prompts, "student", problem="x") == "MINE x"

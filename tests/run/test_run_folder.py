@@ -173,6 +173,7 @@ def test_prompts_of_ones_own_that_are_gone_are_those_that_the_run_keeps(run, tmp
     config = config_of(run, f"aopsd.prompts={mine}")
     (run / "config.yaml").write_text(to_yaml(config))
     run_folder.keep_extensions(run, config.aopsd)
+    assert prompts.is_family("default") and not prompts.is_family(str(family))  # an absolute path is no family's name
     assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
     shutil.rmtree(mine)
     assert run_folder.load_run_config(run).aopsd.prompts == str(kept)
