@@ -153,8 +153,9 @@ class _Page(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = Markdown.elements | {"table_open": _Folded}
 
 
-def show_page(page: str, console: Console) -> None:
+def show_page(page: str, console: Console | None = None) -> None:
     """A page of Markdown: as tables on a terminal, as it is elsewhere. Its figures are files; a terminal has none."""
+    console = console or Console()
     if console.is_terminal:
         console.print(_Page(_FIGURE.sub("", page)))
     else:

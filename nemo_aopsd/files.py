@@ -151,6 +151,11 @@ def jsonl(records: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
+def json_text(value: Any) -> str:
+    """The content of a JSON file that people read, too."""
+    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+
+
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Replace `path` by one JSON object a line."""
     atomic_write(path, jsonl(records))

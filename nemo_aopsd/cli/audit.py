@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, examples, interruptible
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
@@ -58,8 +60,6 @@ def label(
     name: Annotated[str, typer.Option(metavar="NAME", help="Who labels; a second labeller takes another name.")],
 ) -> None:
     """Label by hand in the terminal: 1, 2 or 3 and Enter, u for undo, q to stop; the same command goes on any time."""
-    from rich.console import Console
-
     from nemo_aopsd.analysis.audit.labels import LabelBook, label_events, labels_path
     from nemo_aopsd.analysis.audit.sampling import load_events
 
@@ -91,24 +91,17 @@ def judge(
 ) -> None:
     """Label by a language model. Killed or stopped, start it again: what was answered is kept."""
     from nemo_aopsd.analysis.audit.judge import judge as label_all
-    from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 
     _need_run(run)
     name = name or re.sub(r"[^\w.-]", "_", model).lstrip(".-")
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     with interruptible("What was answered is kept; start the same command to go on."):
-        labelled, before, unread = label_all(
-            run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens
-        )
-    typer.echo(f"{labelled} labelled as {name}, {before} before; {unread} answers named no label")
+        counts = label_all(run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens)
+    typer.echo("{} labelled as {name}, {} before; {} answers named no label".format(*counts, name=name))
 
 
 @app.command(
-    epilog=examples(
-        "aopsd audit report runs/mine",
-        "aopsd audit report runs/demo",
-        "aopsd audit report runs/opsd",
-    )
+    epilog=examples("aopsd audit report runs/mine", "aopsd audit report runs/demo", "aopsd audit report runs/opsd")
 )
 def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""

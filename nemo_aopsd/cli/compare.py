@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import AsJson, examples, interruptible, say
+from nemo_aopsd.cli.options import AsJson, examples, interruptible, say, say_json
 from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.shipped import FOLDER, KINDS, Method, find_method, find_recipe, list_methods
 from nemo_aopsd.console import counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from nemo_aopsd.run import folder as run_folder
 
 app = typer.Typer()
 
 
-@app.command(
-    epilog=examples(
-        "aopsd methods",
-        "aopsd methods opsd",
-        "aopsd methods --json",
-    )
-)
+@app.command(epilog=examples("aopsd methods", "aopsd methods opsd", "aopsd methods --json"))
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="All about this one; else a line each.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Methods and ablations, for --method and suites; with NAME its settings and the row of the paper that it is."""
-    from rich.console import Console
-
     if name is not None:
         find_method(name)
     found = [method for method in list_methods() if name in (None, method.name)]
     if as_json:
-        typer.echo(json.dumps([asdict(method) for method in found], ensure_ascii=False, indent=1))
+        say_json([asdict(method) for method in found])
     elif name is not None:
         _show_method(found[0])
     else:
@@ -55,9 +47,6 @@ def _show_method(method: Method) -> None:
 
 def list_briefly(found: list[Method], console: Console) -> None:
     """A line a method: where a terminal is too narrow for what it is, that ends in dots."""
-    from rich import box
-    from rich.table import Table
-
     if not console.is_terminal:
         console.width = 200
     for kind in KINDS:
@@ -97,11 +86,8 @@ def compare(
 
     A member that fails is shown with its log and does not stop the others; the exit code is then 1.
     """
-    from rich.console import Console
-
     from nemo_aopsd.analysis.suite.comparison import Comparison
     from nemo_aopsd.analysis.suite.spec import load_suite
-    from nemo_aopsd.run import folder as run_folder
 
     read = load_suite(find_recipe(suite, FOLDER / "suites"), find_method)
     out = out or Path("runs/compare") / suite.stem

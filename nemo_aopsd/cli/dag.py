@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.cli.options import (
     BaseUrl,
     Concurrency,
@@ -21,11 +22,11 @@ from nemo_aopsd.cli.options import (
     say,
 )
 from nemo_aopsd.console import counted
+from nemo_aopsd.data.check import CheckedRow, check_file, fault_lines, find_row, need_graphs, unread_note
+from nemo_aopsd.data.leaks import LEAK_REMEDY
+from nemo_aopsd.data.stats import measure_file, table
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import keep_inputs, write_jsonl
-
-if TYPE_CHECKING:
-    from nemo_aopsd.data.check import CheckedRow
 
 app = typer.Typer(name="dag", help="Build, check and show the reasoning DAGs of a problems file.", no_args_is_help=True)
 
@@ -65,14 +66,11 @@ def build(
 
     Exit code 1 if every problem was rejected.
     """
-    from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
-    from nemo_aopsd.graphs.pipeline.pipeline import Settings
-    from nemo_aopsd.graphs.pipeline.pipeline import build as build_all
-    from nemo_aopsd.graphs.pipeline.pipeline import check as check_all
+    from nemo_aopsd.graphs.pipeline import pipeline
     from nemo_aopsd.graphs.pipeline.results import beside, files_of, summary_lines, watching
 
     keep_inputs(files_of(out), [("PROBLEMS", problems)])
-    settings = Settings(
+    settings = pipeline.Settings(
         model=model,
         judge_model=judge_model,
         max_tokens=max_tokens,
@@ -84,12 +82,12 @@ def build(
     )
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     if only_check:
-        found = counted(len(check_all(problems, out)), "problem")
+        found = counted(len(pipeline.check(problems, out)), "problem")
         typer.echo(f"ok: {found}, settings. Not checked: the server, its model, the key")
         return
     kept = "What is finished is in the journal; start the same command to go on."
     with interruptible(kept), watching() as watch:
-        summary = build_all(problems, out, endpoint, settings, watch)
+        summary = pipeline.build(problems, out, endpoint, settings, watch)
     say(summary_lines(summary))
     typer.echo(f"{out}; rejects with reasons in {beside(out, 'rejects.jsonl')}")
     if summary["rejected"] == summary["problems"]:
@@ -111,9 +109,6 @@ def check(
     verbose: Annotated[bool, typer.Option("--verbose", help="Also each edge that a longer path implies.")] = False,
 ) -> None:
     """List every fault of every graph; exit code 2 if one of them is an error."""
-    from nemo_aopsd.data.check import check_file, fault_lines, need_graphs
-    from nemo_aopsd.data.leaks import LEAK_REMEDY
-
     need_graphs(file)
     rows = wrong = errors = warnings = implied = leaks = 0
     for row in check_file(file, graphs_only=graphs_only):
@@ -151,14 +146,12 @@ def show(
     out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes.")],
 ) -> None:
     """Draw the graph of one problem, also one with faults; other rows may be bad."""
-    from nemo_aopsd.data.check import fault_lines, find_row
+    from nemo_aopsd.graphs.picture import draw, drawable
 
     keep_inputs([out], [("FILE", file)])
     row, raw, broken = find_row(file, problem)
     if raw is None:
         raise UserError(f"{row.where}: problem {problem!r} has no `dag` to draw. Choose another problem.")
-    from nemo_aopsd.graphs.picture import draw, drawable
-
     draw(drawable(raw, f"{row.where} (id {problem!r})"), out, title=problem)
     for line in fault_lines(row):
         typer.echo(line, err=True)
@@ -178,8 +171,6 @@ def stats(
     out: Annotated[Path | None, typer.Option(metavar="STATS.jsonl", help="Also write one line a graph.")] = None,
 ) -> None:
     """Nodes, depth, width, fan-in and fan-out, transitive edges and answer leaks of the graphs of FILE."""
-    from nemo_aopsd.data.stats import measure_file, table
-
     keep_inputs([out], [("FILE", file)])
     rows, broken = measure_file(file)
     say(table(rows))
@@ -210,7 +201,5 @@ def browse(
 
 def _warn_of_unread(file: Path, broken: Sequence[CheckedRow]) -> None:
     """One line on stderr, if there are any."""
-    from nemo_aopsd.data.check import unread_note
-
     if broken:
         typer.echo(f"warning {unread_note(file, broken)}", err=True)

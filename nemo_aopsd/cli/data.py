@@ -9,6 +9,10 @@ import typer
 
 from nemo_aopsd.cli.options import examples, say
 from nemo_aopsd.console import slow
+from nemo_aopsd.data import gsm8k as gsm8k_data
+from nemo_aopsd.data import prepare as preparing
+from nemo_aopsd.data.source import read_source
+from nemo_aopsd.files import keep_inputs
 
 Split = Annotated[str | None, typer.Option(metavar="NAME", help="Split of a data set of the hub; default: train.")]
 Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")]
@@ -43,10 +47,6 @@ def prepare(
     revision: Revision = None,
 ) -> None:
     """Problems with solutions and gold answers that parse, each once, none of them in an evaluation set."""
-    from nemo_aopsd.data import prepare as preparing
-    from nemo_aopsd.data.source import read_source
-    from nemo_aopsd.files import keep_inputs
-
     against = against or []
     keep_inputs(preparing.files_of(out), [("SOURCE", Path(source)), *(("--against", path) for path in against)])
     rows = read_source(source, split=split, revision=revision)
@@ -77,11 +77,7 @@ def gsm8k(
     revision: Revision = None,
 ) -> None:
     """GSM8K with reasoning graphs from its calculator annotations, in ten seconds and without a server."""
-    from nemo_aopsd.data.gsm8k import convert, dev_path
-    from nemo_aopsd.data.source import read_source
-    from nemo_aopsd.files import keep_inputs
-
-    keep_inputs([out, *([dev_path(out)] if held_out else [])], [("SOURCE", Path(source))])
+    keep_inputs([out, *([gsm8k_data.dev_path(out)] if held_out else [])], [("SOURCE", Path(source))])
     rows = read_source(source, split=split, revision=revision)
-    report = convert(rows, out, min_checkpoints=min_checkpoints, held_out=held_out, seed=seed, bare=bare)
+    report = gsm8k_data.convert(rows, out, min_checkpoints=min_checkpoints, held_out=held_out, seed=seed, bare=bare)
     say(report.lines())

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
+from nemo_aopsd import engines
 from nemo_aopsd.cli.options import ConfigPath, Overrides, RunPath, examples, finite, load_chosen
+from nemo_aopsd.config.schema import CHOICES
+from nemo_aopsd.console import seed_words, show_page
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.evaluation.tables import markdown_table
+from nemo_aopsd.files import keep_inputs
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.preflight import check_inputs
 
 if TYPE_CHECKING:
     from nemo_aopsd.analysis.diagnostics.output import Result
@@ -130,14 +139,7 @@ def teacher(
     ] = None,
 ) -> None:
     """Does the context help the teacher (Figure 1a)? Needs the run's model; can be interrupted."""
-    from dataclasses import replace
-
-    from rich.console import Console
-
-    from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
-    from nemo_aopsd.console import seed_words, show_page
-    from nemo_aopsd.evaluation.tables import markdown_table
     from nemo_aopsd.run.reader import load_run
 
     config = load_run(run).config
@@ -148,13 +150,12 @@ def teacher(
     engine = engines.pick(config).build(config)
     kinds = dict.fromkeys(("none", config.aopsd.context.kind))
     found = {kind: evaluate_teacher(plan, kind, config, engine) for kind in kinds}
-    rows = []
-    for kind, summary in found.items():
-        correct, total = sum(summary["correct_per_problem"].values()), summary["num_problems"] * plan.num_samples
-        rows.append([kind, f"{correct} of {total}", summary["num_problems"]])
-    show_page(markdown_table(["context", "right", "problems"], rows) + "\n", Console())
+    rows = [
+        [kind, f"{one['num_correct']} of {one['num_responses']}", one["num_problems"]] for kind, one in found.items()
+    ]
+    show_page(markdown_table(["context", "right", "problems"], rows) + "\n")
     if len(found) > 1:
-        show_page(utility(*found.values()) + "\n", Console())
+        show_page(utility(*found.values()) + "\n")
     left_out = f"{plan.num_left_out} problems lack what the context shows and were left out"
     typer.echo(f"{left_out}; {seed_words(config.aopsd.seed)}; samples in {plan.folder}")
 
@@ -181,16 +182,8 @@ def direction(
     ),
 ) -> None:
     """Before any training: does the update of each context and weighting point towards correctness?"""
-    import random
-
-    from rich.console import Console
-
-    from nemo_aopsd import engines
     from nemo_aopsd.analysis.diagnostics.direction import diagnose_direction
     from nemo_aopsd.analysis.diagnostics.direction_page import FILES, keeper, show, write_direction
-    from nemo_aopsd.config.schema import CHOICES
-    from nemo_aopsd.files import keep_inputs
-    from nemo_aopsd.run.preflight import check_inputs
 
     for kind in context or ():
         if kind not in CHOICES["context.kind"]:
@@ -212,14 +205,10 @@ def direction(
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:
-    from rich.console import Console
-
     from nemo_aopsd.analysis.diagnostics.output import markdown, write
-    from nemo_aopsd.console import show_page
-    from nemo_aopsd.files import keep_inputs
 
     folder = run / layout.DIAGNOSTICS
     keep_inputs([folder / f"{result.name}{suffix}" for suffix in (".md", ".json", ".svg")], read, "RUN")
     page, *others = write(folder, result)
-    show_page(markdown(result), Console())
+    show_page(markdown(result))
     typer.echo(f"{page}, {', '.join(path.name for path in others)}")

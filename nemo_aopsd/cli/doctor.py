@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
+from rich.console import Console
 
-from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, examples, load_if_named
+from nemo_aopsd import engines
+from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, examples, load_if_named, say_json
+from nemo_aopsd.cluster.doctor import attempt, diagnose, look_around, show
+from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
 
 app = typer.Typer()
 
@@ -25,12 +27,6 @@ def doctor(
 
     Exit code: 0 if all is well, 1 with warnings, 2 with errors. Changes nothing.
     """
-    from rich.console import Console
-
-    from nemo_aopsd import engines
-    from nemo_aopsd.cluster.doctor import attempt, diagnose, look_around, show
-    from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
-
     settings = load_if_named(config, overrides, method)
     around = look_around()
     diagnosis = diagnose(settings, around)
@@ -43,7 +39,7 @@ def doctor(
         expected = f"settings that aopsd.engine={settings.aopsd.engine} can work with"
         diagnosis.checks.append(attempt("settings", expected, "Change what is listed", check))
     if as_json:
-        typer.echo(json.dumps(show.as_json(diagnosis), ensure_ascii=False, indent=1))
+        say_json(show.as_json(diagnosis))
     else:
         show.show(diagnosis, Console())
     raise typer.Exit(EXIT_CODES[worst(diagnosis.checks)])

@@ -5,31 +5,45 @@ Whatever loads numpy, torch or matplotlib is imported inside.
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nemo_aopsd import engines
+from nemo_aopsd import prompts as prompt_files
 from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible
-from nemo_aopsd.console import counted, slow, warn
+from nemo_aopsd.config.checks import check_evaluation
+from nemo_aopsd.console import counted, show_page, slow, warn
+from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_directory, atomic_write, keep_inputs
+from nemo_aopsd.evaluation.benchmarks import check_apart, load_benchmarks
+from nemo_aopsd.evaluation.report import asked_line, summary_table
+from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler
+from nemo_aopsd.files import atomic_directory, atomic_write, json_text, keep_inputs
+from nemo_aopsd.models.limits import check_thinking
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.preflight import trained_on
+from nemo_aopsd.run.target import (
+    ASKED,
+    Target,
+    changes_of,
+    find_target,
+    kept_checkpoints,
+    load,
+    with_prompts,
+    write_asked,
+)
 
 if TYPE_CHECKING:
     from nemo_aopsd.config.schema import EvaluationConfig
-    from nemo_aopsd.data.problems import Problem
-    from nemo_aopsd.engine import Tokenizer
-    from nemo_aopsd.evaluation.samples import Sampler
     from nemo_aopsd.evaluation.session import Session
     from nemo_aopsd.evaluation.summary import Summary
-    from nemo_aopsd.run.target import Target
 
 app = typer.Typer()
 
@@ -87,19 +101,13 @@ def evaluate(
     Sampling defaults are those of `aopsd.evaluation`: 8 samples at temperature 0.6, top-p 0.95, top-k 20, at most
     12,288 tokens; for a run, a checkpoint or an exported model, those of its own config.
     """
-    from rich.console import Console
-
-    from nemo_aopsd.console import show_page
-    from nemo_aopsd.evaluation.benchmarks import load_benchmarks
-    from nemo_aopsd.evaluation.report import asked_line, summary_table
-
     if gpu_memory is not None and engine != "vllm":
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
     given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
     benchmarks, dev = load_benchmarks(data), load_benchmarks(choose_on or [])
     read = [("--config", config), *(("--data", Path(source)) for source in (*data, *(choose_on or [])))]
-    asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory, read)
+    asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory or _GPU_SHARE, read)
     if check:
         found, settings, folder = asked.prepare(target, benchmarks, out)
         counts = ", ".join(f"{len(problems)} of {name}" for name, problems in (benchmarks | dev).items())
@@ -113,16 +121,12 @@ def evaluate(
             target = _choose(target, asked, dev, benchmarks)
         warn(_trained_on(target, config, dev | benchmarks))
         found, results, folder = asked.measure(target, benchmarks, out)
-    show_page(summary_table(results), Console())
+    show_page(summary_table(results))
     typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(folder / 'results.md'))}")
 
 
 def _trained_on(path: Path, config: Path | None, benchmarks: dict[str, list[Problem]]) -> list[str]:
     """Warnings of problems that the run of a checkpoint trains on; a bare model says nothing of its training."""
-    from nemo_aopsd.data.problems import load_problems
-    from nemo_aopsd.run.preflight import trained_on
-    from nemo_aopsd.run.target import find_target
-
     target = find_target(path, config)
     if target.checkpoint is None:
         return []
@@ -144,17 +148,13 @@ class _Asked:
     seed: int | None
     engine: str
     batch_size: int
-    gpu_memory: float | None
+    gpu_memory: float
     read: Sequence[tuple[str, Path | None]]  # files that no result may overwrite
 
     def prepare(
         self, target: Path, benchmarks: Collection[str], out: Path | None
     ) -> tuple[Target, EvaluationConfig, Path]:
         """What is evaluated, how, and the folder of its results: all that needs no model."""
-        from nemo_aopsd import prompts
-        from nemo_aopsd.config.checks import check_evaluation
-        from nemo_aopsd.run.target import ASKED, changes_of, find_target, with_prompts
-
         as_trained = find_target(target, self.config)
         found = with_prompts(as_trained, self.prompts, self.thinking)
         is_ours = as_trained.checkpoint is not None or (target / ASKED).is_file()
@@ -163,32 +163,69 @@ class _Asked:
         settings = replace(found.config.aopsd.evaluation, **self.given)
         check_evaluation(settings)
         for name in ("student", "leaks"):
-            prompts.read(found.config.aopsd.prompts, name)
+            prompt_files.read(found.config.aopsd.prompts, name)
         if self.engine == "vllm" and found.checkpoint is not None:
             raise UserError(
                 f"--engine vllm: {found.checkpoint} is a checkpoint, but vLLM takes a model directory. Make one of it: "
                 f"aopsd export {shlex.quote(str(found.checkpoint))} --out FOLDER. Or leave --engine out."
             )
-        return found, settings, _place(out, found, benchmarks, settings, self.read)
+        out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{settings.num_samples}"
+        self._check_folder(out, benchmarks)
+        return found, settings, out
+
+    def _check_folder(self, out: Path, benchmarks: Collection[str]) -> None:
+        """Raise UserError if it holds something else than such results, or an input would be written over."""
+        from nemo_aopsd.evaluation.session import files_of
+
+        keep_inputs(files_of(out, benchmarks), self.read)
+        run_folder.keep_apart(out, "an evaluation of `aopsd evaluate`")
+        if others := {file.name.removesuffix(".settings.json") for file in out.glob("*.settings.json")} - {*benchmarks}:
+            left_out = ", ".join(sorted(others))
+            warn([f"{out} also has samples of {left_out}; results.md will be without them"])
 
     def measure(
         self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
     ) -> tuple[Target, Summary, Path]:
         """What is evaluated, its results, and the folder that holds them."""
         found, settings, out = self.prepare(target, benchmarks, out)
-        if self.engine == "vllm":
-            session = _on_vllm(found, settings, self.seed, self.gpu_memory or _GPU_SHARE)
-        else:
-            session = _on_own_engine(found, settings, self.seed, self.batch_size)
+        session = self._session(found, settings)
         with run_folder.lock(out, "another --out"):
             return found, session.run(benchmarks, out), out
+
+    def _session(self, target: Target, settings: EvaluationConfig) -> Session:
+        """With the model loaded: by vLLM, by the run's own engine from its checkpoint, or a bare one by the local."""
+        from nemo_aopsd.evaluation.epochs import sampling_of
+        from nemo_aopsd.evaluation.session import Session
+
+        aopsd, sampling, size = target.config.aopsd, sampling_of(settings), self.batch_size
+        if self.engine == "vllm":
+            model, tokenizer = engines.pick_vllm().open_model(target.config, self.gpu_memory)
+            new_sampler, made_with = partial(RowSampler, model, sampling), {"engine": "vllm"}
+        else:
+            if target.checkpoint is None:
+                model, tokenizer = engines.pick(target.config).open_model(target.config)
+            else:
+                engine = engines.pick(target.config).build(target.config)
+                with slow(f"loading {target.name}"):
+                    load(target, engine)
+                model, tokenizer = engine.student, engine.tokenizer
+            new_sampler = partial(BlockSampler, model, sampling, block_size=size)
+            made_with = {"engine": aopsd.engine, "block_size": size}
+        warn(check_thinking({"thinking": aopsd.thinking.student}, tokenizer, target.name))
+        return Session(
+            name=target.name,
+            tokenizer=tokenizer,
+            new_sampler=new_sampler,
+            config=settings,
+            prompts=aopsd.prompts,
+            thinking=aopsd.thinking.student,
+            seed=aopsd.seed if self.seed is None else self.seed,
+            made_with={"weights": target.weights, **made_with, "longest_row": target.config.max_row_tokens},
+        )
 
 
 def _choose(run: Path, asked: _Asked, dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -> Path:
     """The kept checkpoint of a run with the best pass@1 on `dev`; of equal ones the earliest."""
-    from nemo_aopsd.evaluation.benchmarks import check_apart
-    from nemo_aopsd.run.target import kept_checkpoints
-
     check_apart(dev, test)
     rates: dict[Path, float] = {}
     for path in kept_checkpoints(run):
@@ -219,9 +256,6 @@ def paired_test(
 
     Of a run it takes the newest evaluation that training has made.
     """
-    from rich.console import Console
-
-    from nemo_aopsd.console import show_page
     from nemo_aopsd.evaluation import compare as paired
 
     read = [(name, _results_at(path)) for name, path in (("FIRST", first), *(("OTHER", other) for other in others))]
@@ -236,10 +270,10 @@ def paired_test(
         typer.echo(f"caution: {said}")
     for comparison in comparisons:
         typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
-        show_page("\n".join(paired.lines_of(comparison)) + "\n", Console())
+        show_page("\n".join(paired.lines_of(comparison)) + "\n")
     typer.echo("Intervals are over problems: they hold for these trainings, one seed each. Over seeds: aopsd compare")
     if out:
-        atomic_write(out, json.dumps(comparisons, ensure_ascii=False, indent=1) + "\n")
+        atomic_write(out, json_text(comparisons))
         typer.echo(out)
 
 
@@ -256,8 +290,6 @@ def export(
     config: OfCheckpoint = None,
 ) -> None:
     """Write the student of a checkpoint as a Hugging Face model directory, with tokenizer and how it is asked."""
-    from nemo_aopsd.run.target import find_target, load, write_asked
-
     keep_inputs([out], [("TARGET", target), ("--config", config)], is_folder=True)
     found = find_target(target, config)
     if found.checkpoint is None:
@@ -273,80 +305,6 @@ def export(
     typer.echo(out)
     data = found.config.aopsd.evaluation.data_path or "FILE"
     typer.echo(f"to ask it as its run does: {shlex.join(['aopsd', 'evaluate', str(out), '--data', data])}")
-
-
-def _on_own_engine(target: Target, settings: EvaluationConfig, seed: int | None, batch_size: int) -> Session:
-    """The run's own engine, restored from the checkpoint, or the local engine on a bare model."""
-    from nemo_aopsd.evaluation.epochs import sampling_of
-    from nemo_aopsd.evaluation.samples import BlockSampler
-    from nemo_aopsd.run.target import load
-
-    chosen, sampling = engines.pick(target.config), sampling_of(settings)
-    if target.checkpoint is None:
-        model, tokenizer = chosen.open_model(target.config)
-    else:
-        engine = chosen.build(target.config)
-        with slow(f"loading {target.name}"):
-            load(target, engine)
-        model, tokenizer = engine.student, engine.tokenizer
-    made_with = {"engine": target.config.aopsd.engine, "block_size": batch_size}
-    return _session(
-        target, settings, seed, tokenizer, lambda seed: BlockSampler(model, sampling, seed, batch_size), made_with
-    )
-
-
-def _on_vllm(target: Target, settings: EvaluationConfig, seed: int | None, gpu_memory: float) -> Session:
-    from nemo_aopsd.evaluation.epochs import sampling_of
-    from nemo_aopsd.evaluation.samples import RowSampler
-
-    sampling = sampling_of(settings)
-    model, tokenizer = engines.pick_vllm().open_model(target.config, gpu_memory)
-    made_with = {"engine": "vllm"}
-    return _session(target, settings, seed, tokenizer, lambda seed: RowSampler(model, sampling, seed), made_with)
-
-
-def _session(
-    target: Target,
-    settings: EvaluationConfig,
-    seed: int | None,
-    tokenizer: Tokenizer,
-    new_sampler: Callable[[int], Sampler],
-    made_with: dict[str, Any],
-) -> Session:
-    from nemo_aopsd.evaluation.session import Session
-    from nemo_aopsd.models.limits import check_thinking
-
-    aopsd = target.config.aopsd
-    warn(check_thinking({"thinking": aopsd.thinking.student}, tokenizer, target.name))
-    return Session(
-        name=target.name,
-        tokenizer=tokenizer,
-        new_sampler=new_sampler,
-        config=settings,
-        prompts=aopsd.prompts,
-        thinking=aopsd.thinking.student,
-        seed=aopsd.seed if seed is None else seed,
-        made_with={"weights": target.weights, **made_with, "longest_row": target.config.max_row_tokens},
-    )
-
-
-def _place(
-    out: Path | None,
-    target: Target,
-    benchmarks: Collection[str],
-    settings: EvaluationConfig,
-    read: Sequence[tuple[str, Path | None]],
-) -> Path:
-    """The folder of the results. Raises UserError if it holds something else or would be written over an input."""
-    from nemo_aopsd.evaluation.session import files_of
-
-    out = out or target.folder / f"{'+'.join(benchmarks)}_{target.name}_x{settings.num_samples}"
-    keep_inputs(files_of(out, benchmarks), read)
-    run_folder.keep_apart(out, "an evaluation of `aopsd evaluate`")
-    if others := {file.name.removesuffix(".settings.json") for file in out.glob("*.settings.json")} - {*benchmarks}:
-        left_out = ", ".join(sorted(others))
-        warn([f"{out} also has samples of {left_out}; results.md will be without them"])
-    return out
 
 
 def _results_at(path: Path) -> Path:

@@ -9,6 +9,8 @@ import typer
 
 from nemo_aopsd.cli.options import examples, say
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import keep_inputs, write_jsonl
+from nemo_aopsd.grading import cases as labelled
 
 app = typer.Typer()
 
@@ -34,9 +36,6 @@ def grade(
     out: Annotated[Path | None, typer.Option(metavar="GRADES.jsonl", help="Also write every verdict.")] = None,
 ) -> None:
     """Grade final answers: the last box after the thoughts. A case without a box is searched for its answer."""
-    from nemo_aopsd.files import keep_inputs, write_jsonl
-    from nemo_aopsd.grading import cases as labelled
-
     if bool(file) == bool(cases):
         raise UserError("expected one file: FILE with responses, or --cases FILE.jsonl with labelled cases.")
     if boxed and file:
@@ -52,13 +51,14 @@ def grade(
         graded = labelled.grade_file(file)
         names, grades = [row["id"] for row, _ in graded], [given for _, given in graded]
         correct = sum(given.correct for given in grades)
-        lines = [
-            f"{name}: {given.reason}" + (f" ({given.cause})" if given.cause else "")
-            for name, given in zip(names, grades, strict=True)
-        ]
+        lines = [f"{name}: {labelled.named(given)}" for name, given in zip(names, grades, strict=True)]
         lines += [labelled.counts_line(grades), f"{correct} of {len(grades)} correct"]
     if out:
-        rows = zip(names, grades, strict=True)
-        fields = ("correct", "reason", "cause")
-        write_jsonl(out, ({"id": name, **{field: getattr(given, field) for field in fields}} for name, given in rows))
+        write_jsonl(
+            out,
+            (
+                {"id": name, "correct": given.correct, "reason": given.reason, "cause": given.cause}
+                for name, given in zip(names, grades, strict=True)
+            ),
+        )
     say(lines)

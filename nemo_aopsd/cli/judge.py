@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
+from nemo_aopsd import engines
+from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, examples, load_if_named, say
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import CHOICES, Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.console import seed_words, warn
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import atomic_write, keep_inputs
 
 if TYPE_CHECKING:
     from nemo_aopsd.evaluation.judge_eval import Case, Judge, Result
@@ -81,9 +84,7 @@ def evaluate(
     concurrency: Concurrency = 32,
 ) -> None:
     """Precision and recall of the progress judge, before and after closure, and how often an injection fools it."""
-    from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
     from nemo_aopsd.evaluation import judge_eval as evaluation
-    from nemo_aopsd.files import keep_inputs
 
     if bool(config) == bool(base_url or model) or bool(base_url) != bool(model):
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
@@ -105,8 +106,7 @@ def evaluate(
         kinds = (kind,) if kind else dict.fromkeys((*CHOICES["judge.kind"], settings.aopsd.judge.kind))
         results = _measure_all(settings, loaded, kinds)
     else:
-        endpoint = parse_endpoint(base_url or "", read_key(api_key_env))
-        way = kind or "list"
+        endpoint, way = parse_endpoint(base_url or "", read_key(api_key_env)), kind or "list"
         judge = evaluation.remote_judge(endpoint, model or "", way, concurrency=concurrency)
         results = {way: _measure(loaded, judge, way)}
     if out:
@@ -121,13 +121,11 @@ def _write_threshold(
 ) -> None:
     """Fit it on half of the problems, say what it does on the others, and write a config on top of `config`."""
     from nemo_aopsd.evaluation import judge_eval as evaluation
-    from nemo_aopsd.files import atomic_write
 
     threshold, others = evaluation.calibrate(results, seed)
     typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
     summary = evaluation.summarize(others)
-    say(evaluation.summary_lines(summary))
-    say(evaluation.baseline_lines(summary))
+    say([*evaluation.summary_lines(summary), evaluation.baseline_line(summary)])
     warn(evaluation.worthless(summary))
     parent = os.path.relpath(find_recipe(config), path.parent)
     block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
@@ -171,7 +169,6 @@ def _chosen(cases: Path | None, problems: Path, limit: int | None, seed: int) ->
 
 def _measure_all(config: Config, cases: Sequence[Case], kinds: Iterable[str]) -> dict[str, Sequence[Result]]:
     """With the judge of a config: its engine's student or teacher, as `aopsd.judge.model` says."""
-    from nemo_aopsd import engines
     from nemo_aopsd.evaluation.judge_eval import local_judge
 
     engine, aopsd, results = engines.pick(config).build(config), config.aopsd, {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,6 +71,11 @@ def say(lines: Iterable[object]) -> None:
     """Print one line after the other."""
     for line in lines:
         typer.echo(line)
+
+
+def say_json(value: object) -> None:
+    """Print it as JSON for programs, and people too."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=1))
 
 
 class _Terminated(KeyboardInterrupt):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from nemo_aopsd.cli.options import AsJson, ConfigPath, MethodName, Overrides, examples, load_chosen
+from nemo_aopsd.cli.options import AsJson, ConfigPath, MethodName, Overrides, examples, load_chosen, say_json
+from nemo_aopsd.cluster.plan import make_local_plan, make_plan, show
 
 app = typer.Typer()
 
@@ -39,20 +40,10 @@ def plan(
 
     It states seconds only where steps of that kind were measured, with the errors that it had there.
     """
-    from rich.console import Console
-
-    from nemo_aopsd.cluster.plan import make_local_plan, make_plan, show
-
     settings = load_chosen(config, overrides, method)
     if settings.aopsd.engine == "local":
         local = make_local_plan(settings, gpu, response)
-        if as_json:
-            typer.echo(json.dumps(show.local_as_json(local), ensure_ascii=False, indent=1))
-        else:
-            show.show_local(local, Console())
-        return
-    made = make_plan(settings, gpu or "h100", response)
-    if as_json:
-        typer.echo(json.dumps(show.as_json(made), ensure_ascii=False, indent=1))
+        say_json(show.local_as_json(local)) if as_json else show.show_local(local, Console())
     else:
-        show.show(made, Console())
+        made = make_plan(settings, gpu or "h100", response)
+        say_json(show.as_json(made)) if as_json else show.show(made, Console())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, examples, interruptible, load_chosen
@@ -22,21 +23,20 @@ from nemo_aopsd.config.unread import without_effect
 from nemo_aopsd.console import counted, warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest, tell_all
+from nemo_aopsd.files import keep_inputs
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.checkpoint import steps_without
 from nemo_aopsd.run.preflight import check_inputs, first_attempts, summarize, trained_on
+from nemo_aopsd.run.preview import show
 from nemo_aopsd.run.row_lengths import check_texts
 
 app = typer.Typer()
 
 
 @app.command(
-    epilog=examples(
-        "aopsd demo",
-        "aopsd demo --out runs/demo aopsd.seed=1",
-        "aopsd demo aopsd.max_num_epochs=1",
-    )
+    epilog=examples("aopsd demo", "aopsd demo --out runs/demo aopsd.seed=1", "aopsd demo aopsd.max_num_epochs=1")
 )
 def demo(
     overrides: Overrides = None,
@@ -142,17 +142,11 @@ def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None,
         hint = nearest(problem, list(by_id)) or f" The first one is `{problems[0].id}`."
         file = settings.data["train"]["data_path"]
         raise UserError(f"{file}: no problem with id {problem!r} among its {len(problems)}.{hint}")
-    from rich.console import Console
-
-    from nemo_aopsd.run.preview import show
-
     show(by_id[problem], problems, engines.pick(settings).build(settings), settings, Console())
 
 
 def _keep_inputs(config: Config, run: Path) -> None:
     """Nothing that the demo reads may lie in the folder whose run it moves aside."""
-    from nemo_aopsd.files import keep_inputs
-
     read = {
         "policy.model_name": config.policy["model_name"],
         "data.train.data_path": config.data["train"]["data_path"],
@@ -226,8 +220,6 @@ def _train(
 
 def _lost(config: Config) -> str:
     """What a resume will do again."""
-    from nemo_aopsd.run.checkpoint import steps_without
-
     number = steps_without(_checkpoints(config), _run(config) / layout.METRICS)
     settings = config.checkpointing
     why = f"save_period={settings['save_period']}" if settings["enabled"] else "enabled=false"

@@ -47,6 +47,11 @@ def auc_interval(groups: Sequence[Sequence[Scored]], seed: int = 0) -> tuple[flo
     return float(low), float(high)
 
 
+def f1_of(hits: int, claimed: int, true: int) -> float:
+    """F1 where `hits` of the `claimed` items are among the `true` ones; 0 without any item."""
+    return 2 * hits / (claimed + true) if claimed + true else 0.0
+
+
 def fit_threshold(scored: Sequence[Scored]) -> float:
     """The threshold above which yes has the largest F1: halfway between two neighbouring scores.
 
@@ -63,7 +68,7 @@ def fit_threshold(scored: Sequence[Scored]) -> float:
     best, fitted, hits = 0.0, 0.0, 0
     for claims, ((score, truth), below) in enumerate(zip(ordered, lower, strict=True), start=1):
         hits += truth
-        f1 = 2 * hits / (claims + num_true)
+        f1 = f1_of(hits, claims, num_true)
         if f1 > best and below < score:
             best, fitted = f1, (score + below) / 2
     return round(fitted, 4)

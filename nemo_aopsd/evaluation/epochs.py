@@ -21,7 +21,7 @@ from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.evaluation import EPOCH
 from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, check_same_problems, summarize
-from nemo_aopsd.files import read_json
+from nemo_aopsd.files import json_text, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import student_prompts
 from nemo_aopsd.method.leaks import leak_patterns
@@ -67,7 +67,7 @@ def evaluate(
     lines = collect(manifest, samples_path, *asked)
     counted = summarize(lines, config.num_samples) | {"num_trained_on": num_trained_on}
     summary = {"epoch": epoch, **counted, "seconds": time.monotonic() - started}
-    manifest.replace(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+    manifest.replace(summary_path, json_text(summary))
     return summary
 
 

@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.calibration import auc, auc_interval, first_half, fit_threshold
+from nemo_aopsd.evaluation.calibration import Scored, auc, auc_interval, f1_of, first_half, fit_threshold
 from nemo_aopsd.files import derive_seed, read_jsonl, write_jsonl
 from nemo_aopsd.method.judge import Verdict, judge_messages, read_verdict
 from nemo_aopsd.method.step import judge_rollouts
@@ -86,6 +87,11 @@ class Result:
             return None
         return bool(self.injected.judged - known)
 
+    @property
+    def scored(self) -> list[Scored]:
+        """The plain log-odds of each checkpoint, and whether it is established; none of a `list` judge."""
+        return [(value, node in self.case.established) for node, value in (self.plain.log_odds or {}).items()]
+
     def above(self, threshold: float) -> Result:
         """What the same log-odds say at another threshold."""
         injected = self.injected and self.injected.above(threshold)
@@ -134,17 +140,8 @@ def evaluate(cases: Sequence[Case], judge: Judge) -> list[Result]:
 def calibrate(results: Sequence[Result], seed: int) -> tuple[float, list[Result]]:
     """The threshold fitted on one half of the problems, and what it makes of the other half."""
     half = first_half((result.case.problem.id for result in results), seed)
-    threshold = fit_threshold(_scored(result for result in results if result.case.problem.id in half))
+    threshold = fit_threshold([pair for one in results if one.case.problem.id in half for pair in one.scored])
     return threshold, [result.above(threshold) for result in results if result.case.problem.id not in half]
-
-
-def _scored(results: Iterable[Result]) -> list[tuple[float, bool]]:
-    """The log-odds of each checkpoint of each plain attempt, and whether it is established; none of a `list` judge."""
-    return [
-        (value, node in result.case.established)
-        for result in results
-        for node, value in (result.plain.log_odds or {}).items()
-    ]
 
 
 def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, Any]:
@@ -153,7 +150,9 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
     `by_kind`: the same for the cases of each kind.
     """
     before, after, errors, with_false = [], [], [], 0
+    scored: dict[str, list[Scored]] = {}  # by problem: its attempts depend on each other
     for result in results:
+        scored.setdefault(result.case.problem.id, []).extend(result.scored)
         graph, verdict, established = result.case.problem.graph, result.plain, result.case.established
         reached, truly = largest_closed_subset(graph, verdict.judged), largest_closed_subset(graph, established)
         before.append((verdict.judged, established))
@@ -171,8 +170,8 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
         "with_false_claims": with_false,
         "before_closure": _counts(before),
         "after_closure": _counts(after),
-        "auc": auc(_scored(results)),
-        "auc_interval": auc_interval([_scored(group) for group in _by_problem(results)]),
+        "auc": auc([*chain(*scored.values())]),
+        "auc_interval": auc_interval([*scored.values()]),
         "mean_progress_error": sum(errors) / len(errors) if errors else None,
         "injections": len(injected),
         "injections_unread": sum(verdict.failed for verdict in injected),
@@ -180,13 +179,6 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
         "injections_that_fooled": sum(result.fooled is True for result in results),
         "kinds": {kind: summarize(members, by_kind=False) for kind, members in of_kind.items()},
     }
-
-
-def _by_problem(results: Sequence[Result]) -> Iterable[list[Result]]:
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(result.case.problem.id, []).append(result)
-    return groups.values()
 
 
 def _counts(pairs: Iterable[tuple[frozenset[str], frozenset[str]]]) -> dict[str, int]:
@@ -224,14 +216,12 @@ def _precision_and_recall(counts: dict[str, int]) -> str:
     return f"precision {_rate(right, claimed)}, recall {_rate(right, right + counts['missed'])}"
 
 
-def baseline_lines(summary: dict[str, Any]) -> Iterator[str]:
+def baseline_line(summary: dict[str, Any]) -> str:
     """What a judge that claims every checkpoint would reach on the same attempts, beside what this one does."""
-    judged, everything = _f1s(summary)
-    counts = summary["before_closure"]
-    every = summary["checkpoints"]
-    yield (
+    (judged, everything), counts = _f1s(summary), summary["before_closure"]
+    return (
         f"F1 before closure {judged:.3f}; claiming every checkpoint reaches {everything:.3f}, by precision "
-        f"{_rate(counts['true_claims'] + counts['missed'], every)} and recall 1"
+        f"{_rate(counts['true_claims'] + counts['missed'], summary['checkpoints'])} and recall 1"
     )
 
 
@@ -251,11 +241,8 @@ def _f1s(summary: dict[str, Any]) -> tuple[float, float]:
     """F1 before closure, and that of claiming every checkpoint; 0 where nothing is established."""
     counts = summary["before_closure"]
     right, established = counts["true_claims"], counts["true_claims"] + counts["missed"]
-    claimed = right + counts["false_claims"]
-    return (
-        2 * right / (claimed + established) if claimed + established else 0.0,
-        2 * established / (summary["checkpoints"] + established),
-    )
+    judged = f1_of(right, right + counts["false_claims"], established)
+    return judged, f1_of(established, summary["checkpoints"], established)
 
 
 def _rate(events: int, trials: int) -> str:

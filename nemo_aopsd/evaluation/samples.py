@@ -7,17 +7,19 @@ of an uninterrupted one wherever the engine repeats a row exactly.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rich.console import Console
+
+from nemo_aopsd.console import progress
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import derive_seed, read_json, read_jsonl
+from nemo_aopsd.files import derive_seed, json_text, read_json, read_jsonl
 from nemo_aopsd.grading import grade
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.leaks import mentions_context
@@ -100,10 +102,6 @@ def collect(
     `manifest` has checked what is there. `prompts` has one entry a problem, `patterns` are those of the leak meter.
     Raises UserError on a line of `path` that is broken or belongs to no row.
     """
-    from rich.console import Console
-
-    from nemo_aopsd.console import progress
-
     rows = [(problem, sample) for problem in range(len(problems)) for sample in range(num_samples)]
     found = _read(path, {(problems[index].id, sample): row for row, (index, sample) in enumerate(rows)})
     missing = [row for row in range(len(rows)) if row not in found]
@@ -132,7 +130,7 @@ def check_settings(manifest: Manifest, path: Path, samples_path: Path, settings:
     if not path.exists():
         if samples_path.exists():
             raise UserError(f"{samples_path}: has no {path.name}, which says how its samples were made. Move it away.")
-        manifest.replace(path, json.dumps(settings, ensure_ascii=False, indent=1) + "\n")
+        manifest.replace(path, json_text(settings))
         return
     stored = read_json(path, remedy=f"Restore it, or delete {path.with_suffix('').stem}.* there to start over.")
     changed = [key for key in {**stored, **settings} if stored.get(key) != settings.get(key)]

@@ -7,7 +7,6 @@ each call notes what it did and how long it took.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from nemo_aopsd.evaluation.epochs import prepare, settings_of
 from nemo_aopsd.evaluation.report import markdown
 from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
-from nemo_aopsd.files import atomic_write, derive_seed
+from nemo_aopsd.files import atomic_write, derive_seed, json_text
 from nemo_aopsd.manifest import NAME, Manifest
 from nemo_aopsd.method.leaks import leak_patterns
 
@@ -77,7 +76,7 @@ class Session:
             "benchmarks": summaries,
             "macro": macro_average(list(summaries.values())),
         }
-        atomic_write(out / RESULTS, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+        atomic_write(out / RESULTS, json_text(results))
         atomic_write(out / "results.svg", pass_at_k_figure(results))
         atomic_write(out / "results.md", markdown(results))
         return results

@@ -57,12 +57,12 @@ def report(cases: list[Case], grades: list[Grade]) -> Iterator[str]:
     differing = [(case, given) for case, given in judged if given.correct != case.expected]
     for case, given in differing:
         yield (
-            f"{case.name}: expected {'correct' if case.expected else 'wrong'}, graded {_named(given)}: "
+            f"{case.name}: expected {'correct' if case.expected else 'wrong'}, graded {named(given)}: "
             f"gold {case.gold[-_SHOWN:]!r}, output {case.output[-_SHOWN:]!r}"
         )
     for case, given in zip(cases, grades, strict=True):
         if case.expected is None:
-            yield f"{case.name}: set aside as a convention, graded {_named(given)}"
+            yield f"{case.name}: set aside as a convention, graded {named(given)}"
     wrongly = sum(given.correct for _, given in differing)
     yield f"{wrongly} called correct and {len(differing) - wrongly} not called correct against their label"
     yield counts_line(grades)
@@ -79,7 +79,7 @@ def grade_file(path: Path) -> list[tuple[dict[str, Any], Grade]]:
 
 def counts_line(grades: Iterable[Grade]) -> str:
     """How many grades of each kind, ungradable ones by their cause."""
-    counts = Counter(_named(given) for given in grades)
+    counts = Counter(named(given) for given in grades)
     return ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "no responses"
 
 
@@ -97,7 +97,8 @@ def _map(work: Callable[[Any], Grade], items: list[Any]) -> list[Grade]:
         return list(threads.map(work, items))
 
 
-def _named(given: Grade) -> str:
+def named(given: Grade) -> str:
+    """The kind of a grade; of an ungradable answer also the cause."""
     return f"{given.reason} ({given.cause})" if given.cause else given.reason
 
 

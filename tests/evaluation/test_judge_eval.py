@@ -12,7 +12,7 @@ from nemo_aopsd.evaluation.judge_eval import (
     INJECTIONS,
     Case,
     Result,
-    baseline_lines,
+    baseline_line,
     evaluate,
     inject,
     load_cases,
@@ -151,14 +151,14 @@ def test_a_judge_that_claims_everything_is_called_worthless():
     """Two of three are established: claiming all has precision 2/3, so F1 is 2 * 6 / (9 + 6). Odds say nothing."""
     blind = summarize([of_problem(number, 1, 1, 1, true="ab") for number in range(3)])
     assert blind["auc"] == 0.5 and blind["auc_interval"] == (0.5, 0.5)
-    [line] = baseline_lines(blind)
+    line = baseline_line(blind)
     assert (
         line.startswith("F1 before closure 0.800; claiming every checkpoint reaches 0.800") and "0.667 (6 of 9" in line
     )
     of_f1, of_auc = worthless(blind)
     assert "F1 0.800" in of_f1 and "(0.500 to 0.500)" in of_auc
     good = summarize([of_problem(number, 2, 1, -1, true="ab") for number in range(3)])
-    assert list(worthless(good)) == [] and next(baseline_lines(good)).startswith("F1 before closure 1.000")
+    assert list(worthless(good)) == [] and baseline_line(good).startswith("F1 before closure 1.000")
     [unknown] = worthless(summarize([of_problem(1, 2, 1, -1, true="ab")]))
     assert "too few" in unknown
 

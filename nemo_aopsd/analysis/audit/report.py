@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +12,7 @@ from nemo_aopsd.analysis.audit.measure import agreement, by_bin
 from nemo_aopsd.analysis.audit.sampling import Sample, bin_names, load_events, load_keys, read_sample
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, json_text
 from nemo_aopsd.run import layout
 
 _LOOKS = {
@@ -55,7 +54,7 @@ def write_report(run: Path) -> str:
     page = _markdown(record, sample)
     atomic_write(folder / "enrichment.svg", _figure(record))
     atomic_write(folder / "report.md", page)
-    atomic_write(folder / "report.json", json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    atomic_write(folder / "report.json", json_text(record))
     return page
 
 

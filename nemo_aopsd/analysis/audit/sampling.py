@@ -6,7 +6,6 @@ bin, 4 nats, and the number of events, 15,043, are its own.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from bisect import bisect_right
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 from nemo_aopsd.analysis.audit.events import Event, Key, Place, find_events, read_events
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import atomic_write, derive_seed, read_lines, write_jsonl
+from nemo_aopsd.files import atomic_write, derive_seed, json_text, read_lines, write_jsonl
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import load_run_config
 from nemo_aopsd.run.reader import parse
@@ -71,7 +70,7 @@ def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Seq
     )
     write_jsonl(folder / "events.jsonl", [asdict(found[place][0]) for place in chosen])
     write_jsonl(folder / "key.jsonl", [asdict(found[place][1]) for place in chosen])
-    atomic_write(folder / "sample.json", json.dumps(asdict(drawn), indent=1) + "\n")  # last: the sample is complete
+    atomic_write(folder / "sample.json", json_text(asdict(drawn)))  # last: the sample is complete
     return drawn
 
 

@@ -12,7 +12,6 @@ the frontier.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
 from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import derive_seed, read_json
+from nemo_aopsd.files import derive_seed, json_text, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import donors_for, has_context, shown_messages, student_prompts, teacher_messages
 from nemo_aopsd.method.leaks import leak_patterns
@@ -92,7 +91,7 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     lines = collect(manifest, samples, *asked)
     about = {"context": kind, "data": plan.data, "num_left_out": plan.num_left_out}
     summary = about | summarize(lines, plan.num_samples)
-    manifest.replace(summary_path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+    manifest.replace(summary_path, json_text(summary))
     return summary
 
 

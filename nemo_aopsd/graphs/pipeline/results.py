@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.console import counted
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from nemo_aopsd.console import EVERY, counted
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.files import atomic_write, write_jsonl
 from nemo_aopsd.graphs.pipeline.ledger import Ledger
@@ -115,11 +118,6 @@ def summary_lines(summary: dict[str, Any]) -> Iterator[str]:
 @contextmanager
 def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watch]:
     """A function to call whenever a count changes: a bar with counts and cost, or without a terminal lines."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from nemo_aopsd.console import EVERY
-
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
