@@ -213,6 +213,7 @@ STEP_LINE = {
     "reward/undecided": ("ungradable answers", "{:.0f}"),
     "time/step": ("took", "{:.1f} s"),
 }
+_ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}  # counts of trouble
 
 
 def step_line(metrics: dict[str, float], whole: Whole) -> str:
@@ -222,17 +223,13 @@ def step_line(metrics: dict[str, float], whole: Whole) -> str:
     if metrics["time/step"] > 0:
         tokens = metrics["rollout/mean_tokens"] * metrics["rollout/count"]
         parts.append(f"{tokens / metrics['time/step']:.0f} tokens/s")
+    untold = {key for key in _ONLY_IF_SOME if not metrics.get(key)}
+    if "probe/weight_mean" in metrics and metrics.get("weight/p5") == metrics.get("weight/p95"):
+        untold.add("weight/mean")  # next to all are as one, and the probed ones are told
     for key, (label, form) in STEP_LINE.items():
-        if key in metrics and key not in _untold(metrics):
+        if key in metrics and key not in untold:
             parts.append(f"{label} {form.format(metrics[key], **metrics)}")
     return "  ".join(parts)
-
-
-def _untold(metrics: dict[str, float]) -> set[str]:
-    """Counts of trouble where there is none; all weights, where next to all are as one and the probed ones are told."""
-    quiet = {key for key in _ONLY_IF_SOME if not metrics.get(key)}
-    alike = "probe/weight_mean" in metrics and metrics.get("weight/p5") == metrics.get("weight/p95")
-    return quiet | ({"weight/mean"} if alike else set())
 
 
 def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:
@@ -257,6 +254,3 @@ def asked_of(count: int, trained_on: int | None) -> str:
     """
     also = f"not held out: {trained_on} {'is' if trained_on == 1 else 'are'} also trained on"
     return f"{counted(count, 'problem')}, {also}" if trained_on else counted(count, "held-out problem")
-
-
-_ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}

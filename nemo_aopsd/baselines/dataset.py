@@ -16,6 +16,7 @@ from nemo_rl.data.interfaces import DatumSpec, TaskDataSpec
 from nemo_rl.data.processors import PROCESSOR_REGISTRY, register_processor
 
 from nemo_aopsd.baselines import environment  # noqa: F401  registers it
+from nemo_aopsd.data.dag import to_raw
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import student_messages
@@ -105,8 +106,7 @@ def to_record(problem: Problem) -> dict[str, Any]:
     """What the environment needs of a problem; `nemo_aopsd.data.problems.parse_problem` reads it back."""
     record: dict[str, Any] = {name: getattr(problem, name) for name in ("id", "problem", "answer", "where")}
     if problem.dag is not None:
-        nodes = [{"id": node, "statement": statement} for node, statement in problem.dag.nodes.data("statement")]
-        record["dag"] = {"nodes": nodes, "edges": [list(edge) for edge in problem.dag.edges]}
+        record["dag"] = to_raw(problem.dag)
     return record
 
 

@@ -270,7 +270,7 @@ def paired_test(
         typer.echo(f"caution: {said}")
     for comparison in comparisons:
         typer.echo(f"first {comparison['first']}, second {comparison['second']}\n")
-        show_page("\n".join(paired.lines_of(comparison)) + "\n")
+        show_page(paired.markdown(comparison))
     typer.echo("Intervals are over problems: they hold for these trainings, one seed each. Over seeds: aopsd compare")
     if out:
         atomic_write(out, json_text(comparisons))

@@ -30,8 +30,7 @@ def grade(
         Path | None, typer.Option(metavar="FILE.jsonl", help="Labelled cases instead: gold, output, expected.")
     ] = None,
     boxed: Annotated[
-        bool,
-        typer.Option("--boxed", help="Cases: an output without a box is wrong, as in training and evaluation."),
+        bool, typer.Option("--boxed", help="Cases: an output without a box is wrong, as in training and evaluation.")
     ] = False,
     out: Annotated[Path | None, typer.Option(metavar="GRADES.jsonl", help="Also write every verdict.")] = None,
 ) -> None:

@@ -88,15 +88,14 @@ def evaluate(
 
     if bool(config) == bool(base_url or model) or bool(base_url) != bool(model):
         raise UserError("expected one judge: --base-url and --model of a server, or --config to judge with its model.")
+    overrides = overrides or []
     if overrides and not config:
         raise UserError(f"{overrides[0]}: settings change the config of --config, but none is given. Leave them out.")
     _check_kind(kind, calibrate is not None, config is not None)
-    named = [f"aopsd.judge.kind={kind}"] if config and kind else []
-    settings = load_if_named(config, [*(overrides or []), *named], None)
-    if seed is None:
-        seed = settings.aopsd.seed if settings else 0
-    elif settings:
+    settings = load_if_named(config, [*overrides, *([f"aopsd.judge.kind={kind}"] if kind else [])], None)
+    if settings and seed is not None:
         settings = replace(settings, aopsd=replace(settings.aopsd, seed=seed))
+    seed = settings.aopsd.seed if settings else seed or 0
     read = [("--cases", cases), ("--problems", problems), ("--config", config)]
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
     keep_inputs([out], read)
@@ -113,7 +112,7 @@ def evaluate(
         evaluation.write(results, out, seed)
         typer.echo(out)
     if calibrate and config and settings:
-        _write_threshold(calibrate, results["log_odds"], config, settings, overrides or [], seed)
+        _write_threshold(calibrate, results["log_odds"], config, settings, overrides, seed)
 
 
 def _write_threshold(

@@ -62,6 +62,11 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
+def own_names(aopsd: AOPSDConfig) -> dict[str, str]:
+    """The names of classes in a config, by their keys below `aopsd`."""
+    return {key: name for key in WANTED if is_own(name := attrgetter(key)(aopsd))}
+
+
 def own(key: str, name: str) -> Any:
     """The class that `aopsd.KEY: name` means. Raises UserError if there is none, or if it lacks a member.
 
@@ -203,9 +208,10 @@ def _remedy(error: Exception, file: str) -> str:
 def check_own(aopsd: AOPSDConfig) -> None:
     """Make what needs no more than the config, before a model is loaded. Raises UserError as `made` does."""
     sources(aopsd)
-    for key, arguments in (("weighting", [aopsd]), ("judge.kind", [aopsd]), ("context.kind", [])):
-        if is_own(name := attrgetter(key)(aopsd)):
-            made(key, name, *arguments)
+    arguments = {"weighting": [aopsd], "judge.kind": [aopsd], "context.kind": []}
+    for key, name in own_names(aopsd).items():
+        if key in arguments:
+            made(key, name, *arguments[key])
 
 
 def module_from_file(part: Any) -> ModuleType | None:
@@ -216,8 +222,7 @@ def module_from_file(part: Any) -> ModuleType | None:
 
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
     """The files that own classes of a config are in, by key. Raises UserError where one cannot be imported."""
-    named = {key: value for key in WANTED if is_own(value := attrgetter(key)(aopsd))}
-    return {key: Path(inspect.getfile(_own(key, value, _place(value)))) for key, value in named.items()}
+    return {key: Path(inspect.getfile(_own(key, name, _place(name)))) for key, name in own_names(aopsd).items()}
 
 
 def _place(name: str) -> str:

@@ -31,8 +31,7 @@ def find_faults(raw: Any) -> list[Fault]:
     Errors: malformed, empty_graph, empty_id, duplicate_id, empty_statement, dangling_edge, self_loop, cycle.
     Warnings: duplicate_edge, transitive_edge. `leaks.find_graph_faults` adds checkpoints that give the answer away.
     """
-    malformed = _malformed(raw)
-    if malformed:
+    if malformed := _malformed(raw):
         return [Fault("malformed", malformed)]
     nodes, edges = raw["nodes"], [tuple(edge[:2]) for edge in raw["edges"]]
     faults = [*_node_faults(nodes), *_edge_faults({node["id"] for node in nodes}, edges)]
@@ -52,14 +51,19 @@ def find_faults(raw: Any) -> list[Fault]:
 
 def build_graph(raw: Any, where: str = "graph") -> nx.DiGraph:
     """The graph of a raw record. Raises UserError with every error fault, led by `where` (file and line)."""
-    errors = [fault for fault in find_faults(raw) if fault.is_error]
-    if errors:
+    if errors := [fault for fault in find_faults(raw) if fault.is_error]:
         listed = "; ".join(f"{fault.kind} ({fault.detail})" for fault in errors)
         raise UserError(f"{where}: unusable reasoning DAG: {listed}. Correct the graph or remove its `dag`.")
     graph = nx.DiGraph()
     graph.add_nodes_from((node["id"], {"statement": node["statement"]}) for node in raw["nodes"])
     graph.add_edges_from(tuple(edge[:2]) for edge in raw["edges"])
     return graph
+
+
+def to_raw(graph: nx.DiGraph) -> dict[str, Any]:
+    """The raw record of a graph, as `build_graph` reads it."""
+    nodes = [{"id": node, "statement": statement} for node, statement in graph.nodes.data("statement")]
+    return {"nodes": nodes, "edges": [list(edge) for edge in graph.edges]}
 
 
 def transitive_edges(graph: nx.DiGraph) -> list[tuple[str, str]]:
@@ -89,8 +93,7 @@ def largest_closed_subset(graph: nx.DiGraph, judged: Collection[str]) -> frozens
     >>> sorted(largest_closed_subset(nx.DiGraph([("a", "b"), ("b", "c")]), {"a", "c"}))
     ['a']
     """
-    unknown = set(judged) - set(graph)
-    if unknown:
+    if unknown := set(judged) - set(graph):
         raise ValueError(f"judged ids {sorted(unknown)} are not checkpoints; known: {sorted(graph)}")
     reached: set[str] = set()
     for node in nx.topological_sort(graph):

@@ -37,23 +37,21 @@ def words(text: str) -> tuple[str, ...]:
 
 
 class Questions:
-    """Those of an evaluation set, each with the place that it stands in."""
+    """Those of an evaluation set."""
 
-    def __init__(self, questions: Iterable[tuple[str, str]]) -> None:
-        self._words: list[tuple[str, ...]] = []
-        self._places: list[str] = []
-        self._runs: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
-        for place, text in questions:
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._num_words: list[int] = []
+        self._runs: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)  # (question, first word)
+        for question, text in enumerate(texts):
             found = words(text)
             length = min(_RUN, len(found))
             for start in range(len(found) - length + 1 if length >= _SHORTEST else 0):
-                self._runs[found[start : start + length]].append((len(self._words), start))
-            self._words.append(found)
-            self._places.append(place)
-        self._lengths = sorted({len(run) for run in self._runs})
+                self._runs[found[start : start + length]].append((question, start))
+            self._num_words.append(len(found))
+        self._lengths = {len(run) for run in self._runs}
 
-    def same_as(self, text: str) -> str | None:
-        """The place of the question that the text repeats; None if it repeats none."""
+    def has(self, text: str) -> bool:
+        """Whether the text repeats one of them."""
         given = words(text)
         covered: defaultdict[int, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
         for length in self._lengths:
@@ -61,8 +59,7 @@ class Questions:
                 for question, at in self._runs.get(given[start : start + length], ()):
                     covered[question][0].update(range(start, start + length))
                     covered[question][1].update(range(at, at + length))
-        for question, (ours, theirs) in covered.items():
-            shorter = min(len(given), len(self._words[question]))
-            if min(len(ours), len(theirs)) >= _COVERED * shorter:
-                return self._places[question]
-        return None
+        return any(
+            min(len(ours), len(theirs)) >= _COVERED * min(len(given), self._num_words[question])
+            for question, (ours, theirs) in covered.items()
+        )

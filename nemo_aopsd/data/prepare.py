@@ -84,17 +84,18 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     found = {
         "columns_left_out": sorted({str(name) for _, record in read for name in record} - {*chain(*columns.values())}),
         "without_solution": [row["id"] for row in kept.values() if "solution" not in row],
-        "boxes_another_answer": [row["id"] for row in kept.values() if _boxes_another_answer(row)],
+        "boxes_another_answer": [
+            row["id"]
+            for row in kept.values()
+            if "solution" in row and grade(row["solution"], row["answer"]).reason == "wrong"
+        ],
     }
     report.notes = [
-        *(f"{len(names):>7}  {_NOTES[name]}: {', '.join(names[:8])}" for name, names in found.items() if names),
-        *(
-            ["The graphs are left out, too: train on SOURCE itself to have them."]
-            if "dag" in found["columns_left_out"]
-            else []
-        ),
-        f"This subset is defined by {ids} (id and SHA-256 of each question), not by a publication.",
+        f"{len(names):>7}  {_NOTES[name]}: {', '.join(names[:8])}" for name, names in found.items() if names
     ]
+    if "dag" in found["columns_left_out"]:
+        report.notes.append("The graphs are left out, too: train on SOURCE itself to have them.")
+    report.notes.append(f"This subset is defined by {ids} (id and SHA-256 of each question), not by a publication.")
     write_jsonl(out, kept.values())
     write_jsonl(
         ids, ({"id": name, "sha256": sha256(row["problem"].encode()).hexdigest()} for name, row in kept.items())
@@ -109,13 +110,12 @@ class _HeldOut:
     def __init__(self, path: Path) -> None:
         questions = list(_questions(path))
         self.verbatim, self.overlapping = f"also in {path}", f"also in {path}, with other words around it"
-        self._keys = {normalise(text) for _, text in questions}
-        self._questions = Questions(questions)
+        self._keys, self._questions = set(map(normalise, questions)), Questions(questions)
 
     def reason(self, key: str, problem: str) -> str | None:
         if key in self._keys:
             return self.verbatim
-        return self.overlapping if self._questions.same_as(problem) else None
+        return self.overlapping if self._questions.has(problem) else None
 
 
 def files_of(out: Path) -> list[Path]:
@@ -168,15 +168,15 @@ def _comparable(given: Answer) -> bool:
     return len(items) > 1 and all(_comparable(Answer(item)) for item in items)
 
 
-def _questions(path: Path) -> Iterator[tuple[str, str]]:
-    """Place and text of each."""
-    if not any(True for _ in read_jsonl(path)):
-        raise UserError(f"--against {path}: no row in it, so it would drop nothing. Check the file.")
+def _questions(path: Path) -> Iterator[str]:
+    where = ""
     for where, record in read_jsonl(path):
         text = _first(record, _COLUMNS["problem"])
         if not text:
             raise UserError(f"{where}: no `problem` (or `question`). An evaluation set needs one in each row.")
-        yield where, text
+        yield text
+    if not where:
+        raise UserError(f"--against {path}: no row in it, so it would drop nothing. Check the file.")
 
 
 def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple[str, ...]]:
@@ -217,7 +217,3 @@ def _first(record: dict[str, Any], columns: Iterable[str]) -> str:
         if isinstance(text, str) and text.strip():
             return text
     return ""
-
-
-def _boxes_another_answer(row: dict[str, str]) -> bool:
-    return "solution" in row and grade(row["solution"], row["answer"]).reason == "wrong"

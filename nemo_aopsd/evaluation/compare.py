@@ -75,8 +75,8 @@ def compare(first: Evaluation, second: Evaluation) -> Summary:
     return {"first": first.name, "second": second.name, "parts": parts}
 
 
-def lines_of(comparison: Summary) -> list[str]:
-    """The comparison as a Markdown table, a row a benchmark and k, and a line of counts a benchmark."""
+def markdown(comparison: Summary) -> str:
+    """A table with a row a benchmark and k, and a line of counts a benchmark."""
     header = ["benchmark", "k", "first", "second", "difference", "95 % interval", "p (sign flips)"]
     rows = []
     for name, part in comparison["parts"].items():
@@ -84,11 +84,8 @@ def lines_of(comparison: Summary) -> list[str]:
             rates = [percent(found[side]) for side in ("first", "second")]
             difference = [f"{100 * found['difference']:+.1f} pp", ends(found["low"], found["high"], "+")]
             rows.append([name, k, *rates, *difference, f"{found['p_value']:.3g}"])
-    return [
-        *markdown_table(header, rows).split("\n"),
-        "",
-        *(_counts_line(name, part) for name, part in comparison["parts"].items()),
-    ]
+    counts = "\n".join(_counts_line(name, part) for name, part in comparison["parts"].items())
+    return f"{markdown_table(header, rows)}\n\n{counts}\n"
 
 
 def _counts_line(name: str, part: Summary) -> str:

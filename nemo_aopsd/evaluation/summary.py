@@ -21,10 +21,7 @@ RATES = ("truncation_rate", "leak_rate")
 
 
 def check_same_problems(
-    which: str,
-    first: Iterable[str],
-    second: Iterable[str],
-    remedy: str = "Compare evaluations of the same file.",
+    which: str, first: Iterable[str], second: Iterable[str], remedy: str = "Compare evaluations of the same file."
 ) -> None:
     """Raises UserError if two evaluations, which `which` names, are not of the same problems."""
     if odd := sorted(set(first) ^ set(second)):
@@ -54,7 +51,8 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
         "num_correct": sum(correct.values()),
         "pass_at_k": {str(k): mean_pass_at_k(correct.values(), num_samples, k) for k in ks},
         "pass_at_k_interval": {
-            str(k): _interval([pass_at_k(num_samples, count, k) for count in correct.values()]) for k in ks
+            str(k): _ends(bootstrap_interval([pass_at_k(num_samples, count, k) for count in correct.values()]))
+            for k in ks
         },
         "num_solved": solved,
         "solved_wilson_interval": _ends(wilson_interval(solved, len(correct))),
@@ -112,10 +110,6 @@ def _credits(groups: Sequence[Sequence[float]]) -> Summary:
         "count": math.fsum(math.fsum(group) for group in groups),
         "interval": _ends(macro_bootstrap_interval(groups)),
     }
-
-
-def _interval(values: Sequence[float]) -> dict[str, float]:
-    return _ends(bootstrap_interval(values))
 
 
 def _ends(interval: tuple[float, float]) -> dict[str, float]:

@@ -28,14 +28,13 @@ AFTER = "\n\nPlease reason step by step, and put your final answer within \\boxe
 @pytest.mark.parametrize("text", [QUESTION, RENAMED, QUESTION.replace("$", "\\(").replace("17", "$17$")])
 @pytest.mark.parametrize(("before", "after"), [("", ""), (BEFORE, ""), ("", AFTER), (BEFORE, AFTER)])
 def test_instructions_and_names_hide_nothing_on_either_side(text, before, after):
-    assert Questions([("eval.jsonl:1", QUESTION)]).same_as(before + text + after) == "eval.jsonl:1"
-    assert Questions([("eval.jsonl:1", before + text + after)]).same_as(QUESTION) == "eval.jsonl:1"
+    assert Questions([QUESTION]).has(before + text + after)
+    assert Questions([before + text + after]).has(QUESTION)
 
 
 @pytest.mark.parametrize("text", [OTHER, BEFORE + OTHER + AFTER, "", "Find $m+n$.", BEFORE + AFTER])
 def test_phrases_in_common_are_not_the_question(text):
-    questions = Questions([("eval.jsonl:1", QUESTION), ("eval.jsonl:2", "Find x."), ("eval.jsonl:3", "")])
-    assert questions.same_as(text) is None
+    assert not Questions([QUESTION, "Find x.", ""]).has(text)
 
 
 def test_a_row_that_only_adds_words_has_a_reason_of_its_own(tmp_path):
@@ -64,6 +63,6 @@ def questions_of(name):
 )
 def test_real_sets_without_common_problems_raise_no_alarm_and_every_copy_is_found(train, held_out):
     evaluated = [question for name in held_out for question in questions_of(name)]
-    questions = Questions(evaluated)
-    assert [place for place, text in questions_of(train) if questions.same_as(text)] == []
-    assert [place for place, text in evaluated if not questions.same_as(BEFORE + text + AFTER)] == []
+    questions = Questions(text for _, text in evaluated)
+    assert [place for place, text in questions_of(train) if questions.has(text)] == []
+    assert [place for place, text in evaluated if not questions.has(BEFORE + text + AFTER)] == []

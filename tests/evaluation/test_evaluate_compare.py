@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.compare import Evaluation, compare, lines_of, load_evaluation
+from nemo_aopsd.evaluation.compare import Evaluation, compare, load_evaluation, markdown
 from nemo_aopsd.stats import pass_at_k
 from tests.fake_run import stopped
 
@@ -68,11 +68,11 @@ def test_different_numbers_of_samples_meet_at_the_smaller_and_solved_is_left_out
     assert list(part["pass_at_k"]) == ["1", "2"]
     assert part["pass_at_k"]["2"]["second"] == pytest.approx(sum(pass_at_k(4, count, 2) for count in (1, 1, 4)) / 3)
     assert part["solved"] is None and (part["responses_first"], part["responses_second"]) == (6, 12)
-    assert "solved problems are not compared" in "\n".join(lines_of(compare(ONE, more)))
+    assert "solved problems are not compared" in markdown(compare(ONE, more))
 
 
 def test_what_is_printed():
-    lines = lines_of(compare(ONE, TWO))
+    lines = markdown(compare(ONE, TWO)).splitlines()
     assert "| b | 2 | 0.0 % | 100.0 % | +100.0 pp | [+100.0, +100.0] | 1 |" in lines
     assert (
         "mean: correct samples 3 of 8 and 5 of 8 on 4 problems; both solved 2, only the first 0, only the second 2, "

@@ -31,13 +31,7 @@ _TEMPERATURES = (0.0, 1.0)  # greedy, then once more by sampling if the answer n
 
 
 def judge(
-    run: Path,
-    endpoint: Endpoint,
-    model: str,
-    *,
-    name: str,
-    concurrency: int = 32,
-    max_tokens: int = 2048,
+    run: Path, endpoint: Endpoint, model: str, *, name: str, concurrency: int = 32, max_tokens: int = 2048
 ) -> tuple[int, int, int]:
     """Label every event that has no label by `name` yet; each label is on disk as soon as the answer is there.
 
@@ -83,12 +77,7 @@ def read_label(answer: str | None) -> str | None:
 
 
 async def _judge_all(
-    events: list[Event],
-    book: LabelBook,
-    endpoint: Endpoint,
-    model: str,
-    concurrency: int,
-    max_tokens: int,
+    events: list[Event], book: LabelBook, endpoint: Endpoint, model: str, concurrency: int, max_tokens: int
 ) -> int:
     waiting, done, unread = iter(events), 0, 0
 

@@ -134,11 +134,8 @@ def label_events(events: Sequence[Event], book: LabelBook, console: Console, ask
     """Show the events that have no label, in their order, until none is left or the answer is `q`."""
     for key, name in KEYS.items():
         console.print(f"{key}  {name}: {LABELS[name]}", markup=False, highlight=False)
-    while True:
-        event = next((event for event in events if event.id not in book.labels), None)
-        if event is None:
-            return
-        _show(event, f"{len(events) - sum(one.id not in book.labels for one in events) + 1} of {len(events)}", console)
+    while todo := [event for event in events if event.id not in book.labels]:
+        _show(todo[0], f"{len(events) - len(todo) + 1} of {len(events)}", console)
         answer = ask().strip().lower()
         if answer == "q":
             return
@@ -146,7 +143,7 @@ def label_events(events: Sequence[Event], book: LabelBook, console: Console, ask
             if answer == "u":
                 book.undo()
             elif answer in KEYS:
-                book.add(event.id, KEYS[answer])
+                book.add(todo[0].id, KEYS[answer])
         except OSError as error:  # a full disk; the same event is asked again
             console.print(f"not saved: {book.path}: {error.strerror or error}", style="red", markup=False)
 

@@ -115,12 +115,9 @@ def _figure(record: Record) -> str:
         for axes, (name, found) in zip(all_axes, labellers.items(), strict=True):
             for index, (label, look) in enumerate(_LOOKS.items()):
                 cells = [(place, row["labels"][label]) for place, row in enumerate(found["bins"]) if row["labelled"]]
-                places, shares = (
-                    [place + 0.08 * (index - 1) for place, _ in cells],
-                    [cell["share"] for _, cell in cells],
-                )
+                places = [place + 0.08 * (index - 1) for place, _ in cells]
                 bars = [(cell["low"], cell["high"]) for _, cell in cells]
-                svg.with_errors(axes, places, shares, bars, label=label, **look)
+                svg.with_errors(axes, places, [cell["share"] for _, cell in cells], bars, label=label, **look)
                 if found["base_rate"][label] is not None:
                     axes.axhline(found["base_rate"][label], color=look["color"], linestyle=(0, (4, 3)), linewidth=1)
             sizes = ", ".join(str(row["labelled"]) for row in found["bins"])

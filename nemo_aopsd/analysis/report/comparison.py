@@ -88,37 +88,35 @@ def differences(sources: Sequence[Source]) -> list[list[Cell]]:
 
     Of the newest checkpoints that `side_by_side` names, paired by problem. Empty if no two evaluated the same problems.
     """
-    here, rows = sources[0], []
-    for there in sources[1:]:
-        for name in _shared(here, there):
-            ours, theirs = (_alike(source, name)[-1] for source in (here, there))
-            rows.append(
-                [
-                    Cell(there.name, there.method if there.method != there.name else ""),
-                    *_difference(ours, theirs),
-                    Cell(name),
-                ]
-            )
-    return (
-        [[Cell(text) for text in ("This run against", "difference", "here", "there", "problems")], *rows]
-        if rows
-        else []
-    )
+    rows = [
+        [
+            Cell(there.name, there.method if there.method != there.name else ""),
+            *_difference(*sides),
+            Cell(sides[0].problems),
+        ]
+        for there, *sides in _pairs(sources)
+    ]
+    header = [Cell(text) for text in ("This run against", "difference", "here", "there", "problems")]
+    return [header, *rows] if rows else []
 
 
 def cautions(sources: Sequence[Source]) -> list[str]:
     """What is to be said before `differences`: whose evaluation compared there is not that of its end."""
-    here, found = sources[0], []
-    for there in sources[1:]:
-        for name in _shared(here, there):
-            sides = [(source.run, source.name, _alike(source, name)[-1].step) for source in (here, there)]
-            found += [run.caution(step, name) for run, name, step in sides if run]
+    found = [
+        source.run.caution(newest.step, source.name)
+        for there, *sides in _pairs(sources)
+        for source, newest in zip((sources[0], there), sides, strict=True)
+        if source.run
+    ]
     return [said for said in dict.fromkeys(found) if said]
 
 
-def _shared(here: Source, there: Source) -> list[str]:
-    """Sets of problems that both were evaluated on."""
-    return sorted({one.problems for one in here.evaluations} & {one.problems for one in there.evaluations})
+def _pairs(sources: Sequence[Source]) -> Iterator[tuple[Source, Measured, Measured]]:
+    """Each other source, and the newest evaluation of the first and of it on each set of problems that both have."""
+    here, *others = sources
+    for there in others:
+        for name in sorted({one.problems for one in here.evaluations} & {one.problems for one in there.evaluations}):
+            yield there, _alike(here, name)[-1], _alike(there, name)[-1]
 
 
 def verdict(low: float, high: float) -> str:

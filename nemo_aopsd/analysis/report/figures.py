@@ -158,12 +158,7 @@ def _legend(figure: Figure, width: float) -> None:
     labels = [label if len(label) <= most else f"{label[: most // 2]}…{label[-most // 2 + 1 :]}" for label in labels]
     columns = max(1, int(width / (0.5 + 0.085 * max(map(len, labels)))))
     figure.legend(
-        handles,
-        labels,
-        loc="outside upper left",
-        ncols=min(columns, len(labels)),
-        columnspacing=1.2,
-        handletextpad=0.5,
+        handles, labels, loc="outside upper left", ncols=min(columns, len(labels)), columnspacing=1.2, handletextpad=0.5
     )
 
 

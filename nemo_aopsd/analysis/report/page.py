@@ -80,12 +80,12 @@ def headline(run: ReportedRun) -> list[Tile]:
         detail = f"of tokens carry {percent(mass)} of the gap (|gap| ≥ {threshold:g} nats)"
         tiles.append(Tile("Concentration", percent(tokens), detail))
     weights = [weight for side in (run.digest.positive, run.digest.negative) for _, weight in side]
+    over = f"over {len(weights)} scored probes"
+    if not weights:
+        weights = [row.number("weight/mean") for row in run.metrics if "weight/mean" in row.values]
+        over = "over the tokens, by the run's own weighting"
     if weights:
-        tiles.append(Tile("Mean weight", f"{sum(weights) / len(weights):.2f}", f"over {len(weights)} scored probes"))
-    elif shown := [row.number("weight/mean") for row in run.metrics if "weight/mean" in row.values]:
-        tiles.append(
-            Tile("Mean weight", f"{sum(shown) / len(shown):.2f}", "over the tokens, by the run's own weighting")
-        )
+        tiles.append(Tile("Mean weight", f"{sum(weights) / len(weights):.2f}", over))
     if run.metrics:
         seconds = sum(row.number("time/step") for row in run.metrics)
         steps = len(run.metrics)
@@ -207,11 +207,8 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     rates = [evaluation.pass_at_k[1] for evaluation in (before, after)]
     counts = [f"{one.num_correct} of {one.num_problems * one.num_samples}" for one in (before, after)]
     if before is after:
-        return [
-            Tile(
-                f"pass@1 at step {before.step}, the only one so far", f"{rates[0]:.3f}", f"{counts[0]} samples correct"
-            )
-        ]
+        only = f"pass@1 at step {before.step}, the only one so far"
+        return [Tile(only, f"{rates[0]:.3f}", f"{counts[0]} samples correct")]
     low, high = paired_interval(asdict(before), asdict(after))
     detail = (
         f"{counts[0]} → {counts[1]} samples correct, n = {after.asked}. "

@@ -141,9 +141,7 @@ def _beta(run: ReportedRun, sign: str, fixed: float) -> float:
 
 
 def _competence(run: ReportedRun, title: str) -> Drawn:
-    values = [
-        (entry.epoch, [value for value in entry.competence.values() if value is not None]) for entry in run.competence
-    ]
+    values = [(one.epoch, [value for value in one.competence.values() if value is not None]) for one in run.competence]
     known = [(epoch, found) for epoch, found in values if found]
     if not known:
         return None

@@ -15,6 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from nemo_aopsd.data.check import CheckedRow, rows_with_graphs
+from nemo_aopsd.data.dag import to_raw
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.graphs.picture import CANNOT_BE_DRAWN, draw_svg, drawable, is_readable
 
@@ -45,9 +46,7 @@ def _entry(record: dict[str, Any], row: CheckedRow) -> dict[str, Any]:
     if any(fault.kind in CANNOT_BE_DRAWN for fault in row.faults):
         return entry | {"nodes": [], "edges": []}
     graph = drawable(record["dag"], row.where)
-    nodes = [{"id": node, "statement": statement} for node, statement in graph.nodes(data="statement")]
-    drawing = {"drawing": draw_svg(graph)} if is_readable(graph) else {}
-    return entry | {"nodes": nodes, "edges": list(graph.edges)} | drawing
+    return entry | to_raw(graph) | ({"drawing": draw_svg(graph)} if is_readable(graph) else {})
 
 
 def _steps(value: Any) -> list[str]:
@@ -57,8 +56,7 @@ def _steps(value: Any) -> list[str]:
 
 def _embed(value: Any) -> Markup:
     """JSON that may stand inside a script element: `<` and the two line separators of JavaScript are escaped."""
-    text = json.dumps(value, ensure_ascii=False)
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)

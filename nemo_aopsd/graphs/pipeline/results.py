@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nemo_aopsd.console import EVERY, counted
+from nemo_aopsd.data.dag import to_raw
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.files import atomic_write, write_jsonl
 from nemo_aopsd.graphs.pipeline.ledger import Ledger
@@ -79,9 +80,7 @@ def write(
     accepted, rejects = [], []
     for record, outcome in ((record, outcomes[problem.id]) for record, problem in rows if problem.id in outcomes):
         if outcome.graph is not None:
-            nodes = [{"id": node, "statement": text} for node, text in outcome.graph.nodes(data="statement")]
-            dag = {"nodes": nodes, "edges": [list(edge) for edge in outcome.graph.edges]}
-            accepted.append({**record, **outcome.contexts, "dag": dag})
+            accepted.append({**record, **outcome.contexts, "dag": to_raw(outcome.graph)})
         if outcome.graph is None or outcome.context_faults:
             reasons = outcome.faults or outcome.context_faults
             rejects.append(
