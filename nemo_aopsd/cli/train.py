@@ -13,7 +13,16 @@ import typer
 from rich.console import Console
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import ConfigPath, MethodName, Overrides, ProblemId, examples, interruptible, load_chosen
+from nemo_aopsd.cli.options import (
+    ConfigIfAny,
+    ConfigPath,
+    MethodName,
+    Overrides,
+    ProblemId,
+    examples,
+    interruptible,
+    load_chosen,
+)
 from nemo_aopsd.cluster.mounts import paths_here
 from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import load_config, to_yaml
@@ -60,8 +69,7 @@ def demo(
         run_folder.check_free(run, _checkpoints(config))
         typer.echo(_begins(config))
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *overrides])
-        again = shlex.join(["aopsd", "train", "demo", *overrides])
-        _train(config, *_check(config), resume=False, typed=typed, again=again)
+        _train(config, *_check(config), resume=False, typed=typed)
     _say_what_it_showed(run, config.aopsd.seed)
 
 
@@ -69,14 +77,17 @@ def demo(
     epilog=examples(
         "aopsd train demo logger.log_dir=runs/mine aopsd.seed=1",
         "aopsd train mine.yaml --method opsd --check",
-        "aopsd train mine.yaml --resume runs/mine",
+        "aopsd train --resume runs/mine",
+        "aopsd train --resume runs/mine aopsd.max_num_steps=200",
     )
 )
 def train(
-    config: ConfigPath,
+    config: ConfigIfAny = None,
     overrides: Overrides = None,
     method: MethodName = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder, whose config is the default.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all that needs no model, then stop.")] = False,
     mounts: Annotated[
         str | None,
@@ -86,8 +97,15 @@ def train(
     ] = None,
 ) -> None:
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
-    overrides = overrides or []
-    place = [run_folder.path_override("logger.log_dir", resume)] if resume else []
+    overrides, place = overrides or [], list[str]()
+    named = [] if config is None else [str(config)]
+    if resume and (config is None or ("=" in config.name and not config.exists())):
+        overrides, named = [*named, *overrides], []
+        config, place = run_folder.require_run(resume), run_folder.places(resume)
+    elif resume:
+        place = [run_folder.path_override("logger.log_dir", resume)]
+    if config is None:
+        raise UserError("CONFIG is missing. Name a YAML file, or demo; or go on with a run: aopsd train --resume RUN.")
     settings = there = load_chosen(config, [*overrides, *place], method)
     run = _run(settings)
     if mounts is not None:
@@ -120,9 +138,9 @@ def train(
         if not resume and (told := first_attempts(settings.aopsd, len(problems), method)):
             typer.echo(told)
         chosen = [] if method is None else ["--method", method]
-        command = shlex.join(["aopsd", "train", str(config), *chosen, *overrides])
-        typed = f"{command} --resume {shlex.quote(str(resume))}" if resume else command
-        _train(settings, problems, held_out, resume=resume is not None, typed=typed, again=command)
+        resumed = [] if resume is None else ["--resume", str(resume)]
+        typed = shlex.join(["aopsd", "train", *named, *chosen, *overrides, *resumed])
+        _train(settings, problems, held_out, resume=resume is not None, typed=typed)
     typer.echo(f"done, seed {settings.aopsd.seed}{_outcome(run)}. Next: aopsd report {shlex.quote(str(run))}")
 
 
@@ -202,9 +220,9 @@ def _check(config: Config, *, elsewhere: bool = False) -> tuple[list[Problem], l
 
 
 def _train(
-    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, typed: str, again: str
+    config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, typed: str
 ) -> None:
-    """Build the engine and train. The run notes what was `typed`; on Ctrl-C the user is told to type it `again`."""
+    """Build the engine and train. The run notes what was `typed`."""
     from nemo_aopsd.run.trainer import train as train_problems
 
     warn(trained_on(problems, held_out, config.aopsd.evaluation.data_path))
@@ -214,7 +232,7 @@ def _train(
     run_folder.check_extensions(run, config.aopsd)
     run_folder.write_config(run, to_yaml(config), typed)
     run_folder.keep_extensions(run, config.aopsd)
-    with interruptible(f"To go on: {again} --resume {shlex.quote(str(run))}", lambda: _lost(config)):
+    with interruptible(f"To go on: {run_folder.to_go_on(run)}", lambda: _lost(config)):
         train_problems(config, problems, held_out, engine, run, resume=resume)
 
 

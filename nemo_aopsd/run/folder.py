@@ -114,7 +114,7 @@ def keep_apart(out: Path, own: str) -> None:
 def check_free(run: Path, checkpoints: Path) -> None:
     """Raise UserError if `run` holds (some of) a run, `checkpoints` those of another, or it cannot be written."""
     if (run / layout.CONFIG).exists():
-        raise UserError(f"{run} already holds a run. Go on with `--resume {run}`, or choose another logger.log_dir.")
+        raise UserError(f"{run} already holds a run. Go on with `{to_go_on(run)}`, or choose another logger.log_dir.")
     left = [name for name in _FILES if (run / name).exists()]
     left += [f"{folder}/{name}" for folder in _FOLDERS for name in _ours(run / folder, folder)[:1]]
     if left:
@@ -196,7 +196,7 @@ def check_resumable(run: Path, config: Config) -> None:
         listed = "\n".join(f"  {key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed)
         raise UserError(
             f"{run / layout.CONFIG}: the run was started with other settings:\n{listed}\n"
-            f"Restore them{_first_command(run)}, or start a new run in another logger.log_dir."
+            f"Go on with its own ones, `{to_go_on(run)}`, or start a new run in another logger.log_dir."
         )
     _check_budget(run, config)
 
@@ -211,12 +211,9 @@ def _is_same(before: Any, now: Any) -> bool:
     return False
 
 
-def _first_command(run: Path) -> str:
-    """How the run goes on with its own settings; empty where its config file does not tell."""
-    words = shlex.split(next(iter(commands_of(run)), ""))
-    if words[1:2] == ["demo"]:
-        words[1:4] = ["train", "demo"]  # in place of: demo --out RUN
-    return f": {shlex.join([*words, '--resume', str(run)])}" if words else " (repeat the first command's overrides)"
+def to_go_on(run: Path) -> str:
+    """The command, for a shell."""
+    return shlex.join(["aopsd", "train", "--resume", str(run)])
 
 
 def _check_budget(run: Path, config: Config) -> None:
@@ -247,17 +244,22 @@ def load_run_config(run: Path) -> Config:
 
     Prompts of the user's own whose folder is gone are those that the run keeps.
     """
-    path, copies = require_run(run), run / layout.EXTENSIONS
-    config = load_config(path, copies=copies)
-    inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
-    moved = {"logger.log_dir": run}
-    if not inside.startswith(os.pardir):
-        moved["checkpointing.checkpoint_dir"] = run / inside
-    config = load_config(path, [path_override(key, place) for key, place in moved.items()], copies=copies)
+    copies = run / layout.EXTENSIONS
+    config = load_config(require_run(run), places(run), copies=copies)
     prompts, kept = config.aopsd.prompts, copies / _PROMPTS
     if is_family(prompts) or Path(prompts).exists() or not kept.is_dir():
         return config
     return replace(config, aopsd=replace(config.aopsd, prompts=str(kept)))
+
+
+def places(run: Path) -> list[str]:
+    """Overrides of the run's own config that say where its folder is now. Raises UserError if there is none."""
+    config = load_config(require_run(run), copies=run / layout.EXTENSIONS)
+    inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
+    moved = {"logger.log_dir": run}
+    if not inside.startswith(os.pardir):
+        moved["checkpointing.checkpoint_dir"] = run / inside
+    return [path_override(key, place) for key, place in moved.items()]
 
 
 def require_run(run: Path) -> Path:

@@ -132,12 +132,14 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     assert code == 0 and out.startswith("first run/eval/epoch_001.json, second run/eval/epoch_000.json\n")
     assert "one seed each" in out.splitlines()[-1]
     code, _, err = aopsd("train run.yaml")
-    assert code == 2 and "run already holds a run. Go on with `--resume run`" in err
+    assert code == 2 and "run already holds a run. Go on with `aopsd train --resume run`" in err
     assert aopsd("train run.yaml --resume run aopsd.max_num_epochs=2")[0] == 0
     assert "max_num_epochs: 2" in (run / "config.yaml").read_text()
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 4
     code, _, err = aopsd("train run.yaml --resume run aopsd.seed=1 aopsd.max_num_epochs=2")
-    assert code == 2 and "aopsd.seed: 0 -> 1" in err and "Restore them: aopsd train run.yaml --resume run, or" in err
+    assert (
+        code == 2 and "aopsd.seed: 0 -> 1" in err and "Go on with its own ones, `aopsd train --resume run`, or" in err
+    )
 
 
 def test_one_problem_is_shown_and_its_graph_drawn(aopsd, tmp_path):
@@ -240,10 +242,20 @@ def ctrl_c_in_step_2(monkeypatch):
 
 def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, ctrl_c_in_step_2, tmp_path):
     code, _, err = aopsd("train run.yaml aopsd.seed=3 'logger.log_dir=my run'")
-    hint = "aopsd train run.yaml aopsd.seed=3 'logger.log_dir=my run' --resume 'my run'"
-    assert code == 130 and err.endswith(f"interrupted. To go on: {hint}\n")
-    assert aopsd(hint.removeprefix("aopsd "))[0] == 0
+    assert code == 130 and err.endswith("interrupted. To go on: aopsd train --resume 'my run'\n")
+    assert aopsd("train --resume 'my run'")[0] == 0
     assert len((tmp_path / "my run/metrics.jsonl").read_text().splitlines()) == 2
+    assert "# resumed: aopsd train --resume 'my run'\n" in (tmp_path / "my run/config.yaml").read_text()
+
+
+def test_a_run_goes_on_by_its_own_config_wherever_its_folder_is(aopsd, ctrl_c_in_step_2, tmp_path):
+    assert aopsd("train run.yaml aopsd.seed=3")[0] == 130
+    os.rename("run", "moved")
+    code, _, err = aopsd("train --resume moved aopsd.seed=4")
+    assert code == 2 and "aopsd.seed: 3 -> 4" in err
+    assert aopsd("train --resume moved aopsd.max_num_epochs=2")[0] == 0
+    assert len((tmp_path / "moved/metrics.jsonl").read_text().splitlines()) == 4 and not Path("run").exists()
+    assert aopsd("train")[2].startswith("error: CONFIG is missing. Name a YAML file, or demo; or go on with a run")
 
 
 def test_sigterm_says_the_same_and_leaves_the_signal_as_it_was(aopsd, monkeypatch):
@@ -253,7 +265,7 @@ def test_sigterm_says_the_same_and_leaves_the_signal_as_it_was(aopsd, monkeypatc
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(trainer, "train_step", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
     code, _, err = aopsd("train run.yaml")
-    assert code == 143 and err.endswith("\nended by SIGTERM. To go on: aopsd train run.yaml --resume run\n")
+    assert code == 143 and err.endswith("\nended by SIGTERM. To go on: aopsd train --resume run\n")
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -271,7 +283,7 @@ def test_ctrl_c_and_resume_say_which_steps_come_again(aopsd, ctrl_c_in_step_2, s
     line = f"train run.yaml checkpointing.{settings}"
     code, _, err = aopsd(line)
     told = f"1 step has no checkpoint (checkpointing.{why}) and will be made again. " if why else ""
-    assert code == 130 and f"interrupted. {told}To go on: aopsd {line} --resume run" in err
+    assert code == 130 and f"interrupted. {told}To go on: aopsd train --resume run\n" in err
     _, out, _ = aopsd(f"{line} --resume run")
     assert ("redoes 1 step that no checkpoint holds" in out) == bool(why)
 
@@ -461,7 +473,7 @@ def demo(aopsd, monkeypatch):
     """Run the demo with training and report replaced; returns (exit code, last line)."""
 
     def run(before, after, line="demo"):
-        def fake_train(config, problems, held_out, *, resume, typed, again):
+        def fake_train(config, problems, held_out, *, resume, typed):
             folder = train._run(config)
             (folder / "eval").mkdir(parents=True)
             (folder / "config.yaml").write_text(train.to_yaml(config))
