@@ -78,9 +78,7 @@ class ChatClient:
         self._max_retries = max_retries
         self._retry_timeouts = retry_timeouts
         self._sleep = sleep
-        self._timeout = self._aiohttp.ClientTimeout(
-            total=None, sock_connect=connect_timeout or timeout, sock_read=timeout
-        )
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout or timeout, sock_read=timeout)
         self._proxy = _proxy(endpoint.url) if use_proxies else None
         self._slots = asyncio.Semaphore(concurrency)
         self._session: Any = None  # made with the first request, inside of its event loop

@@ -10,6 +10,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -61,15 +62,11 @@ def load_config(
     path = Path(path)
     merged = _merge_files([path, *([method] if method else [])])
     for override in overrides:
-        try:
+        with merged.telling():
             merged.add(_override_layer(override, merged.tree), {})
-        except UserError as error:
-            merged.told.append(str(error))
     config = None
-    try:
+    with merged.telling():
         config = _build(merged.tree, merged.origins, path, copies)
-    except UserError as error:
-        merged.told.append(str(error))
     merged.refuse()
     assert config is not None  # or a fault was told
     return config
@@ -109,6 +106,14 @@ class _Merged:
         for key, message in (*bad.items(), *find_slips(known, below, _KNOWN)):
             self.told.append(f"{locate(key, layer.origins, self.path)}: {message}")
         self.tree, self.origins = _merge(self.tree, known, self.path), self.origins | layer.origins
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Keep what the block refuses for `refuse`, so that all faults are told at once."""
+        try:
+            yield
+        except UserError as error:
+            self.told.append(str(error))
 
     def refuse(self) -> None:
         if self.told:
@@ -291,14 +296,8 @@ def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Con
     run, faults = check_run(raw)
     _refuse(faults, origins, path)
     assert run is not None  # or there would be a fault
-    return Config(
-        aopsd=run.aopsd,
-        policy=raw["policy"],
-        data=raw["data"],
-        logger=raw["logger"],
-        checkpointing=raw["checkpointing"],
-        raw=raw | {"aopsd": asdict(run.aopsd)},
-    )
+    blocks = {name: raw[name] for name in ("policy", "data", "logger", "checkpointing")}
+    return Config(run.aopsd, **blocks, raw=raw | {"aopsd": asdict(run.aopsd)})
 
 
 def register_resolvers() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
 
-from nemo_aopsd.config.schema import AOPSDConfig, Count, Name, NonNegative, Positive, keys_of
+from nemo_aopsd.config.schema import AOPSDConfig, Count, Name, NonNegative, Positive, Strict, keys_of
 
 # Top-level blocks of NeMo RL's recipes; ours is `aopsd`.
 NEMO_RL_BLOCKS = (
@@ -22,11 +22,7 @@ NEMO_RL_BLOCKS = (
 class Open:
     """A block with keys that only NeMo RL knows."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {
-        "extra": "ignore",
-        "allow_inf_nan": False,
-        "use_attribute_docstrings": True,
-    }
+    __pydantic_config__: ClassVar[dict[str, Any]] = Strict.__pydantic_config__ | {"extra": "ignore"}
 
 
 @dataclass(frozen=True)

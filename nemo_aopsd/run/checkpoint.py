@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
@@ -18,8 +17,8 @@ from nemo_aopsd.console import warn
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_directory, atomic_write, read_journal
+from nemo_aopsd.run import layout
 
-_NAME = re.compile(r"step_(\d+)")
 MANIFEST = "manifest.json"
 _THREADS = 8  # that read and hash files at a time
 _ONCE_HASHED = 1 << 30  # bytes; of a larger file a checkpoint without manifest knows only the size
@@ -59,9 +58,7 @@ def newest(folder: Path) -> Path | None:
 
 def steps_without(folder: Path, metrics: Path) -> int:
     """Steps of the journal that a resume makes again: those after the newest checkpoint of `folder`."""
-    kept = newest(folder)
-    match = kept and _NAME.fullmatch(kept.name)
-    last = int(match[1]) if match else 0
+    last = max(_complete(folder), default=0)
     return sum(line["step"] > last for line in read_journal(metrics, "step"))
 
 
@@ -134,9 +131,9 @@ def _checksum(path: Path, longest: int | None) -> str:
 
 def complete(folder: Path) -> list[Path]:
     """All complete checkpoints of a folder, from old to new."""
-    found = [
-        (match, path.parent)
-        for path in folder.glob("step_*/state.json")
-        if (match := _NAME.fullmatch(path.parent.name))
-    ]
-    return [path for _, path in sorted(found, key=lambda each: int(each[0][1]))]
+    return list(_complete(folder).values())
+
+
+def _complete(folder: Path) -> dict[int, Path]:
+    found = layout.numbered(folder, "step_")
+    return {step: path for step, path in found.items() if (path / "state.json").exists()}

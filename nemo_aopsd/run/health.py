@@ -215,14 +215,11 @@ def fall(evaluations: Sequence[Evaluation]) -> Finding | None:
         f"pass@1 on {now.asked} fell from {best.pass_at_k[1]:.3f} at step {best.step} to {now.pass_at_k[1]:.3f} at "
         f"step {now.step} (95 % interval of the change: {low:+.3f} to {high:+.3f})."
     )
-    remedy = "Lower policy.optimizer.kwargs.lr"
+    otherwise = "see whether the teacher's advice helps this model: `aopsd diagnose direction CONFIG`"
     if best.step:
-        remedy += (
-            f", or end at aopsd.max_num_steps={best.step}. `aopsd evaluate RUN --choose-on FILE --data FILE` takes "
-        )
-        remedy += "the best of the checkpoints kept."
-    else:
-        remedy += ", or see whether the teacher's advice helps this model: `aopsd diagnose direction CONFIG`."
+        choose = "`aopsd evaluate RUN --choose-on FILE --data FILE` takes the best of the checkpoints kept"
+        otherwise = f"end at aopsd.max_num_steps={best.step}. {choose}"
+    remedy = f"Lower policy.optimizer.kwargs.lr, or {otherwise}."
     return Finding("fallen", sentence, remedy, change, best.step, now.step)
 
 

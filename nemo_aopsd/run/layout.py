@@ -33,7 +33,7 @@ def rollout_file(run: Path, step: int) -> Path:
 
 def rollout_files(run: Path) -> dict[int, Path]:
     """The files that are there, by step, in order."""
-    return _numbered(run / ROLLOUTS, "step_", ".jsonl")
+    return numbered(run / ROLLOUTS, "step_", ".jsonl")
 
 
 def trusted_files(run: Path) -> list[Path]:
@@ -49,7 +49,7 @@ def evaluation_file(run: Path, epoch: int) -> Path:
 
 def evaluation_files(run: Path) -> dict[int, Path]:
     """The summaries that are there, by epoch, in order: those of finished evaluations."""
-    return _numbered(run / EVALUATIONS, "epoch_", ".json")
+    return numbered(run / EVALUATIONS, "epoch_", ".json")
 
 
 def teacher_folder(run: Path) -> Path:
@@ -57,6 +57,7 @@ def teacher_folder(run: Path) -> Path:
     return run / DIAGNOSTICS / "teacher"
 
 
-def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
+def numbered(folder: Path, prefix: str, suffix: str = "") -> dict[int, Path]:
+    """Files or folders with a number in their name, by it, in order."""
     names = {path.name.removeprefix(prefix).removesuffix(suffix): path for path in folder.glob(f"{prefix}*{suffix}")}
     return dict(sorted((int(name), path) for name, path in names.items() if name.isdecimal()))

@@ -60,9 +60,7 @@ def _of_version(check: Callable[[str], T]) -> Callable[[str], T]:
     return checked
 
 
-@_of_version
-def _load(path: str) -> list[Problem]:
-    return load_problems(path)
+_load = _of_version(load_problems)
 
 
 @_of_version

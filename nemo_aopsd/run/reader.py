@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from nemo_aopsd.config.checks import adapter
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import counted
@@ -160,7 +161,7 @@ def parse(kind: type[T], content: bytes, where: str) -> T:
     Raises UserError with `where` and the key, if the content is damaged.
     """
     try:
-        record = _adapter(kind).validate_json(content, strict=True)
+        record: Any = adapter(kind).validate_json(content, strict=True)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         key = ".".join(map(str, fault["loc"]))
@@ -168,11 +169,6 @@ def parse(kind: type[T], content: bytes, where: str) -> T:
         said = fault["msg"].removeprefix("Value error, ") + (f", got {found}" if key else "")
         raise UserError(f"{where}: {f'`{key}`: ' if key else ''}{said}. Restore or delete the file.") from error
     return replace(record, where=where) if hasattr(record, "where") else record
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _step_metrics(line: bytes, where: str) -> StepMetrics:

@@ -285,14 +285,8 @@ class Trainer:
 
     def _say_what_is_left(self) -> None:
         """No step: the limits that are reached can be raised."""
-        names = ("max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds")
-        budgets = ((self.aopsd.max_num_epochs, self.curriculum.epoch), *self._budgets())
-        reached = [
-            f"aopsd.{name}={limit}"
-            for name, (limit, used) in zip(names, budgets, strict=True)
-            if limit is not None and used >= limit
-        ]
-        said = f"nothing left to do: {counted(self.step, 'step')} done; reached: {', '.join(reached)}"
+        reached = ", ".join(f"aopsd.{key}={limit}" for key, limit in self._reached().items())
+        said = f"nothing left to do: {counted(self.step, 'step')} done; reached: {reached}"
         self.console.print(said, highlight=False, soft_wrap=True)
 
     def _say_where_it_goes_on(self) -> None:
@@ -332,18 +326,21 @@ class Trainer:
                 self.manifest.remove(path)
 
     def _finished(self) -> bool:
-        return self.curriculum.epoch >= self.aopsd.max_num_epochs or self._out_of_budget()
+        return bool(self._reached())
 
     def _out_of_budget(self) -> bool:
-        return any(limit is not None and used >= limit for limit, used in self._budgets())
+        return bool(self._reached().keys() - {"max_num_epochs"})
 
-    def _budgets(self) -> tuple[tuple[float | None, float], ...]:
-        """Each limit, None if it is not set, and how much of it the steps done have used."""
-        return (
-            (self.aopsd.max_num_steps, self.step),
-            (self.aopsd.max_response_tokens, self.response_tokens),
-            (self.aopsd.max_train_seconds, self.train_seconds),
-        )
+    def _reached(self) -> dict[str, float]:
+        """The limits of the config that the steps done have used up."""
+        used = {
+            "max_num_epochs": self.curriculum.epoch,
+            "max_num_steps": self.step,
+            "max_response_tokens": self.response_tokens,
+            "max_train_seconds": self.train_seconds,
+        }
+        limits = {key: getattr(self.aopsd, key) for key in used}
+        return {key: limit for key, limit in limits.items() if limit is not None and used[key] >= limit}
 
     @property
     def checkpoints(self) -> Path:

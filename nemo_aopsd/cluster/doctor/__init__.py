@@ -76,11 +76,9 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
         if not tree:
             precision = config.policy.get("precision") or PolicyKeys.precision
             diagnosis.checks.append(machine.check_precision(precision, bool(around.gpus)))
-        expected, remedy = (
-            "problems that this config can train on",
-            "Correct what is named, or run where the data is",
-        )
-        diagnosis.checks.append(attempt("problems", expected, remedy, lambda: _data(config)))
+        remedy = "Correct what is named, or run where the data is"
+        problems = attempt("problems", "problems that this config can train on", remedy, lambda: _data(config))
+        diagnosis.checks.append(problems)
         size = _check_model(config, diagnosis)
         if all(check.severity == OK for check in diagnosis.checks if check.name in ("problems", "tokenizer")):
             diagnosis.checks += _texts(config)
@@ -131,19 +129,14 @@ def _data(config: Config) -> str:
 def _texts(config: Config) -> Iterator[Check]:
     """Lengths of prompts and the chat template, where problems and tokenizer are here and can be read."""
     expected = "room for each problem, and no thinking switch that the chat template lacks"
+    remedy = "Change what is named"
     try:
-        tokenizer = tokenizer_at_hand(config)
-        if tokenizer:
+        if tokenizer := tokenizer_at_hand(config):
             told = check_texts(config, *check_inputs(config), tokenizer)
-            yield Check(
-                "prompts",
-                WARN if told else OK,
-                "; ".join(told).rstrip(".") or "all fit",
-                expected,
-                "Change what is named",
-            )
+            found = "; ".join(told).rstrip(".") or "all fit"
+            yield Check("prompts", WARN if told else OK, found, expected, remedy)
     except UserError as error:
-        yield Check("prompts", ERROR, str(error).rstrip("."), expected, "Change what is named")
+        yield Check("prompts", ERROR, str(error).rstrip("."), expected, remedy)
 
 
 def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:

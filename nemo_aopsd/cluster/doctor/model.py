@@ -115,9 +115,7 @@ def _has_experts(config: ModelConfig, index: int) -> bool:
 def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig | None]:
     """The finding, and what is known of the model: of a published one also before it is downloaded."""
     if name.endswith(".gguf"):
-        return _missing("model", name, engine) if not Path(name).is_file() else Check(
-            "model", OK, name, _EXPECTED
-        ), None
+        return Check("model", OK, name, _EXPECTED) if Path(name).is_file() else _missing("model", name, engine), None
     try:
         config = find_model_config(name)
     except UserError as error:

@@ -66,8 +66,8 @@ def response_spans(logprobs: Tensor, prompts: list[Tokens], responses: list[Toke
     return [_span(logprobs, index, len(prompt), len(response)) for index, (prompt, response) in rows]
 
 
-def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
-    """What `Policy.train` and `AOPSDLossFn` take where the trainer has scored.
+def training_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
+    """What `Policy.train` and `AOPSDLossFn` take where the trainer has scored; `layout` is that of `scoring_batch`.
 
     That is `scoring_batch` of the rows with `token_mask` as they have it, and `prev_logprobs`, `generation_logprobs`,
     `teacher_logprobs`, `probe_weights`: [B', S] float32, 0 wherever `token_mask` is. NeMo RL always reads
@@ -85,24 +85,17 @@ def training_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows
         "teacher_logprobs": [row.teacher_logprobs for row in rows],
         "probe_weights": [row.weights for row in rows],
     }
-    return _with_columns(rows, columns, pad_id, divisible_by, rows_multiple)
+    return _with_columns(rows, columns, **layout)
 
 
-def sampled_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
+def sampled_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
     """What `Policy.train` and `OwnLossFn` take: `training_batch` with those of its `COLUMNS` that the rows have."""
     columns = {name: [getattr(row, field) for row in rows] for name, field in COLUMNS.items()}
     there = {name: values for name, values in columns.items() if values[0] is not None}
-    return _with_columns(rows, there, pad_id, divisible_by, rows_multiple)
+    return _with_columns(rows, there, **layout)
 
 
-def sampler_scored_batch(
-    rows: list[TrainRow],
-    trainer_logprobs: list[Tensor] | None,
-    *,
-    pad_id: int,
-    divisible_by: int,
-    rows_multiple: int,
-) -> BatchedDataDict:
+def sampler_scored_batch(rows: list[TrainRow], trainer_logprobs: list[Tensor] | None, **layout: int) -> BatchedDataDict:
     """What `Policy.train` and `AOPSDLossFn` take where the sampler has scored: `training_batch` with other columns.
 
     `gaps`, the teacher's log-prob minus the student's, stands for `teacher_logprobs`: two log-probs of the sampler's
@@ -116,28 +109,25 @@ def sampler_scored_batch(
     }
     if trainer_logprobs is not None:
         columns["prev_logprobs"] = list(trainer_logprobs)
-    return _with_columns(rows, columns, pad_id, divisible_by, rows_multiple)
+    return _with_columns(rows, columns, **layout)
 
 
-def _with_columns(
-    rows: list[TrainRow], columns: dict[str, list[Tensor | None]], pad_id: int, divisible_by: int, rows_multiple: int
-) -> BatchedDataDict:
-    batch, prompts = _with_masks(rows, pad_id, divisible_by, rows_multiple)
+def _with_columns(rows: list[TrainRow], columns: dict[str, list[Tensor | None]], **layout: int) -> BatchedDataDict:
+    batch, prompts = _with_masks(rows, **layout), [row.prompt for row in rows]
     for name, values in columns.items():
         counted = [_counted(f"row {index}: {name}", *pair) for index, pair in enumerate(zip(values, rows, strict=True))]
         batch[name] = _response_columns(counted, prompts, batch["input_ids"].shape)
     return batch
 
 
-def top_k_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_multiple: int) -> BatchedDataDict:
+def top_k_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
     """What `Policy.train` and `TopKLossFn` take: `scoring_batch` of the rows, with `token_mask` as they have it.
 
     `teacher_topk_indices` [B', S, K] int64 and `teacher_topk_logits` [B', S, K] float32, log-probs of the whole
     softmax. NeMo RL's convention for these: column t predicts token t + 1. Raises ValueError, naming the row, if a
     field has another length than the response or a log-prob is not finite.
     """
-    batch, prompts = _with_masks(rows, pad_id, divisible_by, rows_multiple)
-    ids, logprobs = [], []
+    batch, ids, logprobs = _with_masks(rows, **layout), [], []
     for index, row in enumerate(rows):
         top_k = row.top_k
         assert top_k is not None, "the objective's signal asks for the teacher's top k"
@@ -145,25 +135,22 @@ def top_k_batch(rows: list[TrainRow], *, pad_id: int, divisible_by: int, rows_mu
         ids.append(top_k.ids.cpu().long())
         logprobs.append(top_k.logprobs.detach().to("cpu", torch.float32))
         _check_finite(logprobs[-1], f"row {index}: the teacher's top-k log-probs")
-    before = [prompt[:-1] for prompt in prompts]
+    before = [row.prompt[:-1] for row in rows]
     shape = torch.Size([*batch["input_ids"].shape, ids[0].shape[-1]])
     batch["teacher_topk_indices"] = _response_columns(ids, before, shape)
     batch["teacher_topk_logits"] = _response_columns(logprobs, before, shape)
     return batch
 
 
-def _with_masks(
-    rows: list[TrainRow], pad_id: int, divisible_by: int, rows_multiple: int
-) -> tuple[BatchedDataDict, list[Tokens]]:
-    """A checked `scoring_batch` of the rows with their own `token_mask`, and the prompts."""
-    prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
-    batch = scoring_batch(prompts, responses, pad_id=pad_id, divisible_by=divisible_by, rows_multiple=rows_multiple)
-    check_responses(batch, prompts, responses)
+def _with_masks(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
+    """A `scoring_batch` of the rows with their own `token_mask`."""
+    prompts = [row.prompt for row in rows]
+    batch = scoring_batch(prompts, [row.response for row in rows], **layout)
     for index, row in enumerate(rows):
         _check_length(f"row {index}: the mask", len(row.mask), row)
     masks = [row.mask.to("cpu", torch.int64) for row in rows]
     batch["token_mask"] = _response_columns(masks, prompts, batch["input_ids"].shape)
-    return batch, prompts
+    return batch
 
 
 def top_k_spans(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> list[TopK]:
@@ -187,20 +174,6 @@ def _span(values: Tensor, index: int, start: int, length: int) -> Tensor:
     span = values[index, start : start + length].detach().to("cpu", torch.float32, copy=True)
     _check_finite(span, f"row {index}: what was scored")
     return span
-
-
-def check_responses(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> None:
-    """Raise ValueError unless row i of `batch` ends with exactly the ids of response i, after its prompt's length.
-
-    Log-probs of re-tokenised, re-ordered or shifted responses look plausible; only the ids tell.
-    """
-    for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        found = batch["input_ids"][index, len(prompt) : int(batch["input_lengths"][index])].tolist()
-        if found != list(response):
-            raise ValueError(
-                f"row {index}: the batch holds other response ids than the rollout ({len(found)} tokens from column "
-                f"{len(prompt)} on, expected {len(response)}): never re-tokenise or re-order responses"
-            )
 
 
 def _counted(what: str, values: Tensor | None, row: TrainRow) -> Tensor:

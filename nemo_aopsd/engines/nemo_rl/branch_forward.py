@@ -22,17 +22,20 @@ GROUP = 8  # neighbours that read what all of them share once. With 1, each read
 @torch.inference_mode()
 def grow(runner: Any, batch: Batch) -> Tensor:
     """New tokens, each the most likely one, branch by branch. The host waits at the end only."""
+    hidden = _forward(runner, _up(runner, batch.tokens), batch)[_up(runner, np.cumsum(batch.lengths) - 1)]
     ends = batch.starts + batch.lengths
-    hidden = _forward(runner, _up(runner, batch.tokens), batch.starts, batch.lengths, batch.blocks, batch.shared)
-    hidden = hidden[_up(runner, np.cumsum(batch.lengths) - 1)]
     grown = torch.zeros(len(ends), int(batch.new.max()), dtype=torch.int32, device=hidden.device)
     for step in range(grown.shape[1]):
         alive = np.flatnonzero(batch.new > step)
         lines = _up(runner, alive)
         if step:
-            once = np.ones_like(alive)
-            starts, blocks, shared = ends[alive] + step - 1, batch.blocks[alive], batch.shared[alive]
-            hidden = _forward(runner, grown[lines, step - 1], starts, once, blocks, shared)
+            newest = batch._replace(
+                starts=ends[alive] + step - 1,
+                lengths=np.ones_like(alive),
+                blocks=batch.blocks[alive],
+                shared=batch.shared[alive],
+            )
+            hidden = _forward(runner, grown[lines, step - 1], newest)
         grown[lines, step] = torch.cat([_logits(runner, rows).argmax(-1) for rows in hidden.split(CHUNK)]).int()
     return grown.cpu()[torch.arange(grown.shape[1]) < torch.tensor(batch.new)[:, None]]
 
@@ -40,7 +43,7 @@ def grow(runner: Any, batch: Batch) -> Tensor:
 @torch.inference_mode()
 def score(runner: Any, batch: Batch) -> Tensor:
     """Log-probs `[sum of wanted]` float32 of `batch.targets`."""
-    hidden = _forward(runner, _up(runner, batch.tokens), batch.starts, batch.lengths, batch.blocks, batch.shared)
+    hidden = _forward(runner, _up(runner, batch.tokens), batch)
     pairs = _up(runner, np.stack([_before(np.cumsum(batch.lengths), batch.wanted), batch.targets]))
     chunks = [score_chunk(_logits(runner, hidden[rows]), targets, 0)[0] for rows, targets in pairs.split(CHUNK, dim=1)]
     return torch.cat(chunks)[:, 0].cpu()
@@ -55,24 +58,16 @@ def _before(ends: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.in
     return np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
 
 
-def _forward(
-    runner: Any,
-    tokens: Tensor,
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    blocks: NDArray[np.int32],
-    shared: NDArray[np.int64],
-) -> Tensor:
-    """Hidden states `[N, H]` of `tokens`, whose keys and values are in the cache then; the others as in `Batch`.
+def _forward(runner: Any, tokens: Tensor, batch: Batch) -> Tensor:
+    """Hidden states `[N, H]` of `tokens`, which stand for the batch's own; their keys and values are in the cache then.
 
-    As `GPUModelRunner.execute_model` does it without CUDA graphs, so that nothing is padded. `shared`: how many of its
-    `blocks` a branch has of its row.
+    As `GPUModelRunner.execute_model` does it without CUDA graphs, so that nothing is padded.
     """
     from vllm.forward_context import set_forward_context
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
     (size,) = {group.kv_cache_spec.block_size for group in runner.attn_groups[0]}
-    ends = starts + lengths
+    lengths, blocks, ends = batch.lengths, batch.blocks, batch.starts + batch.lengths
     positions = _before(ends, lengths)
     slots = blocks[np.repeat(np.arange(len(blocks)), lengths), positions // size] * np.int64(size) + positions % size
     firsts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -91,7 +86,7 @@ def _forward(
         seq_lens_cpu_upper_bound=ends_on_cpu,
         _seq_lens_cpu=ends_on_cpu,
     )
-    together = _together(runner, firsts, ends, blocks, shared, size)
+    together = _together(runner, firsts, ends, batch, size)
     metadata: dict[str, Any] = {}
     for group in runner.attn_groups[0]:
         built = group.get_metadata_builder().build(common_prefix_len=0, common_attn_metadata=common)
@@ -103,18 +98,14 @@ def _forward(
 
 
 def _together(
-    runner: Any,
-    firsts: NDArray[np.int32],
-    ends: NDArray[np.int64],
-    blocks: NDArray[np.int32],
-    shared: NDArray[np.int64],
-    size: int,
+    runner: Any, firsts: NDArray[np.int32], ends: NDArray[np.int64], batch: Batch, size: int
 ) -> dict[str, Any]:
     """What of FlashAttention's metadata makes neighbours in a row read the blocks that all of them share once.
 
     Reading keys and values is most of what a step of `grow` takes. vLLM's `cascade_attention` (v1/attention/backends/
     flash_attn.py) is of one prefix that all share. Here it gets a prefix a group, whose branches are its queries.
     """
+    blocks, shared = batch.blocks, batch.shared
     heads = _groups(blocks, shared)
     layers = [runner.compilation_config.static_forward_context[name].impl for name in _layers(runner)]
     if len(heads) == len(blocks) or any(i.alibi_slopes is not None or i.sliding_window != (-1, -1) for i in layers):

@@ -31,7 +31,7 @@ class ClusterModel:
 
     def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
         """One response a prompt. vLLM's kernels depend on the batch, so equal seeds do not promise equal ids."""
-        common = {"sampling": sampling, "end_ids": self.end_ids, "salt": self.role.value}
+        common = {"sampling": sampling, "end_ids": self.end_ids}
         seeds = [seed % 2**31 + rank for rank in range(self._num_engines)]
         return self._sample("sample", common, seed=seeds, prompts=self._share(prompts))
 
@@ -40,7 +40,7 @@ class ClusterModel:
         if self.settings.scoring == "trainer":
             return self.trainer_logprobs(prompts, responses)
         whole = [[Branch(0, response)] for response in responses]
-        return [row for (row,) in self._branch_logprobs(prompts, responses, whole, "requests")]
+        return [row for (row,) in self.branch_logprobs(prompts, responses, whole, "requests")]
 
     def trainer_logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
         """`logprobs` by the trainer."""
@@ -57,9 +57,8 @@ class ClusterModel:
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
         """The `k` most likely tokens at the place of each response token; by the trainer, of the teacher only."""
         if self.settings.scoring != "trainer":
-            common = {"k": k, "salt": self.role.value}
             rows = {"prompts": self._share(prompts), "responses": self._share(responses)}
-            return self._sample("score_top_k", common, **rows) if prompts else []
+            return self._sample("score_top_k", {"k": k}, **rows) if prompts else []
         assert self.role is Role.TEACHER, "the training workers give the top k of their reference weights only"
         if not prompts:
             return []
@@ -72,28 +71,25 @@ class ClusterModel:
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
         """Extend each branch to `length` tokens in all, by vLLM."""
-        common = {"length": length, "end_ids": self.end_ids, "salt": self.role.value}
-        common["runner"] = self.settings.probe_runner
+        common = {"length": length, "end_ids": self.end_ids, "runner": self.settings.probe_runner}
         return self._on_branches("continue_branches", common, prompts, responses, branches)
 
     def branch_logprobs(
-        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
+        self,
+        prompts: list[Tokens],
+        responses: list[Tokens],
+        branches: list[list[Branch]],
+        runner: ProbeRunner | None = None,
     ) -> list[list[Tensor]]:
-        """Log-probs of each branch's own tokens, by vLLM."""
-        return self._branch_logprobs(prompts, responses, branches, self.settings.probe_runner)
+        """Log-probs of each branch's own tokens, by vLLM; the `runner` is the setting's unless one is given."""
+        common = {"runner": runner or self.settings.probe_runner}
+        return self._on_branches("score_branches", common, prompts, responses, branches)
 
     def next_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
     ) -> list[list[Tensor]]:
         """Log-probs of the `choices` after each branch, by vLLM: a request a branch, behind its prefix cache."""
-        common = {"choices": choices, "salt": self.role.value}
-        return self._on_branches("score_choices", common, prompts, responses, branches)
-
-    def _branch_logprobs(
-        self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], runner: ProbeRunner
-    ) -> list[list[Tensor]]:
-        common = {"salt": self.role.value, "runner": runner}
-        return self._on_branches("score_branches", common, prompts, responses, branches)
+        return self._on_branches("score_choices", {"choices": choices}, prompts, responses, branches)
 
     def _scored(self, prompts: list[Tokens], responses: list[Tokens]) -> BatchedDataDict:
         """The batch for the trainer, whose turn it is then."""
@@ -117,7 +113,7 @@ class ClusterModel:
 
     def _sample(self, method: str, common: dict[str, Any], **shards: list[Any]) -> list[Any]:
         self.cluster.let_sample(self.role)
-        by_engine = self.cluster.sample_shards(method, common, **shards)
+        by_engine = self.cluster.sample_shards(method, common | {"salt": self.role.value}, **shards)
         return [result for results in by_engine for result in results]
 
     def _share(self, items: list[Item]) -> list[list[Item]]:

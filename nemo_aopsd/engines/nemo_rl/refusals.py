@@ -148,15 +148,15 @@ def _loss(tree: Tree) -> Iterator[Fault]:
 
 
 def _top_k(tree: Tree) -> Iterator[Fault]:
-    linear = f"{MEGATRON}.use_linear_ce_fusion_loss", "it gives log-probs to NeMo RL's own losses only"
-    if is_own(tree["aopsd.objective.name"]):
-        yield from _off(tree, *linear)
-    if tree["aopsd.objective.name"] not in TOP_K_KEYS:
+    name, linear = tree["aopsd.objective.name"], f"{MEGATRON}.use_linear_ce_fusion_loss"
+    if is_own(name):
+        yield from _off(tree, linear, "it gives log-probs to NeMo RL's own losses only")
+    if name not in TOP_K_KEYS:
         return
     for key, why in (
         (f"{DTENSOR}.enabled", "the teacher's normaliser is taken in Megatron's forward"),
         ("policy.sequence_packing.fuse_loss", "the fused loss takes log-probs of sampled tokens alone"),
-        (f"{MEGATRON}.use_linear_ce_fusion_loss", "it gives log-probs of the sampled tokens alone, no logits"),
+        (linear, "it gives log-probs of the sampled tokens alone, no logits"),
     ):
         yield from _off(tree, key, why, "aopsd.engine=local")
 

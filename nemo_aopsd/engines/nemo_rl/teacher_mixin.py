@@ -12,7 +12,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -90,10 +90,10 @@ class TeacherMixin(OwnRefitSocket):
 
     def weight_digests(self, teacher: bool) -> dict[str, str]:
         """SHA-256 of name, shape and bytes of this rank's share of the weights, which is every world_size-th one."""
-        if not teacher:
-            return self._digests()
-        with self.use_reference_model():
-            return self._digests()
+        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        with self.use_reference_model() if teacher else nullcontext():
+            weights = enumerate(self.named_weights())
+            return {name: _digest(name, weight) for i, (name, weight) in weights if i % size == rank}
 
     def export_weights(self, directory: str) -> None:
         """Write the student as safetensors; one rank writes, all take part."""
@@ -106,12 +106,6 @@ class TeacherMixin(OwnRefitSocket):
                 weights[name] = weight.cpu()
         if is_writer:
             save_torch_state_dict(weights, Path(directory))
-
-    def _digests(self) -> dict[str, str]:
-        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        return {
-            name: _digest(name, weight) for i, (name, weight) in enumerate(self.named_weights()) if i % size == rank
-        }
 
 
 def _digest(name: str, weight: Tensor) -> str:

@@ -95,6 +95,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         runner: ProbeRunner = "requests",
     ) -> list[list[Branch]]:
         """`LanguageModel.continue_greedily`. Prefixes are sent once a row, and read once by vLLM's prefix cache."""
+        rows = _whole(prompts, responses)
         extended = [list(row) for row in branches]
         growing = [
             (index, place, branch)
@@ -106,17 +107,14 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             Ask(index, len(prompts[index]) + start.position, start.tokens, length - len(start.tokens))
             for index, _, start in growing
         ]
-        found = self._run_branches(prompts, responses, asks, salt, runner)
-        rest = [place for place, tokens in enumerate(found) if tokens is None]
-        wholes = [
-            prompts[index] + responses[index][: start.position] + start.tokens
-            for index, _, start in (growing[place] for place in rest)
-        ]
+        found = self._run_branches(rows, asks, salt, runner)
+        left = {place: asks[place] for place, tokens in enumerate(found) if tokens is None}
+        wholes = [rows[ask.row][: ask.shared] + ask.tokens for ask in left.values()]
         params = [
-            self.SamplingParams(temperature=0.0, max_tokens=asks[place].new, stop_token_ids=end_ids, detokenize=False)
-            for place in rest
+            self.SamplingParams(temperature=0.0, max_tokens=ask.new, stop_token_ids=end_ids, detokenize=False)
+            for ask in left.values()
         ]
-        for place, output in zip(rest, self._run(wholes, params, salt), strict=True):
+        for place, output in zip(left, self._run(wholes, params, salt), strict=True):
             found[place] = list(output.outputs[0].token_ids)
         for (index, place, start), tokens in zip(growing, found, strict=True):
             ends = (i + 1 for i, token in enumerate(tokens) if token in end_ids)
@@ -132,18 +130,20 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
         runner: ProbeRunner = "requests",
     ) -> list[list[Tensor]]:
         """`LanguageModel.branch_logprobs`: raw log-softmax of its own tokens, in one prefill behind the cache."""
-        all_branches = [(index, branch) for index, row in enumerate(branches) for branch in row]
-        asks = [Ask(index, len(prompts[index]) + branch.position, branch.tokens) for index, branch in all_branches]
-        found = self._run_branches(prompts, responses, asks, salt, runner)
-        rest = [place for place, logprobs in enumerate(found) if logprobs is None]
-        contexts = [
-            prompts[index] + responses[index][: branch.position]
-            for index, branch in (all_branches[place] for place in rest)
+        rows = _whole(prompts, responses)
+        asks = [
+            Ask(index, len(prompts[index]) + branch.position, branch.tokens)
+            for index, row in enumerate(branches)
+            for branch in row
         ]
-        for place, scored in zip(rest, self._score(contexts, [asks[i].tokens for i in rest], 0, salt), strict=True):
-            found[place] = scored[0][:, 0]
-        scores = iter(found)
-        return [[next(scores) for _ in row] for row in branches]
+        found = self._run_branches(rows, asks, salt, runner)
+        left = {place: asks[place] for place, logprobs in enumerate(found) if logprobs is None}
+        contexts = [rows[ask.row][: ask.shared] for ask in left.values()]
+        scores = self._score(contexts, [ask.tokens for ask in left.values()], 0, salt)
+        for place, (logprobs, _) in zip(left, scores, strict=True):
+            found[place] = logprobs[:, 0]
+        by_branch = iter(found)
+        return [[next(by_branch) for _ in row] for row in branches]
 
     def score_choices(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens, salt: str
@@ -198,13 +198,10 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             )
         return found
 
-    def _run_branches(
-        self, prompts: list[Tokens], responses: list[Tokens], asks: list[Ask], salt: str, runner: ProbeRunner
-    ) -> list[Any]:
+    def _run_branches(self, rows: list[Tokens], asks: list[Ask], salt: str, runner: ProbeRunner) -> list[Any]:
         """`branch_runner.run`; None for each that is left to a request."""
         if runner == "requests" or not asks or self._no_runner:
             return [None] * len(asks)
-        rows = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
         once = self.SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
         read = lambda beginnings: self._run(beginnings, [once] * len(beginnings), salt)  # noqa: E731
         found = branch_runner.run(self.llm, rows, asks, salt, read)
@@ -226,6 +223,10 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             return []
         requests = [{"prompt_token_ids": prompt, "cache_salt": salt} for prompt in prompts]
         return self.llm.generate(requests, params, use_tqdm=False)
+
+
+def _whole(prompts: list[Tokens], responses: list[Tokens]) -> list[Tokens]:
+    return [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
 
 
 @ray.remote
