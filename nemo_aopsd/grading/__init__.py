@@ -20,7 +20,7 @@ from nemo_aopsd.grading.extract import announced_answer, extract_answer, is_form
 from nemo_aopsd.grading.normalize import name_sets, normalize
 from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 
-__all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grade_async", "is_correct"]
+__all__ = ["Grade", "Reason", "extract_answer", "grade", "grade_anywhere", "grade_async"]
 
 Reason = Literal["correct", "wrong", "no_answer", "ungradable"]
 
@@ -45,11 +45,6 @@ class Grade:
 
     def __str__(self) -> str:
         return _SAID[self.reason] + (f" ({self.cause})" if self.cause else "")
-
-
-def is_correct(text: str, answer: str) -> bool:
-    """True if the last box of `text` equals `answer`. Raises what `grade` raises."""
-    return grade(text, answer).correct
 
 
 def grade(text: str, answer: str) -> Grade:

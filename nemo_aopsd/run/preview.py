@@ -19,6 +19,7 @@ from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.grading import grade
 from nemo_aopsd.method.context import disclosed_share, donors_for
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.probes import Probe
 from nemo_aopsd.method.rollout import Draft, Scored
 from nemo_aopsd.method.step import collect
 from nemo_aopsd.types import Tokens
@@ -136,17 +137,9 @@ def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, threshold
     table = _table("#", "at", "token", "gap", *columns, "weight")
     for row, t in enumerate(triggered, start=1):
         cells = [str(row), str(t), _quoted([tokens[t]], tokenizer), f"{gaps[t]:+.2f}"]
-        weight = f"{scored.weights[t]:.2f}"
-        if probed and t in probes:
-            probe = probes[t]
-            nll = "none" if probe.nll is None else f"{probe.nll:.2f}"
-            suffix = _quoted(probe.suffix, tokenizer) if probe.suffix else "(nothing)"
-            cells += [_quoted([probe.anchor], tokenizer), suffix, nll, weight]
-        elif probed:
-            cells += ["not probed", "", "", weight]
-        else:
-            cells.append(weight)
-        table.add_row(*map(Text, cells))
+        if probed:
+            cells += _probe_cells(probes.get(t), tokenizer)
+        table.add_row(*map(Text, [*cells, f"{scored.weights[t]:.2f}"]))
     console.print(table)
     if probed:
         _plain(
@@ -154,6 +147,14 @@ def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, threshold
         )
     else:
         _plain(console, f"Weighting {weighting}: no probes.")
+
+
+def _probe_cells(probe: Probe | None, tokenizer: Tokenizer) -> tuple[str, str, str]:
+    """Anchor, what the teacher continues with, and L."""
+    if probe is None:
+        return "not probed", "", ""
+    suffix = _quoted(probe.suffix, tokenizer) if probe.suffix else "(nothing)"
+    return _quoted([probe.anchor], tokenizer), suffix, "none" if probe.nll is None else f"{probe.nll:.2f}"
 
 
 def _quoted(tokens: Tokens, tokenizer: Tokenizer) -> str:

@@ -15,7 +15,7 @@ from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.evaluation.judge_eval import load_cases
-from nemo_aopsd.grading import extract_answer, is_correct
+from nemo_aopsd.grading import extract_answer, grade
 from tests import REPO, SHARED
 
 FOLDER = REPO / "examples/data"
@@ -83,7 +83,7 @@ def test_graphs_are_clean_and_give_no_answer_away(problem):
 def test_solutions_box_the_answer_once_and_texts_are_plain(problem):
     assert 80 <= len(problem.solution.split()) <= 250
     assert problem.solution.count(r"\boxed{") == 1 and extract_answer(problem.solution) == problem.answer
-    assert is_correct(problem.solution, problem.answer)
+    assert grade(problem.solution, problem.answer).correct
     assert len(problem.plan) >= 3 and len(problem.subproblems) >= 3
     assert all(question.endswith("?") for question in problem.subproblems)
     statements = [statement for _, statement in problem.graph.nodes(data="statement")]

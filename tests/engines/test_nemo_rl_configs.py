@@ -93,7 +93,7 @@ def test_it_passes_the_start_up_checks_with_its_model_s_sizes(models_are_here, r
     settings = read_settings(config, ENVIRONMENT)
     assert (settings.backend, settings.train_global_batch_size) == ("megatron", 32)
     assert config.aopsd.num_prompts_per_step * config.aopsd.num_generations_per_prompt == 32
-    assert 32 % settings.data_parallel_size == 0
+    assert 32 % settings.scoring_rows_multiple == 0
     megatron, vllm = config.policy["megatron_cfg"], config.policy["generation"]["vllm_cfg"]
     tensor, expert = megatron["tensor_model_parallel_size"], megatron["expert_model_parallel_size"]
     for size in (tensor, vllm["tensor_parallel_size"]):  # no key-value head is copied

@@ -70,10 +70,9 @@ def faults(base):
 
 def test_what_is_read_of_a_good_config(base):
     found = read_settings(base, ENVIRONMENT)
-    sizes = {"num_nodes": 1, "gpus_per_node": 8, "data_parallel_size": 4, "train_global_batch_size": 32}
-    rows = {"logprob_batch_size": 1, "packs_rows": True, "divisible_by": 2}
+    sizes = {"num_nodes": 1, "gpus_per_node": 8, "train_global_batch_size": 32, "divisible_by": 2}
+    rows = {"scoring_rows_multiple": 4}  # 8 GPUs / 2: packs have any number of rows
     assert found == Settings("megatron", **sizes, **rows, scoring="sampler", probe_runner="batched")
-    assert found.scoring_rows_multiple == 4  # packs have any number of rows
 
 
 @pytest.mark.parametrize(
@@ -102,8 +101,7 @@ def test_what_is_read_of_another_one(base):
     overrides += ["policy.dtensor_cfg.tensor_parallel_size=2", "policy.dtensor_cfg.context_parallel_size=2"]
     overrides += ["policy.make_sequence_length_divisible_by=8"]
     found = read_settings(load_config(CONFIGS / "aopsd_qwen3_4b_megatron.yaml", overrides), {})
-    assert (found.backend, found.packs_rows, found.data_parallel_size) == ("dtensor", False, 4)  # 16 / 4
-    assert found.scoring_rows_multiple == 4 * 3  # rows by number come in micro-batches
+    assert (found.backend, found.scoring_rows_multiple) == ("dtensor", 16 / 4 * 3)  # rows by number: micro-batches
 
 
 @pytest.mark.parametrize(

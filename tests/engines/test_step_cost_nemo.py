@@ -88,7 +88,7 @@ def test_the_config_passes_the_engines_checks(words, model):
     args = bench.parse_arguments(["--folder", "x", *words, "policy.generation.vllm_cfg.enforce_eager=true"])
     config = bench.make_config(args, model)
     settings = read_settings(config, {"TORCH_CUDA_ARCH_LIST": "9.0"})
-    assert settings.data_parallel_size == 1 and settings.packs_rows
+    assert settings.scoring_rows_multiple == 1 and config.policy["sequence_packing"]["enabled"]
     assert settings.train_global_batch_size == config.aopsd.num_prompts_per_step == args.responses
     # The longest row: the teacher's prompt, the response, and a probe behind its last token.
     assert config.max_row_tokens == args.teacher_prompt + args.tokens + config.aopsd.probes.length

@@ -22,7 +22,7 @@ from examples.wordproblems.wording import attempt, verdict
 from nemo_aopsd.data.check import check_file
 from nemo_aopsd.data.problems import load_problems, parse_problem
 from nemo_aopsd.evaluation.judge_eval import load_cases
-from nemo_aopsd.grading import is_correct
+from nemo_aopsd.grading import grade
 from nemo_aopsd.method.context import student_messages
 from nemo_aopsd.method.judge import judge_messages, parse_verdict
 from tests import REPO
@@ -70,7 +70,7 @@ def test_every_answer_statement_and_edge_follows_from_the_numbers_of_the_text(se
     assert len(values) == num_steps and record["answer"] == str(values[-1])
     statements = [node["statement"] for node in record["dag"]["nodes"]]
     assert [int(re.fullmatch(r"\D+ is (\d+)\.", text)[1]) for text in statements] == values[:-1]
-    assert is_correct(record["solution"], record["answer"])
+    assert grade(record["solution"], record["answer"]).correct
     assert all(len(record[field]) == num_steps for field in ("plan", "subproblems"))
     number = {value: str(index) for index, value in enumerate(values[:-1], start=1)}
 
@@ -216,7 +216,7 @@ def test_demonstrations_are_prompt_and_response_of_the_real_prompts():
             assert row["problem"] == judge_messages(problem, tried, "default")[0]["content"]
             assert parse_verdict(row["solution"], problem.dag) == established_by(story, tried)
         else:
-            assert story.text in row["problem"] and is_correct(row["solution"], row["answer"])
+            assert story.text in row["problem"] and grade(row["solution"], row["answer"]).correct
         if row["id"].endswith("question"):
             assert row["problem"] == student_messages(problem, "default")[0]["content"]
     assert json.dumps(rows) == json.dumps(list(demonstrations(stories, 0)))

@@ -226,20 +226,15 @@ def test_alignment_of_ragged_rows_behind_a_long_teacher_prompt(engine, local, co
 
 def test_the_loss_does_not_depend_on_the_micro_batch(engine, config, rollouts, trainer_yardstick, note):
     """Without an update. With sequence packing the bins decide, and all three are the same."""
-    from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
-
-    from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
-
     objective = build_objective(config.aopsd.objective)
     rows = [rollout.train_row(config.aopsd, objective) for rollout in rollouts]
     unmoved = [replace(r, teacher_logprobs=r.old_logprobs, weights=torch.ones_like(r.weights)) for r in rows]
     now = [row.old_logprobs for row in rows]
     if config.aopsd.scoring != "trainer":
         now = engine.student.trainer_logprobs([row.prompt for row in rows], [row.response for row in rows])
-    loss_fn = AOPSDLossFn(ClippedPGLossConfig(**config.raw["loss_fn"]), config.aopsd.objective)
 
     def losses_of(rows, sizes):
-        batch = engine._batch(rows, objective, num_updates=1)
+        batch, loss_fn = engine._batch_and_loss(rows, objective, num_updates=1)
         train = partial(engine.cluster.policy.train, batch, loss_fn, eval_mode=True, gbs=batch.size)
         return [float(train(mbs=size)["loss"].sum()) for size in sizes]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_aopsd import grading
-from nemo_aopsd.grading import Grade, extract_answer, grade, is_correct
+from nemo_aopsd.grading import Grade, extract_answer, grade
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_algebra_is_left_to_the_grading_process(boxed, answer, correct):
 @pytest.mark.parametrize("text", ["", "The answer is 204.", "\\boxed{}", "\\boxed{ }", "<think>\\boxed{204}"])
 def test_no_box_is_wrong_even_if_the_number_stands_there(text):
     assert grade(text, "204") == Grade(False, "no_answer")
-    assert not is_correct(text, "204")
+    assert not grade(text, "204").correct
 
 
 def test_only_the_boxed_text_is_graded():
     """math-verify on whole texts pays a phrase outside the box, or merges neighbouring boxes."""
-    assert not is_correct("\\boxed{203}. The final answer is 204", "204")
-    assert is_correct("\\boxed{203}. Wait, that is wrong. So \\boxed{204}", "204")
+    assert not grade("\\boxed{203}. The final answer is 204", "204").correct
+    assert grade("\\boxed{203}. Wait, that is wrong. So \\boxed{204}", "204").correct
 
 
 def test_a_blank_answer_is_a_programming_error():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nemo_rl.algorithms.loss.interfaces import LossFunction
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig
 from nemo_rl.algorithms.utils import get_tokenizer
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -73,32 +74,29 @@ class NemoRLEngine:
         size = self.settings.train_global_batch_size
         num_updates = -(-len(rows) // size)
         rows = [row for first in range(num_updates) for row in rows[first::num_updates]]  # each update sees all sorts
-        if is_own(objective.config.name):
-            loss = OwnLossFn(objective)
-        elif objective.signal.top_k:
-            loss = TopKLossFn(objective.config)
-        else:
-            assert objective.config.name == "pg", "config/rules.py lets no other of our objectives pass"
-            loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
-        results = self.cluster.train(self._batch(rows, objective, num_updates), loss, size)
+        results = self.cluster.train(*self._batch_and_loss(rows, objective, num_updates), size)
         numbers = {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
         return numbers | self.cluster.take_seconds()
 
-    def _batch(self, rows: list[TrainRow], objective: Objective, num_updates: int) -> BatchedDataDict:
+    def _batch_and_loss(
+        self, rows: list[TrainRow], objective: Objective, num_updates: int
+    ) -> tuple[BatchedDataDict, LossFunction]:
         layout = {
             "pad_id": self.hf_tokenizer.pad_token_id,
             "divisible_by": self.settings.divisible_by,
             "rows_multiple": self.settings.train_global_batch_size,
         }
         if is_own(objective.config.name):
-            return sampled_batch(rows, **layout)
+            return sampled_batch(rows, **layout), OwnLossFn(objective)
         if objective.signal.top_k:
-            return top_k_batch(rows, **layout)
+            return top_k_batch(rows, **layout), TopKLossFn(objective.config)
+        assert objective.config.name == "pg", "config/rules.py lets no other of our objectives pass"
+        loss = AOPSDLossFn(ClippedPGLossConfig(**self.config.raw["loss_fn"]), objective.config)
         if self.settings.scoring == "trainer":
-            return training_batch(rows, **layout)
+            return training_batch(rows, **layout), loss
         prompts, responses = [row.prompt for row in rows], [row.response for row in rows]
         old = self.student.trainer_logprobs(prompts, responses) if num_updates > 1 else None
-        return sampler_scored_batch(rows, old, **layout)
+        return sampler_scored_batch(rows, old, **layout), loss
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """To the trackers of the `logger` block."""

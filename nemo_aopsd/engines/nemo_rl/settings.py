@@ -23,18 +23,11 @@ class Settings:
     backend: Literal["megatron", "dtensor"]
     num_nodes: int
     gpus_per_node: int
-    data_parallel_size: int  # copies of the model that share a training batch
     train_global_batch_size: int
-    logprob_batch_size: int
-    packs_rows: bool  # rows are grouped by tokens, not by number
+    scoring_rows_multiple: int  # what the number of rows of a log-prob call must be a multiple of
     divisible_by: int  # row lengths are padded to a multiple of it
     scoring: Scoring
     probe_runner: ProbeRunner
-
-    @property
-    def scoring_rows_multiple(self) -> int:
-        """What the number of rows of a log-prob call must be a multiple of."""
-        return self.data_parallel_size * (1 if self.packs_rows else self.logprob_batch_size)
 
 
 def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -44,14 +37,14 @@ def read_settings(config: Config, environment: Mapping[str, str] = os.environ) -
     if model := find_model_config(tree["policy.model_name"], tree["policy.hf_config_overrides"]):
         check_words(config, model.vocabulary, model.where)
         check_row(config, model)
+    copies = tree.num_gpus // prod(tree.model_parallel_sizes.values())  # of the model; they share a batch
+    rows = 1 if tree.token_budgets else tree.size("policy.logprob_batch_size")  # by tokens, or by number
     return Settings(
         backend="megatron" if tree.uses_megatron else "dtensor",
         num_nodes=tree.size("cluster.num_nodes"),
         gpus_per_node=tree.size("cluster.gpus_per_node"),
-        data_parallel_size=tree.num_gpus // prod(tree.model_parallel_sizes.values()),
         train_global_batch_size=tree.size("policy.train_global_batch_size"),
-        logprob_batch_size=tree.size("policy.logprob_batch_size"),
-        packs_rows=bool(tree.token_budgets),
+        scoring_rows_multiple=copies * rows,
         divisible_by=tree.size("policy.make_sequence_length_divisible_by"),
         scoring=config.aopsd.scoring,
         probe_runner=config.aopsd.probes.runner,
