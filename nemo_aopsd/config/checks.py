@@ -141,8 +141,7 @@ def property_of(schema: Tree, keys: Sequence[str | int]) -> tuple[list[str], Tre
 
 def nearest_setting(key: str, block: str, siblings: Sequence[str]) -> str:
     """A hint: the nearest key of the same block, or else a block that has this key; empty where nothing is alike."""
-    found = get_close_matches(key, siblings, n=1, cutoff=0.7)
-    if found:
+    if found := get_close_matches(key, siblings, n=1, cutoff=0.7):
         return f" Did you mean `{block}.{found[0]}`?"
     by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in flatten(asdict(AOPSDConfig()))}
     return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")

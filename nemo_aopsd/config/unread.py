@@ -15,14 +15,12 @@ _ONLY_LOCAL = ("policy.enforce_eager", "policy.prefix_cache_gb")
 
 def without_effect(config: Config, overrides: Sequence[str]) -> list[str]:
     """A sentence for each override that changes nothing, and one for the blocks that the engine does not read."""
-    aopsd, told = config.aopsd, []
+    aopsd = config.aopsd
     typed = dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides)
     idle = {f"aopsd.{key}": why for key, why in idle_keys(aopsd).items()}
     if aopsd.engine == "nemo_rl":
         idle |= dict.fromkeys(_ONLY_LOCAL, "only aopsd.engine=local reads it")
-    for key in typed:
-        if why := idle.get(key):
-            told.append(f"{key} has no effect: {why}.")
+    told = [f"{key} has no effect: {idle[key]}." for key in typed if key in idle]
     if config.data.get("validation"):
         told.append(f"data.validation has no effect: it is read by NeMo RL's own scripts.{HELD_OUT}")
     if aopsd.engine == "local" and (unread := sorted(_unread_by_local(config))):

@@ -246,7 +246,6 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
     key, tokens = "policy.train_micro_batch_size", (policy.get("train_micro_batch_size") or 4) * longest
     if budgets.get("enabled") and budgets.get("train_mb_tokens"):
         key, tokens = "policy.dynamic_batching.train_mb_tokens", max(longest, budgets["train_mb_tokens"])
-    fewer = f"lower {key if tokens > longest else 'policy.max_total_sequence_length'}"
     chunk = min(tokens, chunk_size(size.vocabulary, place == "gpu"))
     cap = 2.0 if (given := policy.get("prefix_cache_gb")) is None else given
     rows = config.aopsd.num_prompts_per_step * config.aopsd.num_generations_per_prompt
@@ -256,27 +255,16 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
     masters = 0 if num_bytes == FP32 else FP32  # of the weights
     average = FP32 if teacher == "ema" else 0
     gradients = FP32 + (num_bytes if masters else 0)
-    kept = 2 * FP32 + masters + average
-    parts = ["moments", *(["master weights"] if masters else []), *(["moving average"] if average else [])]
+    optimizer = 2 * FP32 + masters + average
+    parts = ", ".join(["moments", *(["master weights"] if masters else []), *(["moving average"] if average else [])])
+    fewer = f"lower {key if tokens > longest else 'policy.max_total_sequence_length'}"
+    fewer += "" if masters else ", or set policy.precision=bfloat16, which halves them"
+    kept, less = "2 x a step's rows or prefix_cache_gb", "lower policy.prefix_cache_gb"
     return [
         Item("weights", place, BOTH, banks * num_bytes * count, f"{banks} x {num_bytes} B x P, teacher and student"),
         Item("gradients", place, (TRAIN,), gradients * count, f"{gradients} B x P"),
-        Item("optimizer", place, BOTH, kept * count, f"{kept} B x P: {', '.join(parts)}"),
-        Item(
-            "activations",
-            place,
-            (TRAIN,),
-            of_layers,
-            "layers x layer's bytes x tokens",
-            fewer if masters else f"{fewer}, or set policy.precision=bfloat16, which halves them",
-        ),
+        Item("optimizer", place, BOTH, optimizer * count, f"{optimizer} B x P: {parts}"),
+        Item("activations", place, (TRAIN,), of_layers, "layers x layer's bytes x tokens", fewer),
         Item("logits", place, (TRAIN,), 3 * FP32 * size.vocabulary * chunk, f"3 x 4 B x vocabulary x chunk of {chunk}"),
-        Item(
-            "kept KV",
-            place,
-            BOTH,
-            2 * min(1e9 * cap, of_step),
-            "2 x a step's rows or prefix_cache_gb",
-            "lower policy.prefix_cache_gb",
-        ),
+        Item("kept KV", place, BOTH, 2 * min(1e9 * cap, of_step), kept, less),
     ]

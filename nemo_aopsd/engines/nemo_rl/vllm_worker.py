@@ -60,28 +60,27 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
     ) -> list[Generation]:
         """A response each; one without room for a single token is empty and unfinished."""
         limits = [min(sampling.max_new_tokens, self.cfg["vllm_cfg"]["max_model_len"] - len(p)) for p in prompts]
-        rooms = [index for index, limit in enumerate(limits) if limit > 0]
         results = [Generation([], False, torch.empty(0))] * len(prompts)
         self.llm.collective_rpc("seed_sampler", args=(seed,))
-        params = [
-            self.SamplingParams(
+        params = {
+            index: self.SamplingParams(
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k or -1,
-                max_tokens=limits[index],
+                max_tokens=limit,
                 stop_token_ids=end_ids,
                 logprobs=0,
                 flat_logprobs=True,
                 detokenize=False,
             )
-            for index in rooms
-        ]
-        outputs = self._run([prompts[index] for index in rooms], params, salt)
-        for index, output in zip(rooms, outputs, strict=True):
+            for index, limit in enumerate(limits)
+            if limit > 0
+        }
+        outputs = self._run([prompts[index] for index in params], list(params.values()), salt)
+        for index, output in zip(params, outputs, strict=True):
             sampled = output.outputs[0]
-            results[index] = Generation(
-                list(sampled.token_ids), sampled.finish_reason == "stop", torch.tensor(sampled.logprobs.logprobs)
-            )
+            logprobs = torch.tensor(sampled.logprobs.logprobs)
+            results[index] = Generation(list(sampled.token_ids), sampled.finish_reason == "stop", logprobs)
         return results
 
     def continue_branches(
