@@ -1,7 +1,7 @@
 """Comparison of answers that need algebra: shapes, then values with sympy. Runs in the grading process only.
 
-math-verify's reader makes sympy objects of LaTeX. Numbers, expressions and equations are compared here, because
-math-verify rounds to absolute decimals, so that 0.001736 is 1/576. What is left goes to its `verify`.
+Numbers, expressions and equations are compared here, because math-verify rounds to absolute decimals, so that 0.001736
+is 1/576. What is left goes to its `verify`.
 """
 
 from __future__ import annotations
@@ -11,29 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 from nemo_aopsd.grading import exact
-from nemo_aopsd.grading.budget import LONGEST, check_numbers, check_text, uncounted
+from nemo_aopsd.grading.budget import LONGEST, check_text
+from nemo_aopsd.grading.formula import is_zero, parse
 from nemo_aopsd.grading.normalize import name_sets, normalize
+from nemo_aopsd.grading.regions import same_region
 from nemo_aopsd.grading.structure import Shape, read_shape, same_name, same_shape
 
 _DIGITS = 40
-_MOST_DIGITS = 400  # two exact numbers that agree so far are equal
 _TIGHT_COMMA = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
 _APPROXIMATION = re.compile(r"\\approx(?![a-z])")
 _LEFT_SIDE = re.compile(r"[A-Za-z0-9_+\-*/\\ ()|:'{}]+")
-_MIXED = re.compile(r"(?<![\d.^_}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
-# Products without a sign, of which the reader makes sums (`2(3)` would be 5), and what is no formula at all.
-_SIDE_BY_SIDE = re.compile(
-    r"(?<=[0-9)\]])(?<![_^][0-9])\s*(?=[(\[])|(?<=[)\]])\s*(?=[0-9]|\\frac)|(\\frac\{[^{}]*\}\{[^{}]*\})\s*(?=\()"
-)
-# A function without brackets takes what stands before the next sign of a product; the reader goes on behind it.
-_FACTOR = (
-    r"(?:\d++(?:\.\d++)?|[A-Za-z]|\\(?:pi|theta|alpha|beta)(?![a-z])|\\frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*"
-)
-_BARE_CALL = re.compile(
-    r"(\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|ln|log)(?![a-z])(?:\s*[_^]\s*(?:\{[^{}]*\}|\w))*)"
-    rf"\s*((?:{_FACTOR})++)(?=\\(?:cdot|times)|\*)"
-)
-_NO_FORMULA = re.compile(r"[0-9]\s*(?:'|\^\s*\{?\\prime)|(?<![\\A-Za-z_^}0-9])[0-9]+\s+[0-9]")  # minutes of arc; `2 3`
 _NO_BLANKS = r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Thai, Lao, Japanese, Chinese, Korean
 _NUMBER_EDGE = re.compile(rf"(?<={_NO_BLANKS})(?=[-0-9])|(?<=[0-9])(?={_NO_BLANKS})")
 _POINTS = ((7, 11), (-5, 3), (13, 17), (-3, 19), (2, 23))  # numerators and denominators of test values
@@ -61,8 +48,6 @@ def _readings(text: str) -> list[str]:
 
 
 def _same_reading(predicted: str, gold: str) -> bool:
-    from nemo_aopsd.grading.regions import same_region
-
     decided = same_region(predicted, gold)
     if decided is None:
         left, right = read_shape(predicted), read_shape(gold)
@@ -129,44 +114,10 @@ def _same_parsed(given: Any, wanted: Any, predicted: str, gold: str) -> bool:
     if isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr):
         decided = _same_expression(given, wanted, exact.trusted_digits(predicted) or exact.trusted_digits(gold))
     elif isinstance(given, sympy.Eq) and isinstance(wanted, sympy.Eq):
-        decided = _same_equation(_difference(given), _difference(wanted))
+        decided = _same_equation(given, wanted)
     if decided is not None:
         return decided
     return bool(verify([wanted], [given], float_rounding=12, timeout_seconds=None, raise_on_error=True))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=4096)
-def parse(answer: str) -> Any:
-    """A sympy object, None if the text is no formula."""
-    from latex2sympy2_extended import latex2sympy
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-
-    check_text(answer)
-    if _NO_FORMULA.search(answer):
-        return None
-    answer = _MIXED.sub(lambda number: f"({number[1]}+{number[2]})" if exact.rational(number[0]) else number[0], answer)
-    answer = _BARE_CALL.sub(r"\1(\2)", _SIDE_BY_SIDE.sub(r"\1\\cdot ", answer))
-    answer = re.sub(r"(?<![A-Za-z\\])e(?![A-Za-z])", "{e}", answer)
-    if not re.search(r"\\int|\\frac\{d[^{}]*\}\{d", answer):  # no differential: `ds` is a product
-        answer = re.sub(r"(\\[A-Za-z]+)|d", lambda match: match[1] or "\\eta ", answer)
-    try:
-        with uncounted():
-            found = latex2sympy(
-                answer,
-                is_real=None,
-                convert_degrees=False,
-                normalization_config=None,  # type: ignore[arg-type]
-                conversion_config=ConversionConfig(lowercase_symbols=False),  # `R` is not `r`
-            )
-    except Exception:  # it raises all kinds; whatever it is, this is no formula
-        return None
-    check_numbers(found)
-    return found
-
-
-def reads(answer: str, _gold: str) -> bool:
-    """Whether it can be read as a formula."""
-    return parse(answer) is not None
 
 
 def _same_expression(given: Any, wanted: Any, digits: int) -> bool | None:
@@ -183,7 +134,7 @@ def _same_expression(given: Any, wanted: Any, digits: int) -> bool | None:
         return False
     if digits and not given.free_symbols:
         return _close(given, wanted, digits)
-    found = [_is_zero(given.subs(point) - wanted.subs(point)) for point in _points(given.free_symbols, given, wanted)]
+    found = [is_zero(given.subs(point) - wanted.subs(point)) for point in _points(given.free_symbols, given, wanted)]
     return None if None in found and False not in found else all(found)
 
 
@@ -193,19 +144,15 @@ def _exact_numbers(expression: Any) -> Any:
     return expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
 
 
-def _difference(equation: Any) -> Any:
-    return equation.lhs - equation.rhs
-
-
 def _same_equation(given: Any, wanted: Any) -> bool | None:
     """Whether one side's difference is a constant multiple of the other's."""
-    given, wanted = _exact_numbers(given), _exact_numbers(wanted)
+    given, wanted = (_exact_numbers(equation.lhs - equation.rhs) for equation in (given, wanted))
     if given.free_symbols != wanted.free_symbols:
         return False
     first, *rest = [(given.subs(point), wanted.subs(point)) for point in _points(given.free_symbols, given, wanted)]
-    if _is_zero(first[0]) or _is_zero(first[1]):
+    if is_zero(first[0]) or is_zero(first[1]):
         return None
-    found = [_is_zero(one * first[1] - other * first[0]) for one, other in rest]
+    found = [is_zero(one * first[1] - other * first[0]) for one, other in rest]
     return None if None in found and False not in found else all(found)
 
 
@@ -220,24 +167,6 @@ def _points(symbols: set[Any], *formulas: Any) -> list[dict[Any, Any]]:
         {symbol: sympy.Rational(*points[(shift + index) % len(points)]) + index for index, symbol in enumerate(ordered)}
         for shift in range(len(points) if ordered else 1)
     ]
-
-
-def _is_zero(number: Any) -> bool | None:
-    """Exactly, or to `_MOST_DIGITS` digits; None if it is no finite number."""
-    from sympy.core.evalf import PrecisionExhausted
-
-    if number.is_Rational:
-        return bool(number == 0)
-    try:
-        value = number.evalf(2, maxn=_MOST_DIGITS, strict=True)
-    except PrecisionExhausted:
-        return True
-    return bool(value == 0) if value.is_number and value.is_finite else None
-
-
-def same_number(one: Any, other: Any) -> bool:
-    """Whether two exact numbers are equal."""
-    return bool(one == other) or _is_zero(one - other) is True
 
 
 def _close(one: Any, other: Any, digits: int) -> bool | None:

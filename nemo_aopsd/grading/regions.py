@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from nemo_aopsd.grading.algebra import parse, same_number
+from nemo_aopsd.grading.formula import parse, same_number
 from nemo_aopsd.grading.structure import SEPARATOR, inside, same_name, split_top
 
 _LOOKS_LIKE = re.compile(

@@ -29,10 +29,14 @@ def answer_requests(requests: TextIO, replies: TextIO) -> None:
 
     Nothing is remembered from one request to the next, so a verdict does not depend on those before.
     """
-    from nemo_aopsd.grading import algebra
+    from nemo_aopsd.grading import algebra, formula
     from nemo_aopsd.grading.budget import Overspent, budget
 
-    operations = {"same": algebra.same_answer, "anywhere": algebra.same_anywhere, "reads": algebra.reads}
+    operations = {
+        "same": algebra.same_answer,
+        "anywhere": algebra.same_anywhere,
+        "reads": lambda text, _: formula.parse(text) is not None,
+    }
     for line in requests:
         request = json.loads(line)
         algebra.forget()
