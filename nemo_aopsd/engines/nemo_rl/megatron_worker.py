@@ -17,12 +17,17 @@ from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from nemo_rl.models.policy.workers.megatron_policy_worker import MegatronPolicyWorkerImpl
 from torch import Tensor
 
+from nemo_aopsd.engines.nemo_rl import packed_rope
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin, move_states
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
 from nemo_aopsd.engines.nemo_rl.top_k_loss import prepare
 
 
 class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
+    def __init__(self, *args: Any, **kwargs: Any):
+        packed_rope.use()
+        super().__init__(*args, **kwargs)
+
     @cached_property
     def pinned(self) -> dict[tuple[int, str], Tensor]:
         """Where each tensor of the optimizer waits while it is off the GPU."""

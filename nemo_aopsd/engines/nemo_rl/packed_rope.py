@@ -1,0 +1,49 @@
+"""Rotary embeddings of all rows of a pack at once.
+
+megatron-core turns a pack row by row, unless `apply_rope_fusion` is on: per row some 14 small kernels forward and as many
+backward, twice in every layer, and two waits for the GPU (models/common/embeddings/rope_utils.py). With many short rows
+launching these takes longer than the layers. Here each token finds its own frequencies, and the same operations turn
+the whole pack. The result and its gradient are the same to the bit (tests/nemo_rl/test_packed_rope.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.models.common.embeddings import rope_utils
+from torch import Tensor
+
+_by_row = rope_utils._apply_rotary_pos_emb_thd
+
+
+def use() -> None:
+    """From now on, in this process."""
+    rope_utils._apply_rotary_pos_emb_thd = rotate_pack
+
+
+def rotate_pack(
+    t: Tensor,  # [tokens of the pack, heads, width]
+    cu_seqlens: Tensor,  # [rows + 1], where each row begins, and where the last one ends
+    freqs: Tensor,  # [tokens of the longest row, 1, 1, width]
+    rotary_interleaved: bool = False,
+    mla_rotary_interleaved: bool = False,
+    mscale: float = 1.0,
+    cp_group: Any = None,
+) -> Tensor:
+    """`t`, turned. In place of megatron-core's function of the same arguments.
+
+    That one takes what this does not: context parallelism, whose rows are in two halves each, and frequencies that are
+    already those of the pack (a pack of one row is such a case).
+    """
+    options = {
+        "rotary_interleaved": rotary_interleaved,
+        "mla_rotary_interleaved": mla_rotary_interleaved,
+        "mscale": mscale,
+    }
+    if cp_group is None or cp_group.size() > 1 or len(freqs) == len(t):
+        return _by_row(t, cu_seqlens, freqs, cp_group=cp_group, **options)
+    torch._assert_async(cu_seqlens[-1] == len(t))  # as the split by row would, without waiting for the GPU
+    tokens = torch.arange(len(t), device=t.device, dtype=cu_seqlens.dtype)
+    starts = cu_seqlens[torch.searchsorted(cu_seqlens, tokens, right=True) - 1]
+    return rope_utils._apply_rotary_pos_emb_bshd(t.unsqueeze(1), freqs[tokens - starts], **options).squeeze(1)
