@@ -1,9 +1,9 @@
 """Rotary embeddings of all rows of a pack at once.
 
-megatron-core turns a pack row by row, unless `apply_rope_fusion` is on: per row some 14 small kernels forward and as many
-backward, twice in every layer, and two waits for the GPU (models/common/embeddings/rope_utils.py). With many short rows
-launching these takes longer than the layers. Here each token finds its own frequencies, and the same operations turn
-the whole pack. The result and its gradient are the same to the bit (tests/nemo_rl/test_packed_rope.py).
+megatron-core turns a pack row by row, unless `apply_rope_fusion` is on: twice in every layer it launches 13 small
+kernels a row, 12 more in the backward pass, and waits for the GPU (models/common/embeddings/rope_utils.py). Here each
+token finds its own frequencies, and the same operations turn the whole pack. The result and its gradient are the same
+to the bit (tests/nemo_rl/test_packed_rope.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def rotate_pack(
     }
     if cp_group is None or cp_group.size() > 1 or len(freqs) == len(t):
         return _by_row(t, cu_seqlens, freqs, cp_group=cp_group, **options)
-    torch._assert_async(cu_seqlens[-1] == len(t))  # as the split by row would, without waiting for the GPU
+    fills = cu_seqlens[-1] == len(t)
+    torch._assert_async(fills)  # as the split by row does, but without a wait  # pyright: ignore[reportPrivateImportUsage]
     tokens = torch.arange(len(t), device=t.device, dtype=cu_seqlens.dtype)
     starts = cu_seqlens[torch.searchsorted(cu_seqlens, tokens, right=True) - 1]
     return rope_utils._apply_rotary_pos_emb_bshd(t.unsqueeze(1), freqs[tokens - starts], **options).squeeze(1)
