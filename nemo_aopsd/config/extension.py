@@ -32,19 +32,14 @@ if TYPE_CHECKING:
     from nemo_aopsd.config.schema import AOPSDConfig
 
 WANTED = {
-    "weighting": ("continues", "weigh"),
-    "context.kind": ("field", "adaptive", "messages"),
-    "judge.kind": ("judge",),
-    "curriculum.name": ("needs_progress", "batches", "state_dict", "load_state_dict"),
-    "objective.name": (
-        "signal",
-        "needs_old_logprobs",
-        "needs_reward",
-        "on_policy_rate",
-        "prepare",
-        "divergence",
-        "__call__",
-    ),
+    key: tuple(members.split())
+    for key, members in {
+        "weighting": "continues weigh",
+        "context.kind": "field adaptive messages",
+        "judge.kind": "judge",
+        "curriculum.name": "needs_progress batches state_dict load_state_dict",
+        "objective.name": "signal needs_old_logprobs needs_reward on_policy_rate prepare divergence __call__",
+    }.items()
 }
 # What is taken of a class that cannot be imported: nothing, and of an objective what every config of a run allows.
 _UNKNOWN: dict[str, Any] = {

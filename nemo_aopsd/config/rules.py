@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import Fault, Tree, select
@@ -52,14 +53,16 @@ def contradictions(run: RunKeys) -> Iterator[Fault]:
     yield from _on_nemo_rl(run) if run.aopsd.engine == "nemo_rl" else _on_the_local_engine(run)
 
 
+def _wrong(run: RunKeys, key: str, wanted: str, then: str) -> Fault:
+    """A key that must be what is `wanted`; `then` is why, or what to do."""
+    return key, f"must be {wanted}; got {attrgetter(key)(run)!r}. {then}"
+
+
 def _numbers(run: RunKeys) -> Iterator[Fault]:
-    size = run.aopsd.num_prompts_per_step
-    if run.aopsd.curriculum.name != "shuffle" and not is_own(run.aopsd.curriculum.name) and size % 4:
-        yield (
-            "aopsd.num_prompts_per_step",
-            f"must be a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1; got {size}. "
-            "Or set aopsd.curriculum.name=shuffle.",
-        )
+    curriculum = run.aopsd.curriculum.name
+    if curriculum != "shuffle" and not is_own(curriculum) and run.aopsd.num_prompts_per_step % 4:
+        wanted = "a multiple of 4, so that a batch can mix easy : own : hard as 1:2:1"
+        yield _wrong(run, "aopsd.num_prompts_per_step", wanted, "Or set aopsd.curriculum.name=shuffle.")
     yield from evaluation_faults(run.aopsd.evaluation)
 
 
@@ -80,13 +83,10 @@ def _lengths(run: RunKeys) -> Iterator[Fault]:
 
 
 def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
-    objective, weighting, group = run.aopsd.objective.name, run.aopsd.weighting, run.aopsd.num_generations_per_prompt
+    objective, weighting = run.aopsd.objective.name, run.aopsd.weighting
     if not run.aopsd.objective.weighs_gaps and weighting != "uniform":
-        yield (
-            "aopsd.weighting",
-            f"must be uniform with aopsd.objective.name={objective}; got {weighting!r}. Only the objective pg "
-            "weighs the gaps of sampled tokens.",
-        )
+        why = "Only the objective pg weighs the gaps of sampled tokens."
+        yield _wrong(run, "aopsd.weighting", f"uniform with aopsd.objective.name={objective}", why)
     if is_own(objective) and run.aopsd.objective.own_signal.sampled and not run.aopsd.objective.own.needs_old_logprobs:
         yield (
             "aopsd.objective.name",
@@ -94,17 +94,11 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
             "are formed from the student's log-probs at collection. Add the line to the class.",
         )
     if weighting in ("gap_matched", "gap_only") and run.aopsd.probes.betas == "auto":
-        yield (
-            "aopsd.probes.betas",
-            f"must be fixed with aopsd.weighting={weighting}; got 'auto'. That is the usual surprise of a "
-            "continuation, and this weighting is by the gap. Leave it out.",
-        )
-    if objective == "grpo" and group < 2:
-        yield (
-            "aopsd.num_generations_per_prompt",
-            f"must be at least 2 with aopsd.objective.name=grpo, which compares answers to one problem; got {group}. "
-            "8 is usual.",
-        )
+        why = "That is the usual surprise of a continuation, and this weighting is by the gap. Leave it out."
+        yield _wrong(run, "aopsd.probes.betas", f"fixed with aopsd.weighting={weighting}", why)
+    if objective == "grpo" and run.aopsd.num_generations_per_prompt < 2:
+        wanted = "at least 2 with aopsd.objective.name=grpo, which compares answers to one problem"
+        yield _wrong(run, "aopsd.num_generations_per_prompt", wanted, "8 is usual.")
 
 
 def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
@@ -115,11 +109,8 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
             "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
         )
     if run.aopsd.scoring != "trainer":
-        yield (
-            "aopsd.scoring",
-            f"must be trainer with aopsd.engine=local, where one model samples and learns; got {run.aopsd.scoring!r}. "
-            "Leave it out, or set aopsd.engine=nemo_rl.",
-        )
+        wanted = "trainer with aopsd.engine=local, where one model samples and learns"
+        yield _wrong(run, "aopsd.scoring", wanted, "Leave it out, or set aopsd.engine=nemo_rl.")
     if run.policy.precision not in ("float32", "bfloat16"):
         yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."
 
@@ -127,27 +118,22 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
 def _on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
     objective = run.aopsd.objective.name
     if run.aopsd.judge.has_own_model:
-        yield (
-            "aopsd.judge.model",
-            f"must be student or teacher with aopsd.engine=nemo_rl; got {run.aopsd.judge.model!r}. Only the local "
-            "engine loads a model of its own for the judge.",
-        )
+        why = "Only the local engine loads a model of its own for the judge."
+        yield _wrong(run, "aopsd.judge.model", "student or teacher with aopsd.engine=nemo_rl", why)
     if run.aopsd.objective.top_k_key == "support" and run.aopsd.objective.support is None:
-        yield (
-            "aopsd.objective.support",
-            f"must be a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl; got None. The "
-            "teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
-            "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local.",
+        wanted = f"a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl"
+        why = (
+            "The teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
+            "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local."
         )
+        yield _wrong(run, "aopsd.objective.support", wanted, why)
     if is_own(objective):
         yield from _own_on_nemo_rl(run)
     elif objective not in _ON_NEMO_RL:
         stock = f" NeMo RL has its own script for it: examples/run_{objective}.py, by docs/nemo_rl.md."
-        yield (
-            "aopsd.objective.name",
-            f"must be {', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl; got "
-            f"{objective!r}. Use engine=local.{stock if objective in ('sft', 'grpo') else ''}",
-        )
+        wanted = f"{', '.join(_ON_NEMO_RL[:-1])} or {_ON_NEMO_RL[-1]} with aopsd.engine=nemo_rl"
+        remedy = f"Use engine=local.{stock if objective in ('sft', 'grpo') else ''}"
+        yield _wrong(run, "aopsd.objective.name", wanted, remedy)
 
 
 def _own_on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
@@ -161,8 +147,5 @@ def _own_on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
             "NeMo RL's trainer hands to no loss in the form that a class of yours expects. Use engine=local.",
         )
     if run.aopsd.scoring != "trainer":
-        yield (
-            "aopsd.scoring",
-            f"must be trainer with aopsd.objective.name={name}; got {run.aopsd.scoring!r}. The sampler's log-probs and "
-            "the trainer's, which the loss gets, come from different kernels.",
-        )
+        why = "The sampler's log-probs and the trainer's, which the loss gets, come from different kernels."
+        yield _wrong(run, "aopsd.scoring", f"trainer with aopsd.objective.name={name}", why)
