@@ -57,8 +57,7 @@ class HFTokenizer:
         """Without special tokens, but for those that mark thoughts: a thought must not look like the answer."""
         if self._hidden is not None:
             tokens = [token for token in tokens if token not in self._hidden]
-        hide = self._hidden is None
-        return self.hf.decode(tokens, skip_special_tokens=hide, clean_up_tokenization_spaces=False)
+        return self.hf.decode(tokens, skip_special_tokens=self._hidden is None, clean_up_tokenization_spaces=False)
 
     def pieces(self, tokens: Tokens) -> list[str]:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]

@@ -152,7 +152,7 @@ def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
         severity, found = WARN, f"not counted, so memory is not checked: {error}"
     if size:
         found, diagnosis.parameters = parameters(size.total), size.total
-    remedy = "Compare by hand, with the formulas of docs/doctor.md" if severity == WARN else ""
+    remedy = "Compare by hand, with the formulas of docs/doctor.md"
     counted = Check("parameters", severity, found, "a family that is known", remedy)
     diagnosis.checks += [check, tokenizer, counted]
     return size
