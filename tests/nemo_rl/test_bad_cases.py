@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +111,24 @@ def test_a_worker_that_dies_in_the_second_step_leaves_the_first_checkpoint(
     train(config, problems, None, again, run_folder(config), resume=True)
     assert checkpoints(config) == ["step_000001", "step_000002"]
     assert [line["step"] for line in read_journal(run_folder(config) / "metrics.jsonl", "step")] == [1, 2]
+
+
+TERMINATED = """
+import os, signal, sys, time, ray, typer
+from nemo_aopsd.cli.options import interruptible
+from nemo_aopsd.engines.nemo_rl import cluster
+cluster.init_ray = lambda: ray.init(num_cpus=1, include_dashboard=False)
+try:
+    with interruptible("To go on: so."):
+        cluster._start_ray()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+except typer.Exit as ended:
+    sys.exit(ended.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_says_how_to_go_on_although_ray_takes_the_signal():
+    done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 143 and "ended by SIGTERM. To go on: so.\n" in done.stderr

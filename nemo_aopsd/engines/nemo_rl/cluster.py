@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import copy
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -50,7 +51,7 @@ class Cluster:
 
     def __init__(self, config: Config, settings: Settings, tokenizer: Any, end_ids: list[int], checkpoint: Path | None):
         if not ray.is_initialized():  # a second cluster of one process, after `stop`
-            init_ray()
+            _start_ray()
         policy = copy.deepcopy(config.policy)
         self.nodes = RayVirtualCluster(
             name="aopsd",
@@ -236,6 +237,14 @@ class _WakingSampler(_Proxy):
 
     def prepare_for_generation(self, **kwargs: Any) -> None:
         self._cluster._must(self._inner.prepare_for_generation(**kwargs), "wake vLLM")
+
+
+def _start_ray() -> None:
+    """NeMo RL's way; but Ray takes SIGTERM for itself, and ends a command that has something to say then."""
+    before = signal.getsignal(signal.SIGTERM)
+    init_ray()
+    if callable(before):
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start_sampler(
