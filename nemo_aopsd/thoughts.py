@@ -6,11 +6,9 @@ All that reads a model's answer goes through here: the grader, the judges, the r
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nemo_aopsd.engine import Tokenizer
-    from nemo_aopsd.types import Tokens
+from nemo_aopsd.engine import Tokenizer
+from nemo_aopsd.types import Tokens
 
 _TAGS = "think|thinking|thoughts?|reasoning|reflection|seed:think"  # Qwen, DeepSeek and most others; Seed-OSS
 _PIPED = "thinking|thoughts?"  # <|START_THINKING|> of Command, <|begin_of_thought|> of OpenThinker

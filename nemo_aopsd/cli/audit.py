@@ -10,24 +10,22 @@ import typer
 from rich.console import Console
 
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
-from nemo_aopsd.cli.options import BaseUrl, Concurrency, KeyVariable, Model, RunPath, examples, interruptible
+from nemo_aopsd.cli.options import BaseUrl, Commands, Concurrency, KeyVariable, Model, RunPath, interruptible
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 
-app = typer.Typer(
+app = Commands(
     name="audit",
     help="Is what the teacher writes at high-gap tokens useful, redundant or leakage? Labels that do not see the NLL.",
     no_args_is_help=True,
 )
 
 
-@app.command(
-    epilog=examples(
-        "aopsd audit sample runs/mine --count 300",
-        "aopsd audit sample runs/mine --count 300 --by-bin",
-        "aopsd audit sample runs/mine --count 100 --seed 1",
-    )
+@app.example(
+    "aopsd audit sample runs/mine --count 300",
+    "aopsd audit sample runs/mine --count 300 --by-bin",
+    "aopsd audit sample runs/mine --count 100 --seed 1",
 )
 def sample(
     run: RunPath,
@@ -48,12 +46,10 @@ def sample(
     typer.echo(run / "audit" / "events.jsonl")
 
 
-@app.command(
-    epilog=examples(
-        "aopsd audit label runs/mine --name ada",
-        "aopsd audit label runs/mine --name ben",
-        "aopsd audit label runs/other --name ada",
-    )
+@app.example(
+    "aopsd audit label runs/mine --name ada",
+    "aopsd audit label runs/mine --name ben",
+    "aopsd audit label runs/other --name ada",
 )
 def label(
     run: RunPath,
@@ -73,12 +69,10 @@ def label(
         typer.echo(f"{len(book.labels)} of {len(events)} labelled in {path}")
 
 
-@app.command(
-    epilog=examples(
-        "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B",
-        "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B --name qwen",
-        "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model gpt --api-key-env OPENAI_API_KEY",
-    )
+@app.example(
+    "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B",
+    "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B --name qwen",
+    "aopsd audit judge runs/mine --base-url http://localhost:8000/v1 --model gpt --api-key-env OPENAI_API_KEY",
 )
 def judge(
     run: RunPath,
@@ -100,9 +94,7 @@ def judge(
     typer.echo("{} labelled as {name}, {} before; {} answers named no label".format(*counts, name=name))
 
 
-@app.command(
-    epilog=examples("aopsd audit report runs/mine", "aopsd audit report runs/demo", "aopsd audit report runs/opsd")
-)
+@app.example("aopsd audit report runs/mine", "aopsd audit report runs/demo", "aopsd audit report runs/opsd")
 def report(run: RunPath) -> None:
     """Shares of each label by NLL bin, enrichment, agreement; writes report.md, report.json, enrichment.svg."""
     from nemo_aopsd.analysis.audit.report import write_report

@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import AsJson, examples, interruptible, say, say_json
+from nemo_aopsd.cli.options import AsJson, Commands, interruptible, say, say_json
 from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.shipped import FOLDER, KINDS, Method, find_method, find_recipe, list_methods
 from nemo_aopsd.console import counted
 from nemo_aopsd.run import folder as run_folder
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(epilog=examples("aopsd methods", "aopsd methods opsd", "aopsd methods --json"))
+@app.example("aopsd methods", "aopsd methods opsd", "aopsd methods --json")
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="All about this one; else a line each.")] = None,
     as_json: AsJson = False,
@@ -61,12 +61,10 @@ def list_briefly(found: list[Method], console: Console) -> None:
     console.print("All about one: aopsd methods NAME", highlight=False)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd compare embedded --seeds 5 --jobs 8",
-        "aopsd compare mine.yaml --dry-run",
-        "aopsd compare mine.yaml --only opsd/seed_0",
-    )
+@app.example(
+    "aopsd compare embedded --seeds 5 --jobs 8",
+    "aopsd compare mine.yaml --dry-run",
+    "aopsd compare mine.yaml --only opsd/seed_0",
 )
 def compare(
     suite: Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file, or `embedded`, which is shipped.")],

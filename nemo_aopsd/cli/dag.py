@@ -11,12 +11,12 @@ import typer
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.cli.options import (
     BaseUrl,
+    Commands,
     Concurrency,
     KeyVariable,
     Model,
     ProblemId,
     ProblemsFile,
-    examples,
     finite,
     interruptible,
     say,
@@ -28,17 +28,15 @@ from nemo_aopsd.data.stats import measure_file, table
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import keep_inputs, write_jsonl
 
-app = typer.Typer(name="dag", help="Build, check and show the reasoning DAGs of a problems file.", no_args_is_help=True)
+app = Commands(name="dag", help="Build, check and show the reasoning DAGs of a problems file.", no_args_is_help=True)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B",
-        "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B "
-        "--judge-model Qwen/Qwen3-4B",
-        "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B "
-        "--max-total-tokens 1000000",
-    )
+@app.example(
+    "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B",
+    "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B "
+    "--judge-model Qwen/Qwen3-4B",
+    "aopsd dag build problems.jsonl --out dags.jsonl --base-url http://localhost:8000/v1 --model Qwen/Qwen3-32B "
+    "--max-total-tokens 1000000",
 )
 def build(
     problems: Annotated[Path, typer.Argument(metavar="PROBLEMS", help="Problems with verified solutions, JSONL.")],
@@ -94,12 +92,10 @@ def build(
         raise typer.Exit(1)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd dag check problems.jsonl",
-        "aopsd dag check examples/data/problems.jsonl",
-        "aopsd dag check proofs.jsonl --graphs-only",
-    )
+@app.example(
+    "aopsd dag check problems.jsonl",
+    "aopsd dag check examples/data/problems.jsonl",
+    "aopsd dag check proofs.jsonl --graphs-only",
 )
 def check(
     file: ProblemsFile,
@@ -133,12 +129,10 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd dag show problems.jsonl --problem p1 --out p1.svg",
-        "aopsd dag show dags.jsonl --problem limo-7 --out limo-7.svg",
-        "aopsd dag show examples/data/problems.jsonl --problem ex-01-seventh-powers --out graph.svg",
-    )
+@app.example(
+    "aopsd dag show problems.jsonl --problem p1 --out p1.svg",
+    "aopsd dag show dags.jsonl --problem limo-7 --out limo-7.svg",
+    "aopsd dag show examples/data/problems.jsonl --problem ex-01-seventh-powers --out graph.svg",
 )
 def show(
     file: ProblemsFile,
@@ -159,12 +153,10 @@ def show(
     typer.echo(out)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd dag stats dags.jsonl",
-        "aopsd dag stats dags.jsonl --out stats.jsonl",
-        "aopsd dag stats examples/data/problems.jsonl",
-    )
+@app.example(
+    "aopsd dag stats dags.jsonl",
+    "aopsd dag stats dags.jsonl --out stats.jsonl",
+    "aopsd dag stats examples/data/problems.jsonl",
 )
 def stats(
     file: ProblemsFile,
@@ -180,12 +172,10 @@ def stats(
         typer.echo(out)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd dag browse dags.jsonl --out dags.html",
-        "aopsd dag browse problems.jsonl --out problems.html",
-        "aopsd dag browse examples/data/problems.jsonl --out dags.html",
-    )
+@app.example(
+    "aopsd dag browse dags.jsonl --out dags.html",
+    "aopsd dag browse problems.jsonl --out problems.html",
+    "aopsd dag browse examples/data/problems.jsonl --out dags.html",
 )
 def browse(
     file: ProblemsFile, out: Annotated[Path, typer.Option(metavar="PAGE.html", help="One self-contained page.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import examples, say
+from nemo_aopsd.cli.options import Commands, say
 from nemo_aopsd.console import slow
 from nemo_aopsd.data import gsm8k as gsm8k_data
 from nemo_aopsd.data import prepare as preparing
@@ -17,20 +17,13 @@ from nemo_aopsd.files import keep_inputs
 Split = Annotated[str | None, typer.Option(metavar="NAME", help="Split of a data set of the hub; default: train.")]
 Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Version of a data set of the hub.")]
 
-app = typer.Typer(name="data", help="Make problems files.", no_args_is_help=True)
+app = Commands(name="data", help="Make problems files.", no_args_is_help=True)
 
 
-@app.callback()
-def group() -> None:
-    """Make problems files."""
-
-
-@app.command(
-    epilog=examples(
-        "aopsd data prepare solved.parquet --out problems.jsonl",
-        "aopsd data prepare GAIR/LIMO-v2 --out limo.jsonl --against aime25.jsonl",
-        "aopsd data prepare rows.jsonl --out problems.jsonl --map problem=question",
-    )
+@app.example(
+    "aopsd data prepare solved.parquet --out problems.jsonl",
+    "aopsd data prepare GAIR/LIMO-v2 --out limo.jsonl --against aime25.jsonl",
+    "aopsd data prepare rows.jsonl --out problems.jsonl --map problem=question",
 )
 def prepare(
     source: Annotated[
@@ -55,12 +48,10 @@ def prepare(
     say(report.lines())
 
 
-@app.command(
-    epilog=examples(
-        "aopsd data gsm8k train.jsonl --out gsm8k.jsonl --held-out 200",
-        "aopsd data gsm8k test.jsonl --out test.problems.jsonl --bare",
-        "aopsd data gsm8k train.jsonl --out hard.jsonl --min-checkpoints 4",
-    )
+@app.example(
+    "aopsd data gsm8k train.jsonl --out gsm8k.jsonl --held-out 200",
+    "aopsd data gsm8k test.jsonl --out test.problems.jsonl --bare",
+    "aopsd data gsm8k train.jsonl --out hard.jsonl --min-checkpoints 4",
 )
 def gsm8k(
     source: Annotated[

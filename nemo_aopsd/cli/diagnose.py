@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import ConfigPath, Overrides, RunPath, examples, finite, load_chosen
+from nemo_aopsd.cli.options import Commands, ConfigPath, Overrides, RunPath, finite, load_chosen
 from nemo_aopsd.config.schema import CHOICES
 from nemo_aopsd.console import seed_words, show_page
 from nemo_aopsd.errors import UserError
@@ -24,7 +24,7 @@ from nemo_aopsd.run.preflight import check_inputs
 if TYPE_CHECKING:
     from nemo_aopsd.analysis.diagnostics.output import Result
 
-app = typer.Typer(
+app = Commands(
     name="diagnose",
     help=(
         "The paper's diagnostics from the files of a run, written to RUN/diagnostics; `teacher` also loads the run's "
@@ -37,12 +37,10 @@ FirstStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave o
 LastStep = Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave out later steps.")]
 
 
-@app.command(
-    epilog=examples(
-        "aopsd diagnose gaps runs/demo",
-        "aopsd diagnose gaps runs/demo --last-step 12",
-        "aopsd diagnose gaps runs/demo --threshold 1 --threshold 3",
-    )
+@app.example(
+    "aopsd diagnose gaps runs/demo",
+    "aopsd diagnose gaps runs/demo --last-step 12",
+    "aopsd diagnose gaps runs/demo --threshold 1 --threshold 3",
 )
 def gaps(
     run: RunPath,
@@ -60,12 +58,10 @@ def gaps(
     _write(run, diagnose_gaps(run, threshold or THRESHOLDS, Steps(first_step, last_step)))
 
 
-@app.command(
-    epilog=examples(
-        "aopsd diagnose continuations runs/demo",
-        "aopsd diagnose continuations runs/demo --threshold 2",
-        "aopsd diagnose continuations runs/demo --patterns german.yaml",
-    )
+@app.example(
+    "aopsd diagnose continuations runs/demo",
+    "aopsd diagnose continuations runs/demo --threshold 2",
+    "aopsd diagnose continuations runs/demo --patterns german.yaml",
 )
 def continuations(
     run: RunPath,
@@ -97,12 +93,10 @@ def continuations(
     _write(run, result, [("--patterns", path) for path in patterns or ()])
 
 
-@app.command(
-    epilog=examples(
-        "aopsd diagnose progress runs/demo",
-        "aopsd diagnose progress runs/demo --first-step 13",
-        "aopsd diagnose progress runs/demo --problems problems.jsonl",
-    )
+@app.example(
+    "aopsd diagnose progress runs/demo",
+    "aopsd diagnose progress runs/demo --first-step 13",
+    "aopsd diagnose progress runs/demo --problems problems.jsonl",
 )
 def progress(
     run: RunPath,
@@ -119,12 +113,10 @@ def progress(
     _write(run, diagnose_progress(run, problems, Steps(first_step, last_step)), [("--problems", problems)])
 
 
-@app.command(
-    epilog=examples(
-        "aopsd diagnose teacher runs/demo",
-        "aopsd diagnose teacher runs/demo --samples 8",
-        "aopsd diagnose teacher runs/demo --data held_out.jsonl",
-    )
+@app.example(
+    "aopsd diagnose teacher runs/demo",
+    "aopsd diagnose teacher runs/demo --samples 8",
+    "aopsd diagnose teacher runs/demo --data held_out.jsonl",
 )
 def teacher(
     run: RunPath,
@@ -160,12 +152,10 @@ def teacher(
     typer.echo(f"{left_out}; {seed_words(config.aopsd.seed)}; samples in {plan.folder}")
 
 
-@app.command(
-    epilog=examples(
-        "aopsd diagnose direction demo",
-        "aopsd diagnose direction mine.yaml --answers 16 --out runs/direction",
-        "aopsd diagnose direction mine.yaml --context dag_full --context solution",
-    )
+@app.example(
+    "aopsd diagnose direction demo",
+    "aopsd diagnose direction mine.yaml --answers 16 --out runs/direction",
+    "aopsd diagnose direction mine.yaml --context dag_full --context solution",
 )
 def direction(
     config: ConfigPath,

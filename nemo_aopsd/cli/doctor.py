@@ -6,19 +6,17 @@ import typer
 from rich.console import Console
 
 from nemo_aopsd import engines
-from nemo_aopsd.cli.options import AsJson, ConfigIfAny, MethodName, Overrides, examples, load_if_named, say_json
+from nemo_aopsd.cli.options import AsJson, Commands, ConfigIfAny, MethodName, Overrides, load_if_named, say_json
 from nemo_aopsd.cluster.doctor import attempt, diagnose, look_around, show
 from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(
-    epilog=examples(
-        "aopsd doctor",
-        "aopsd doctor mine.yaml",
-        "aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml --json",
-    )
+@app.example(
+    "aopsd doctor",
+    "aopsd doctor mine.yaml",
+    "aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml --json",
 )
 def doctor(
     config: ConfigIfAny = None, overrides: Overrides = None, method: MethodName = None, as_json: AsJson = False

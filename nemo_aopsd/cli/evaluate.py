@@ -16,7 +16,7 @@ import typer
 
 from nemo_aopsd import engines
 from nemo_aopsd import prompts as prompt_files
-from nemo_aopsd.cli.options import OfCheckpoint, examples, finite, interruptible
+from nemo_aopsd.cli.options import Commands, OfCheckpoint, finite, interruptible
 from nemo_aopsd.config.checks import check_evaluation
 from nemo_aopsd.console import counted, show_page, slow, warn
 from nemo_aopsd.data.problems import Problem, load_problems
@@ -45,17 +45,15 @@ if TYPE_CHECKING:
     from nemo_aopsd.evaluation.session import Session
     from nemo_aopsd.evaluation.summary import Summary
 
-app = typer.Typer()
+app = Commands()
 
 _GPU_SHARE = 0.9  # of each GPU, for vLLM
 
 
-@app.command(
-    epilog=examples(
-        "aopsd evaluate runs/mine --data held_out.jsonl",
-        "aopsd evaluate models/Qwen3-4B --data aime25 --samples 8 --engine vllm",
-        "aopsd evaluate runs/mine --choose-on dev.jsonl --data test.jsonl",
-    )
+@app.example(
+    "aopsd evaluate runs/mine --data held_out.jsonl",
+    "aopsd evaluate models/Qwen3-4B --data aime25 --samples 8 --engine vllm",
+    "aopsd evaluate runs/mine --choose-on dev.jsonl --data test.jsonl",
 )
 def evaluate(
     target: Annotated[
@@ -237,13 +235,11 @@ def _choose(run: Path, asked: _Asked, dev: dict[str, list[Problem]], test: dict[
     return best
 
 
-@app.command(
-    "paired-test",
-    epilog=examples(
-        "aopsd paired-test runs/opsd runs/mine",
-        "aopsd paired-test runs/opsd runs/mine runs/grpo --out tests.json",
-        "aopsd paired-test runs/mine/eval/epoch_000.json runs/mine",
-    ),
+@app.example(
+    "aopsd paired-test runs/opsd runs/mine",
+    "aopsd paired-test runs/opsd runs/mine runs/grpo --out tests.json",
+    "aopsd paired-test runs/mine/eval/epoch_000.json runs/mine",
+    name="paired-test",
 )
 def paired_test(
     first: Annotated[
@@ -277,12 +273,10 @@ def paired_test(
         typer.echo(out)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd export runs/mine --out models/mine",
-        "aopsd export runs/mine/checkpoints/step_000012 --out models/step_12",
-        "aopsd export copied/step_000012 --config mine.yaml --out models/mine",
-    )
+@app.example(
+    "aopsd export runs/mine --out models/mine",
+    "aopsd export runs/mine/checkpoints/step_000012 --out models/step_12",
+    "aopsd export copied/step_000012 --config mine.yaml --out models/mine",
 )
 def export(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint) or a checkpoint.")],

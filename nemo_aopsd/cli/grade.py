@@ -7,20 +7,18 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import examples, say
+from nemo_aopsd.cli.options import Commands, say
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import keep_inputs, write_jsonl
 from nemo_aopsd.grading import cases as labelled
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(
-    epilog=examples(
-        "aopsd grade responses.jsonl",
-        "aopsd grade responses.jsonl --out grades.jsonl",
-        "aopsd grade --cases labelled.jsonl --boxed",
-    )
+@app.example(
+    "aopsd grade responses.jsonl",
+    "aopsd grade responses.jsonl --out grades.jsonl",
+    "aopsd grade --cases labelled.jsonl --boxed",
 )
 def grade(
     file: Annotated[

@@ -15,7 +15,7 @@ import yaml
 
 from nemo_aopsd import engines
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
-from nemo_aopsd.cli.options import Concurrency, KeyVariable, Overrides, examples, load_if_named, say
+from nemo_aopsd.cli.options import Commands, Concurrency, KeyVariable, Overrides, load_if_named, say
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import CHOICES, Config
 from nemo_aopsd.config.shipped import find_recipe
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MADE = 200  # of the attempts that the command makes itself, where nothing else is asked
 
-app = typer.Typer(name="judge", help="Measure the progress judge.", no_args_is_help=True)
+app = Commands(name="judge", help="Measure the progress judge.", no_args_is_help=True)
 
 
 @app.callback()
@@ -36,14 +36,12 @@ def group() -> None:
     """Measure the progress judge."""
 
 
-@app.command(
-    "eval",
-    epilog=examples(
-        "aopsd judge eval --problems gsm8k.jsonl --config mine.yaml",
-        "aopsd judge eval --cases cases.jsonl --problems problems.jsonl "
-        "--base-url http://localhost:8000/v1 --model Qwen/Qwen3-4B",
-        "aopsd judge eval --cases cases.jsonl --problems problems.jsonl --config mine.yaml --calibrate mine2.yaml",
-    ),
+@app.example(
+    "aopsd judge eval --problems gsm8k.jsonl --config mine.yaml",
+    "aopsd judge eval --cases cases.jsonl --problems problems.jsonl "
+    "--base-url http://localhost:8000/v1 --model Qwen/Qwen3-4B",
+    "aopsd judge eval --cases cases.jsonl --problems problems.jsonl --config mine.yaml --calibrate mine2.yaml",
+    name="eval",
 )
 def evaluate(
     problems: Annotated[Path, typer.Option(metavar="FILE", help="The problems with their DAGs.")],

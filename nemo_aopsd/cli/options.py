@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -17,6 +17,8 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_method, find_recipe
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import is_full
+
+F = TypeVar("F", bound=Callable[..., None])
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, or `demo`, which is shipped.")]
 ConfigIfAny = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="YAML file, or `demo`.")]
@@ -42,9 +44,12 @@ Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Requests at 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 
-def examples(*lines: str) -> str:
-    """The end of a command's help: a line each."""
-    return "\n\n".join(["Examples:", *lines])  # typer joins what a single line break parts
+class Commands(typer.Typer):
+    """Commands with examples at the end of their help."""
+
+    def example(self, *lines: str, name: str | None = None) -> Callable[[F], F]:
+        """As `command`, with an example a line."""
+        return self.command(name, epilog="\n\n".join(["Examples:", *lines]))  # typer joins what one line break parts
 
 
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:

@@ -7,18 +7,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from nemo_aopsd.cli.options import AsJson, ConfigPath, MethodName, Overrides, examples, load_chosen, say_json
+from nemo_aopsd.cli.options import AsJson, Commands, ConfigPath, MethodName, Overrides, load_chosen, say_json
 from nemo_aopsd.cluster.plan import make_local_plan, make_plan, show
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(
-    epilog=examples(
-        "aopsd plan mine.yaml",
-        "aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpu h200",
-        "aopsd plan mine.yaml --response 3000 aopsd.probes.length=16",
-    )
+@app.example(
+    "aopsd plan mine.yaml",
+    "aopsd plan examples/configs/aopsd_qwen3_4b_megatron.yaml --gpu h200",
+    "aopsd plan mine.yaml --response 3000 aopsd.probes.length=16",
 )
 def plan(
     config: ConfigPath,

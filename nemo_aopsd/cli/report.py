@@ -7,20 +7,18 @@ from typing import Annotated
 
 import typer
 
-from nemo_aopsd.cli.options import RunPath, examples
+from nemo_aopsd.cli.options import Commands, RunPath
 from nemo_aopsd.console import slow
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import folder as run_folder
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(
-    epilog=examples(
-        "aopsd report runs/mine",
-        "aopsd report runs/mine --with runs/opsd",
-        "aopsd report runs/mine --with runs/opsd --with evaluations/aime24_base_x8",
-    )
+@app.example(
+    "aopsd report runs/mine",
+    "aopsd report runs/mine --with runs/opsd",
+    "aopsd report runs/mine --with runs/opsd --with evaluations/aime24_base_x8",
 )
 def report(
     run: RunPath,

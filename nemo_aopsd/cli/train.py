@@ -14,12 +14,12 @@ from rich.console import Console
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import (
+    Commands,
     ConfigIfAny,
     ConfigPath,
     MethodName,
     Overrides,
     ProblemId,
-    examples,
     interruptible,
     load_chosen,
 )
@@ -41,12 +41,10 @@ from nemo_aopsd.run.preflight import check_inputs, first_attempts, summarize, tr
 from nemo_aopsd.run.preview import show
 from nemo_aopsd.run.row_lengths import check_texts
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(
-    epilog=examples("aopsd demo", "aopsd demo --out runs/demo aopsd.seed=1", "aopsd demo aopsd.max_num_epochs=1")
-)
+@app.example("aopsd demo", "aopsd demo --out runs/demo aopsd.seed=1", "aopsd demo aopsd.max_num_epochs=1")
 def demo(
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(metavar="RUN", help="Its folder; a run in it becomes RUN.1.")] = Path(
@@ -73,13 +71,11 @@ def demo(
     _say_what_it_showed(run, config.aopsd.seed)
 
 
-@app.command(
-    epilog=examples(
-        "aopsd train demo logger.log_dir=runs/mine aopsd.seed=1",
-        "aopsd train mine.yaml --method opsd --check",
-        "aopsd train --resume runs/mine",
-        "aopsd train --resume runs/mine aopsd.max_num_steps=200",
-    )
+@app.example(
+    "aopsd train demo logger.log_dir=runs/mine aopsd.seed=1",
+    "aopsd train mine.yaml --method opsd --check",
+    "aopsd train --resume runs/mine",
+    "aopsd train --resume runs/mine aopsd.max_num_steps=200",
 )
 def train(
     config: ConfigIfAny = None,
@@ -144,12 +140,10 @@ def train(
     typer.echo(f"done, seed {settings.aopsd.seed}{_outcome(run)}. Next: aopsd report {shlex.quote(str(run))}")
 
 
-@app.command(
-    epilog=examples(
-        "aopsd preview demo --problem train-030-level5",
-        "aopsd preview demo --problem train-030-level5 aopsd.context.kind=dag_full",
-        "aopsd preview mine.yaml --problem p1 --method opsd",
-    )
+@app.example(
+    "aopsd preview demo --problem train-030-level5",
+    "aopsd preview demo --problem train-030-level5 aopsd.context.kind=dag_full",
+    "aopsd preview mine.yaml --problem p1 --method opsd",
 )
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
