@@ -63,15 +63,8 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     for index, (where, record) in enumerate(read):
         row = {"id": f"{out.stem}-{index:04d}"} | _map(record, columns)
         key = normalise(row.get("problem", ""))
-        in_evaluation = next(filter(None, (one.reason(key, row.get("problem", "")) for one in held_out)), None)
-        if not key or "answer" not in row:
-            report.left_out[_INCOMPLETE] += 1
-        elif not answer_parses(row["answer"]):
-            report.left_out[_UNPARSABLE] += 1
-        elif key in seen:
-            report.left_out[_DUPLICATE] += 1
-        elif in_evaluation:
-            report.left_out[in_evaluation] += 1
+        if reason := _reason(row, key, seen, held_out):
+            report.left_out[reason] += 1
         elif row["id"] in kept:
             raise UserError(f"{where}: id {row['id']!r} was used before. Make ids unique, or map another column to id.")
         else:
@@ -102,6 +95,17 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     )
     atomic_write(counts, json.dumps(report.counts() | found, indent=2) + "\n")
     return report
+
+
+def _reason(row: dict[str, str], key: str, seen: set[str], held_out: Iterable[_HeldOut]) -> str | None:
+    """Why a row is left out; None if it is kept. `key` is its normalised problem, `seen` are those kept so far."""
+    if not key or "answer" not in row:
+        return _INCOMPLETE
+    if not answer_parses(row["answer"]):
+        return _UNPARSABLE
+    if key in seen:
+        return _DUPLICATE
+    return next(filter(None, (one.reason(key, row["problem"]) for one in held_out)), None)
 
 
 class _HeldOut:

@@ -15,7 +15,7 @@ A case may have a `kind`; then there are counts for each kind, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -181,10 +181,13 @@ def summarize(results: Sequence[Result], *, by_kind: bool = True) -> dict[str, A
     }
 
 
-def _counts(pairs: Iterable[tuple[frozenset[str], frozenset[str]]]) -> dict[str, int]:
+def _counts(pairs: Sequence[tuple[frozenset[str], frozenset[str]]]) -> dict[str, int]:
     """Checkpoints claimed and established, claimed only, established only, from (claimed, established) of each case."""
-    sizes = [(len(claimed & true), len(claimed - true), len(true - claimed)) for claimed, true in pairs]
-    return dict(zip(("true_claims", "false_claims", "missed"), map(sum, zip(*sizes, strict=True)), strict=True))
+    return {
+        "true_claims": sum(len(claimed & true) for claimed, true in pairs),
+        "false_claims": sum(len(claimed - true) for claimed, true in pairs),
+        "missed": sum(len(true - claimed) for claimed, true in pairs),
+    }
 
 
 def summary_lines(summary: dict[str, Any]) -> Iterator[str]:

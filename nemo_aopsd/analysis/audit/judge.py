@@ -84,7 +84,8 @@ async def _judge_all(
     async def work(client: ChatClient) -> None:  # so that only as many questions as are under way are in memory
         nonlocal done, unread
         for event in waiting:
-            label, text = await _ask(client, model, event, max_tokens)
+            asked = [Request(model, messages(event), max_tokens, heat, _SCHEMA) for heat in _TEMPERATURES]
+            label, text = await first_readable(client, asked, read_label)
             if label is None:
                 unread += 1
                 book.add_unread(event.id, text=endpoint.redact_answer(text))
@@ -103,8 +104,3 @@ async def _judge_all(
                 "answered and kept; the same command goes on from there."
             ) from None
     return unread
-
-
-async def _ask(client: ChatClient, model: str, event: Event, max_tokens: int) -> tuple[str | None, str]:
-    requests = [Request(model, messages(event), max_tokens, temperature, _SCHEMA) for temperature in _TEMPERATURES]
-    return await first_readable(client, requests, read_label)

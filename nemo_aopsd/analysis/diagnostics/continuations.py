@@ -7,7 +7,7 @@ Both kinds are told apart here. A phrase counts at k if it ends within the first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +78,10 @@ def diagnose_continuations(
         )
     known = load_patterns(config.aopsd.prompts, patterns)
     decode = decode or load_decoder(config)
-    counts = {"rollouts": 0, "probes": 0}
-    events = list(_events(source, steps, threshold, probes.length, known, decode, counts))
+    events, num_rollouts, num_probes = _find_events(source, steps, threshold, known, decode)
     if not events:
         raise UserError(
-            f"{run}: {counts['rollouts']} rollouts with {counts['probes']} probes, none with |gap| >= {threshold:g}. "
+            f"{run}: {num_rollouts} rollouts with {num_probes} probes, none with |gap| >= {threshold:g}. "
             "Choose a lower threshold or other steps."
         )
     notes = [
@@ -105,8 +104,8 @@ def diagnose_continuations(
             "patterns": "; ".join(known.files),
         },
         samples={
-            "rollouts": counts["rollouts"],
-            "probes of the run": counts["probes"],
+            "rollouts": num_rollouts,
+            "probes of the run": num_probes,
             "non-overlapping events": len(events),
             "of these gap > 0": sum(event.positive for event in events),
             "problems with an event": len({event.problem for event in events}),
@@ -135,18 +134,19 @@ def first_k(ends: Sequence[int], end: int | None) -> int | None:
     return None if end is None else next((k for k, reach in enumerate(ends, start=1) if reach >= end), len(ends))
 
 
-def _events(
-    run: Run, steps: Steps, threshold: float, length: int, known: Patterns, decode: Decode, counts: dict[str, int]
-) -> Iterator[Event]:
+def _find_events(
+    run: Run, steps: Steps, threshold: float, known: Patterns, decode: Decode
+) -> tuple[list[Event], int, int]:
+    """The events, and how many rollouts and probes they were chosen from."""
+    events, num_rollouts, num_probes = [], 0, 0
     for rollout in read_rollouts(run, steps):
-        counts["rollouts"] += 1
+        num_rollouts, num_probes = num_rollouts + 1, num_probes + len(rollout.probes)
         free = 0  # the first position after the last event's window
         for probe in sorted(rollout.probes, key=lambda probe: probe.position):
-            counts["probes"] += 1
-            if abs(probe.gap) < threshold or probe.position < free:
-                continue
-            free = probe.position + length
-            yield _event(rollout.problem_id, probe, known, decode, rollout.where)
+            if abs(probe.gap) >= threshold and probe.position >= free:
+                free = probe.position + run.config.aopsd.probes.length
+                events.append(_event(rollout.problem_id, probe, known, decode, rollout.where))
+    return events, num_rollouts, num_probes
 
 
 def _event(problem: str, probe: Probe, known: Patterns, decode: Decode, where: str) -> Event:
