@@ -19,7 +19,7 @@ from nemo_aopsd.config.schema import EvaluationConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.evaluation import EPOCH
-from nemo_aopsd.evaluation.samples import BlockSampler, check_settings, collect
+from nemo_aopsd.evaluation.samples import BlockSampler, Questions, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, check_same_problems, summarize
 from nemo_aopsd.files import json_text, read_json
 from nemo_aopsd.manifest import Manifest
@@ -50,21 +50,18 @@ def evaluate(
 
     Writes `out/epoch_000.jsonl` (one line a sample), `.json` (the summary, last) and `.settings.json` (what the
     samples were made with); `weights` names the model's weights there, a checkpoint say, and the summary keeps how many
-    of the problems are trained on. What an earlier, interrupted
-    call wrote is kept; `manifest` has checked it. Raises UserError if the folder holds samples that were made with
-    other settings, prompts, problems or weights.
+    of the problems are trained on. What an earlier, interrupted call wrote is kept; `manifest` has checked it. Raises
+    UserError if the folder holds samples that were made with other settings, prompts, problems or weights.
     """
     started = time.monotonic()
     stem = out / EPOCH.format(epoch)
     summary_path = stem.with_suffix(".json")
-    sampler = BlockSampler(model, sampling_of(config), seed, BLOCK_SIZE)
     made_with = {"seed": seed, "block_size": BLOCK_SIZE, "weights": weights}
-    rendered = prepare(manifest, stem, problems, config, tokenizer, prompts, thinking, made_with)
+    asked = prepare(manifest, stem, problems, config, tokenizer, prompts, thinking, made_with)
     if summary_path.exists():
         return read_json(summary_path, "num_samples", "correct_per_problem", remedy="Delete it to have it made anew.")
-    samples_path, patterns = stem.with_suffix(".jsonl"), leak_patterns(prompts)
-    asked = (problems, rendered, config.num_samples, sampler, tokenizer, patterns, "evaluation, responses")
-    lines = collect(manifest, samples_path, *asked)
+    sampler = BlockSampler(model, sampling_of(config), seed, BLOCK_SIZE)
+    lines = collect(manifest, stem.with_suffix(".jsonl"), asked, sampler, "evaluation, responses")
     counted = summarize(lines, config.num_samples) | {"num_trained_on": num_trained_on}
     summary = {"epoch": epoch, **counted, "seconds": time.monotonic() - started}
     manifest.replace(summary_path, json_text(summary))
@@ -80,8 +77,8 @@ def prepare(
     prompts: str,
     thinking: bool | None,
     made_with: Mapping[str, Any],
-) -> list[Tokens]:
-    """The prompt of each problem, once `stem.settings.json` agrees on what the samples in `stem.jsonl` are made with.
+) -> Questions:
+    """What is asked, once `stem.settings.json` agrees on what the samples in `stem.jsonl` are made with.
 
     `made_with` are the caller's entries there: whatever changes a sample and is not in `config`. Raises UserError if
     there are samples that were made with anything else.
@@ -89,7 +86,7 @@ def prepare(
     rendered = student_prompts(problems, tokenizer, prompts, thinking)
     settings = {**settings_of(config), **made_with, "prompts_and_answers": digest_of(problems, rendered)}
     check_settings(manifest, stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
-    return rendered
+    return Questions(problems, rendered, config.num_samples, tokenizer, leak_patterns(prompts))
 
 
 def sampling_of(config: EvaluationConfig) -> Sampling:

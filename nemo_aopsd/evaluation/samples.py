@@ -38,6 +38,17 @@ class Sampled:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What is asked, `num_samples` times each. `prompts` has one entry a problem, `patterns` are the leak meter's."""
+
+    problems: Sequence[Problem]
+    prompts: Sequence[Tokens]
+    num_samples: int
+    tokenizer: Tokenizer
+    patterns: Sequence[re.Pattern[str]]
+
+
 class Sampler(Protocol):
     """How rows become responses: some rows at a time, in any order, each row of `missing` once at least."""
 
@@ -86,23 +97,13 @@ class RowSampler:
             yield [Sampled(missing[index], generation, seeds[index])]
 
 
-def collect(
-    manifest: Manifest,
-    path: Path,
-    problems: Sequence[Problem],
-    prompts: Sequence[Tokens],
-    num_samples: int,
-    sampler: Sampler,
-    tokenizer: Tokenizer,
-    patterns: Sequence[re.Pattern[str]],
-    title: str = "evaluate",
-) -> list[Line]:
-    """A line a row of `path`, those that it lacks sampled and graded now: `num_samples` a problem, in order of rows.
+def collect(manifest: Manifest, path: Path, asked: Questions, sampler: Sampler, title: str) -> list[Line]:
+    """A line a row of `path`, those that it lacks sampled and graded now, behind a bar; in order of rows.
 
-    `manifest` has checked what is there. `prompts` has one entry a problem, `patterns` are those of the leak meter.
-    Raises UserError on a line of `path` that is broken or belongs to no row.
+    `manifest` has checked what is there. Raises UserError on a line of `path` that is broken or belongs to no row.
     """
-    rows = [(problem, sample) for problem in range(len(problems)) for sample in range(num_samples)]
+    problems, prompts = asked.problems, asked.prompts
+    rows = [(problem, sample) for problem in range(len(problems)) for sample in range(asked.num_samples)]
     found = _read(path, {(problems[index].id, sample): row for row, (index, sample) in enumerate(rows)})
     missing = [row for row in range(len(rows)) if row not in found]
     with progress(title, len(rows), len(found), Console(stderr=True), keep=True) as advance:
@@ -110,8 +111,8 @@ def collect(
             new = {sampled.row: sampled for sampled in batch if sampled.row not in found}
             for row, sampled in new.items():
                 index, sample = rows[row]
-                text = whole_text(prompts[index], sampled.generation.tokens, tokenizer)
-                found[row] = _line(problems[index], sample, sampled, text, patterns)
+                text = whole_text(prompts[index], sampled.generation.tokens, asked.tokenizer)
+                found[row] = _line(problems[index], sample, sampled, text, asked.patterns)
             manifest.append(path, [found[row] for row in new])
             advance(len(new))
     if len(found) != len(rows):

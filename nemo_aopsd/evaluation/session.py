@@ -24,7 +24,6 @@ from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
 from nemo_aopsd.files import atomic_write, derive_seed, json_text
 from nemo_aopsd.manifest import NAME, Manifest
-from nemo_aopsd.method.leaks import leak_patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,6 @@ class Session:
         out.mkdir(parents=True, exist_ok=True)
         manifest, files = Manifest(out), {name: out / f"{name}.jsonl" for name in benchmarks}
         warn(manifest.check([*out.glob("*.jsonl"), *out.glob("*.settings.json")]))
-        patterns = leak_patterns(self.prompts)
         settings = (self.config, self.tokenizer, self.prompts, self.thinking)
         seeds = {name: derive_seed(self.seed, "benchmark", name) for name in benchmarks}
         prepared = {
@@ -60,12 +58,9 @@ class Session:
         }
         summaries: dict[str, Summary] = {}
         before = {name: file.read_bytes().count(b"\n") if file.exists() else 0 for name, file in files.items()}
-        num_samples = self.config.num_samples
-        for name, problems in benchmarks.items():
-            sampler = self.new_sampler(seeds[name])
-            asked = (problems, prepared[name], num_samples, sampler, self.tokenizer, patterns, name)
-            lines = collect(manifest, files[name], *asked)
-            summaries[name] = summarize(lines, num_samples)
+        for name in benchmarks:
+            lines = collect(manifest, files[name], prepared[name], self.new_sampler(seeds[name]), name)
+            summaries[name] = summarize(lines, self.config.num_samples)
             new, seconds = len(lines) - before[name], time.monotonic() - started
             call = {"benchmark": name, "new_samples": new, "seconds_so_far": seconds}
             manifest.append(out / "calls.jsonl", [call])

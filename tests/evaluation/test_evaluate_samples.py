@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler, Sampled, collect
+from nemo_aopsd.evaluation.samples import BlockSampler, Questions, RowSampler, Sampled, collect
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.types import Generation, Sampling
 from tests.evaluation.test_evaluate import Guesser, Words
@@ -37,7 +37,8 @@ class Shuffling(Guesser):
 
 def gather(path, sampler, problems=PROBLEMS, prompts=PROMPTS, num_samples=3):
     words: Any = Words()
-    return collect(Manifest(path.parent), path, problems, prompts, num_samples, sampler, words, [])
+    asked = Questions(problems, prompts, num_samples, words, [])
+    return collect(Manifest(path.parent), path, asked, sampler, "evaluate")
 
 
 def blocks(model=None, size=5):

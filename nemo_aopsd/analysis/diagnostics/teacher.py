@@ -26,7 +26,7 @@ from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
-from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, check_settings, collect
+from nemo_aopsd.evaluation.samples import BlockSampler, Questions, Sampled, Sampler, check_settings, collect
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import derive_seed, json_text, read_json
@@ -82,13 +82,11 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     if summary_path.exists():
         return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
     seed = derive_seed(aopsd.seed, "teacher", kind)
-    sampler: Any = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
+    sampler: Sampler = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
     if is_adaptive(kind):
         sampler = _AdaptiveSampler(plan, config, engine, seed)
-    patterns = leak_patterns(aopsd.prompts)
-    samples, title = stem.with_suffix(".jsonl"), f"teacher, {kind}"
-    asked = (plan.problems, prompts, plan.num_samples, sampler, engine.tokenizer, patterns, title)
-    lines = collect(manifest, samples, *asked)
+    asked = Questions(plan.problems, prompts, plan.num_samples, engine.tokenizer, leak_patterns(aopsd.prompts))
+    lines = collect(manifest, stem.with_suffix(".jsonl"), asked, sampler, f"teacher, {kind}")
     about = {"context": kind, "data": plan.data, "num_left_out": plan.num_left_out}
     summary = about | summarize(lines, plan.num_samples)
     manifest.replace(summary_path, json_text(summary))
