@@ -92,11 +92,12 @@ def find_row(path: str | Path, problem_id: str) -> tuple[CheckedRow, Any, list[C
     return row, (row.record or {}).get("dag"), broken
 
 
-def fault_lines(row: CheckedRow) -> Iterator[str]:
-    """One line a fault, in columns: level, file:line, problem id, kind, ids."""
+def fault_lines(row: CheckedRow, without: str = "") -> Iterator[str]:
+    """One line a fault, but for those of the kind `without`, in columns: level, file:line, problem id, kind, ids."""
     for fault in row.faults:
-        level = "error" if fault.is_error else "warning"
-        yield f"{level:<8}{row.where}  {row.problem_id or '-'}  {fault.kind:<15}  {fault.detail}"
+        if fault.kind != without:
+            level = "error" if fault.is_error else "warning"
+            yield f"{level:<8}{row.where}  {row.problem_id or '-'}  {fault.kind:<15}  {fault.detail}"
 
 
 def unread_note(path: str | Path, broken: Sequence[CheckedRow]) -> str:

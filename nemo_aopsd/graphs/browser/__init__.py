@@ -7,12 +7,10 @@ read are counted. Solutions are left out, for they can be long.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
-from markupsafe import Markup
 
 from nemo_aopsd.data.check import CheckedRow, rows_with_graphs
 from nemo_aopsd.data.dag import to_raw
@@ -27,8 +25,10 @@ def write_browser(problems: Path, page: Path) -> tuple[int, list[CheckedRow]]:
     holds no graph."""
     rows, broken = rows_with_graphs(problems)
     graphs = [_entry(record, row) for record, row in rows]
-    template = Environment(autoescape=True).from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    atomic_write(page, template.render(title=problems.name, count=len(graphs), unread=len(broken), data=_embed(graphs)))
+    environment = Environment(autoescape=True)
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    atomic_write(page, template.render(title=problems.name, count=len(graphs), unread=len(broken), data=graphs))
     return len(graphs), broken
 
 
@@ -52,11 +52,3 @@ def _entry(record: dict[str, Any], row: CheckedRow) -> dict[str, Any]:
 def _steps(value: Any) -> list[str]:
     """A list's entries as texts; anything else, which training would refuse, as one entry."""
     return [str(step) for step in (value if isinstance(value, list) else [value] if value else [])]
-
-
-def _embed(value: Any) -> Markup:
-    """JSON that may stand inside a script element: `<` and the two line separators of JavaScript are escaped."""
-    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return Markup(text)

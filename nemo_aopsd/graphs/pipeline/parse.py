@@ -29,7 +29,7 @@ def read_object(text: str, key: str) -> dict[str, Any] | Fault:
     {'plan': ['use \\\\frac{1}{2}']}
     """
     try:
-        for candidate in (text, _LONE_BACKSLASH.sub(_double, text)):
+        for candidate in (text, _LONE_BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", text)):
             found = [item for item in map(_with_plain_keys, _objects(candidate)) if key in item]
             if found:
                 return _clean(found[-1])
@@ -38,10 +38,6 @@ def read_object(text: str, key: str) -> dict[str, Any] | Fault:
     if "{" in text and text.count("{") > text.count("}"):
         return Fault("cut_short", f"the JSON object does not end: ...{text[-60:]!r}")
     return Fault("unreadable", f"no JSON object with `{key}` in the answer: {text.strip()[:80]!r}")
-
-
-def _double(match: re.Match[str]) -> str:
-    return match[0] if match[1] else "\\\\"
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
