@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nemo_aopsd.errors import UserError
 
@@ -56,11 +56,35 @@ def open_locked(path: Path, *, wait: bool = False) -> int:
         os.close(file)  # who had it has just deleted it
 
 
-def close_locked(file: int, path: Path) -> None:
-    """Close it, and delete it if it is empty: a command that is refused leaves no trace."""
-    if not os.fstat(file).st_size:
-        path.unlink(missing_ok=True)
-    os.close(file)
+class OwnFile:
+    """An append-only file that this process has for itself, read when it is opened; use as a context manager.
+
+    It is deleted if it ends empty: a command that is refused leaves no trace. Raises UserError that ends in `busy` if
+    another process has it, and what `_read` raises.
+    """
+
+    def __init__(self, path: Path, busy: str):
+        self.path = path
+        try:
+            self._file = open_locked(path)
+        except BlockingIOError:
+            raise UserError(f"{path}: another process {busy}") from None
+        try:
+            self._read()
+        except UserError:
+            os.close(self._file)
+            raise
+
+    def _read(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not os.fstat(self._file).st_size:
+            self.path.unlink(missing_ok=True)
+        os.close(self._file)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from nemo_aopsd.analysis.audit.events import Event
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import append_jsonl, close_locked, open_locked, read_journal
+from nemo_aopsd.files import OwnFile, append_jsonl, read_journal
 from nemo_aopsd.run import layout
 
 LABELS = {
@@ -68,37 +68,24 @@ def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:
     return origin, labels, len(unread)
 
 
-class LabelBook:
-    """One labeller's labels, open for more; one process at a time. Use as a context manager.
+class LabelBook(OwnFile):
+    """One labeller's labels, open for more; one process at a time.
 
     `origin` says who or what labels; a file of another origin is refused. A last line that a kill cut short is cut off:
     it was never acknowledged.
     """
 
     def __init__(self, path: Path, origin: Record):
-        self.path, self.origin = path, origin
-        try:
-            self._file = open_locked(path)
-        except BlockingIOError:
+        self.origin = origin
+        super().__init__(path, "is labelling under this name. End it, or choose another --name.")
+
+    def _read(self) -> None:
+        os.ftruncate(self._file, self.path.read_bytes().rfind(b"\n") + 1)
+        found, self.labels, _ = read_labels(self.path)
+        if found and found != self.origin:
             raise UserError(
-                f"{path}: another process is labelling under this name. End it, or choose another --name."
-            ) from None
-        try:
-            os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
-            found, self.labels, _ = read_labels(path)
-            if found and found != origin:
-                raise UserError(
-                    f"{path}: labels by {json.dumps(found)}, not {json.dumps(origin)}. Choose another --name."
-                )
-        except UserError:
-            os.close(self._file)
-            raise
-
-    def __enter__(self) -> LabelBook:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        close_locked(self._file, self.path)
+                f"{self.path}: labels by {json.dumps(found)}, not {json.dumps(self.origin)}. Choose another --name."
+            )
 
     def add(self, event: str, label: str, **details: Any) -> None:
         """Journal a label; on disk when this returns. Raises ValueError on one that does not exist."""

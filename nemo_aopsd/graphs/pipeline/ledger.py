@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nemo_aopsd.chat.client import ChatClient
 from nemo_aopsd.chat.protocol import Completion, Request
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import close_locked, naming, open_locked
+from nemo_aopsd.files import OwnFile, naming
 
 _BEGINNING = b'{"key": "'
 _BYTES_A_TOKEN = 2  # fewer than in any usual text, so that the estimate of a prompt is too high and not too low
@@ -52,30 +52,15 @@ def request_key(problem_id: str, stage: str, attempt: int, request: dict[str, An
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
-class Journal:
-    """An append-only file of entries; one process at a time. Use as a context manager."""
+class Journal(OwnFile):
+    """A file of entries, by their keys; one process at a time. A last line that a kill left torn is cut off.
+
+    Raises UserError if a line is damaged: the file is then left as it is, because what was paid for must not be lost
+    without notice.
+    """
 
     def __init__(self, path: Path):
-        """Read what is there and cut off a last line that a kill left torn. Raises UserError if locked, or if a line is
-        damaged: the file is then left as it is, because what was paid for must not be lost without notice."""
-        self.path = path
-        try:
-            self._file = open_locked(path)
-        except BlockingIOError:
-            raise UserError(
-                f"{path}: another process is writing it. Wait for it to end, or choose another --out."
-            ) from None
-        try:
-            self.entries = {entry.key: entry for entry in self._read()}
-        except UserError:
-            os.close(self._file)
-            raise
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        close_locked(self._file, self.path)
+        super().__init__(path, "is writing it. Wait for it to end, or choose another --out.")
 
     def append(self, entry: Entry) -> None:
         """Write one line and return when it is on disk."""
@@ -88,14 +73,14 @@ class Journal:
             os.fsync(self._file)
         self.entries[entry.key] = entry
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> None:
         *lines, last = self.path.read_bytes().split(b"\n")
         found = [self._entry(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
+        self.entries = {entry.key: entry for entry in found}
         if last.startswith(_BEGINNING) or _BEGINNING.startswith(last):  # the beginning of a line, as a kill leaves it
             os.ftruncate(self._file, os.fstat(self._file).st_size - len(last))
         else:
             self._entry(last, len(lines) + 1)
-        return found
 
     def _entry(self, line: bytes, number: int) -> Entry:
         try:
