@@ -68,7 +68,6 @@ class Manifest:
         self.replace(path, jsonl(records))
 
     def remove(self, path: Path) -> None:
-        """Delete a file."""
         self._announce(path, 0, None)
         path.unlink()
 

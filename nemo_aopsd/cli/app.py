@@ -67,7 +67,6 @@ def options(show_version: Version = False) -> None:
 
 
 def run() -> None:
-    """Run the command line; exit code 2 and one message for what a user can fix."""
     try:
         app()
     except UserError as error:

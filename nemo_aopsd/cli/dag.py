@@ -187,6 +187,5 @@ def browse(
 
 
 def _warn_of_unread(file: Path, broken: Sequence[CheckedRow]) -> None:
-    """One line on stderr, if there are any."""
     if broken:
         typer.echo(f"warning {unread_note(file, broken)}", err=True)

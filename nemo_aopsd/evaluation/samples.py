@@ -162,7 +162,6 @@ def _line(problem: Problem, sample: int, sampled: Sampled, text: str, patterns: 
 
 
 def _read(path: Path, row_of: dict[tuple[object, object], int]) -> dict[int, Line]:
-    """The lines of the file by row."""
     if not path.exists():
         return {}
     found: dict[int, Line] = {}

@@ -50,7 +50,6 @@ def judge(
 
 
 def messages(event: Event) -> list[dict[str, str]]:
-    """The question about one event."""
     text = fill(
         _PROMPTS,
         "label",

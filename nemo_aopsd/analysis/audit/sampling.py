@@ -44,7 +44,6 @@ class Sample:
 
     @property
     def num_drawn(self) -> int:
-        """Events of all bins."""
         return sum(self.drawn_per_bin)
 
 
@@ -156,7 +155,6 @@ def summary(drawn: Sample) -> str:
 
 
 def count_per_bin(nlls: Sequence[float], edges: Sequence[float]) -> list[int]:
-    """How many values each bin holds."""
     counts = Counter(bin_of(nll, edges) for nll in nlls)
     return [counts[index] for index in range(len(edges) + 1)]
 

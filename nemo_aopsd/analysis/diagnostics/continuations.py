@@ -45,7 +45,6 @@ class Event:
     first: dict[str, int | None]
 
     def has(self, kind: str, k: int) -> bool:
-        """Does it count within the first k tokens?"""
         at = self.first[kind]
         return at is not None and at <= k
 

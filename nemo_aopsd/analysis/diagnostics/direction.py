@@ -88,7 +88,6 @@ class Yardstick:
         return math.sqrt(2 * agreement / (1 + agreement))
 
     def bearing(self, gradient: Gradient) -> Bearing:
-        """Where a gradient points."""
         one, other, product = self._products
         square, first, second = (_dot(gradient, each) for each in (gradient, *self.halves))
         halves = _cosine(first, square, one), _cosine(second, square, other)

@@ -32,7 +32,6 @@ class GapSums:
     num_dropped: int = 0
 
     def add(self, rollout: Rollout) -> None:
-        """Take one rollout."""
         self.num_rollouts += 1
         gaps = rollout.gaps()
         if gaps is None:

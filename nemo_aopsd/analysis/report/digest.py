@@ -32,7 +32,6 @@ class RolloutDigest:
     _is_telling: bool = False  # the one before
 
     def add(self, rollout: Rollout) -> None:
-        """Take one rollout."""
         self.num_rollouts += 1
         if rollout.progress is not None and rollout.reached is not None:  # judged, and the verdict could be read
             # The latest rollout that is part of the way through its graph, or else the latest judged one.
@@ -75,7 +74,6 @@ class ReportedRun(Run):
 
     @cached_property
     def digest(self) -> RolloutDigest:
-        """Sums and examples of all rollouts."""
         digest = RolloutDigest(GapMass([*PAPER_MARKS, self.method.probes.threshold]))
         for rollout in self.rollouts():
             digest.add(rollout)
