@@ -41,7 +41,6 @@ from nemo_aopsd.run.target import (
 )
 
 if TYPE_CHECKING:
-    from nemo_aopsd.config.schema import EvaluationConfig
     from nemo_aopsd.evaluation.session import Session
     from nemo_aopsd.evaluation.summary import Summary
 
@@ -107,11 +106,12 @@ def evaluate(
     read = [("--config", config), *(("--data", Path(source)) for source in (*data, *(choose_on or [])))]
     asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory or _GPU_SHARE, read)
     if check:
-        found, settings, folder = asked.prepare(target, benchmarks, out)
+        found, folder = asked.prepare(target, benchmarks, out)
+        each = counted(found.config.aopsd.evaluation.num_samples, "sample")
         counts = ", ".join(f"{len(problems)} of {name}" for name, problems in (benchmarks | dev).items())
         typer.echo(
-            f"ok: {found.name}, {counted(settings.num_samples, 'sample')} a problem, problems: {counts}; results "
-            f"would be in {folder}. Not checked: the weights, whether they fit"
+            f"ok: {found.name}, {each} a problem, problems: {counts}; results would be in {folder}. Not checked: the "
+            "weights, whether they fit"
         )
         return
     with interruptible("What is sampled is kept; start the same command to go on."):
@@ -149,27 +149,27 @@ class _Asked:
     gpu_memory: float
     read: Sequence[tuple[str, Path | None]]  # files that no result may overwrite
 
-    def prepare(
-        self, target: Path, benchmarks: Collection[str], out: Path | None
-    ) -> tuple[Target, EvaluationConfig, Path]:
-        """What is evaluated, how, and the folder of its results: all that needs no model."""
+    def prepare(self, target: Path, benchmarks: Collection[str], out: Path | None) -> tuple[Target, Path]:
+        """What is evaluated, in its config how, and the folder of its results: all that needs no model."""
         as_trained = find_target(target, self.config)
         found = with_prompts(as_trained, self.prompts, self.thinking)
         is_ours = as_trained.checkpoint is not None or (target / ASKED).is_file()
         if is_ours and (changed := changes_of(as_trained.config.aopsd, found.config.aopsd)):
             typer.echo(f"{target}: asked with {changed}", err=True)
-        settings = replace(found.config.aopsd.evaluation, **self.given)
-        check_evaluation(settings)
+        aopsd = found.config.aopsd
+        aopsd = replace(aopsd, evaluation=replace(aopsd.evaluation, **self.given))
+        found = replace(found, config=replace(found.config, aopsd=aopsd))
+        check_evaluation(aopsd.evaluation)
         for name in ("student", "leaks"):
-            prompt_files.read(found.config.aopsd.prompts, name)
+            prompt_files.read(aopsd.prompts, name)
         if self.engine == "vllm" and found.checkpoint is not None:
             raise UserError(
                 f"--engine vllm: {found.checkpoint} is a checkpoint, but vLLM takes a model directory. Make one of it: "
                 f"aopsd export {shlex.quote(str(found.checkpoint))} --out FOLDER. Or leave --engine out."
             )
-        out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{settings.num_samples}"
+        out = out or found.folder / f"{'+'.join(benchmarks)}_{found.name}_x{aopsd.evaluation.num_samples}"
         self._check_folder(out, benchmarks)
-        return found, settings, out
+        return found, out
 
     def _check_folder(self, out: Path, benchmarks: Collection[str]) -> None:
         """Raise UserError if it holds something else than such results, or an input would be written over."""
@@ -185,17 +185,18 @@ class _Asked:
         self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
     ) -> tuple[Target, Summary, Path]:
         """What is evaluated, its results, and the folder that holds them."""
-        found, settings, out = self.prepare(target, benchmarks, out)
-        session = self._session(found, settings)
+        found, out = self.prepare(target, benchmarks, out)
+        session = self._session(found)
         with run_folder.lock(out, "another --out"):
             return found, session.run(benchmarks, out), out
 
-    def _session(self, target: Target, settings: EvaluationConfig) -> Session:
+    def _session(self, target: Target) -> Session:
         """With the model loaded: by vLLM, by the run's own engine from its checkpoint, or a bare one by the local."""
         from nemo_aopsd.evaluation.epochs import sampling_of
         from nemo_aopsd.evaluation.session import Session
 
-        aopsd, sampling, size = target.config.aopsd, sampling_of(settings), self.batch_size
+        aopsd, size = target.config.aopsd, self.batch_size
+        sampling = sampling_of(aopsd.evaluation)
         if self.engine == "vllm":
             model, tokenizer = engines.pick_vllm().open_model(target.config, self.gpu_memory)
             new_sampler, made_with = partial(RowSampler, model, sampling), {"engine": "vllm"}
@@ -214,7 +215,7 @@ class _Asked:
             name=target.name,
             tokenizer=tokenizer,
             new_sampler=new_sampler,
-            config=settings,
+            config=aopsd.evaluation,
             prompts=aopsd.prompts,
             thinking=aopsd.thinking.student,
             seed=aopsd.seed if self.seed is None else self.seed,
