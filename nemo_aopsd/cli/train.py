@@ -74,7 +74,6 @@ def demo(
 @app.example(
     "aopsd train demo logger.log_dir=runs/mine aopsd.seed=1",
     "aopsd train mine.yaml --method opsd --check",
-    "aopsd train --resume runs/mine",
     "aopsd train --resume runs/mine aopsd.max_num_steps=200",
 )
 def train(

@@ -46,7 +46,7 @@ def test_every_command_shows_three_examples_that_parse(name, command):
     assert [parsed(line) for line in lines] == [name] * 3
 
 
-@pytest.mark.parametrize("line", ["aopsd train", "aopsd train demo --stepz 3", "aopsd grade a.jsonl b.jsonl"])
+@pytest.mark.parametrize("line", ["aopsd evaluate", "aopsd train demo --stepz 3", "aopsd grade a.jsonl b.jsonl"])
 def test_a_line_that_is_wrong_does_not_parse(line):
     with pytest.raises(typer.BadParameter.__base__):
         parsed(line)
