@@ -213,8 +213,7 @@ class _Correctness(BaseObjective):
         advantages: Tensor | None,  # [B, S]
         mask: Tensor,
         num_tokens: float,
-        num_rows: float,
-        **_unread: Tensor | None,
+        **_unread: Tensor | float | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         assert advantages is not None, "every row has them"
         return -token_mean(advantages * logprobs, mask, num_tokens), {}
