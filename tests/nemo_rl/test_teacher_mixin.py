@@ -49,3 +49,16 @@ def test_collections_are_timed_and_a_frozen_heap_is_left_out():
     finally:
         gc.unfreeze()
         gc.callbacks[:] = callbacks
+
+
+def test_updates_of_a_worker_are_profiled(tmp_path, monkeypatch):
+    class Base:
+        def train(self, data, *, loss_fn):
+            return {"loss": loss_fn(data)}
+
+    class Worker(TeacherMixin, Base):
+        pass
+
+    monkeypatch.setenv("AOPSD_PROFILE", str(tmp_path))
+    assert Worker().train(torch.ones(3), loss_fn=torch.sum) == {"loss": 3}
+    assert "aten::sum" in (tmp_path / "update_rank0_1.txt").read_text()

@@ -23,6 +23,7 @@ from nemo_aopsd.engines.local.trackers import Trackers
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, naming
 from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.profiling import profiled
 from nemo_aopsd.types import TrainRow
 
 
@@ -47,6 +48,7 @@ class LocalEngine:
         if settings.teacher.weights == "ema":
             self.ema = {name: weight.detach().clone() for name, weight in self.optimizer.masters.items()}
 
+    @profiled("update")
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
         """One optimizer step on all `rows`; none, and `train/skipped` 1, if no token counts."""
         self._forget_prefixes()

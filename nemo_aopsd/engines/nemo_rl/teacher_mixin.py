@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.clock import Clock
+from nemo_aopsd.profiling import profiled
 
 _PAGE = 4096  # bytes
 
@@ -66,6 +67,10 @@ class TeacherMixin(OwnRefitSocket):
         """
         gc.collect()
         gc.freeze()
+
+    @profiled("update")
+    def train(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return cast(Any, super()).train(*args, **kwargs)
 
     @contextmanager
     def use_reference_model(self) -> Iterator[None]:
