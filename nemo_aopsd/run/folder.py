@@ -166,19 +166,22 @@ def existing_parent(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
-def check_writable(run: Path, elsewhere: str = "another logger.log_dir") -> None:
-    """Raise UserError unless a folder can be made in `run`, or in the nearest folder above it that exists.
+def why_unwritable(path: Path) -> str:
+    """What hinders that a folder is made in `path`, or in the nearest folder above it that exists; empty if nothing.
 
     It makes one and removes it: permissions alone do not tell, of a disk that is read-only for one.
     """
-    existing = existing_parent(run)
     try:
-        with tempfile.TemporaryDirectory(dir=existing, prefix=".aopsd-"):
-            return
+        with tempfile.TemporaryDirectory(dir=existing_parent(path), prefix=".aopsd-"):
+            return ""
     except OSError as error:
-        raise UserError(
-            f"{existing}: not a folder that can be written ({error.strerror}). Choose {elsewhere}."
-        ) from error
+        return error.strerror or str(error)
+
+
+def check_writable(run: Path, elsewhere: str = "another logger.log_dir") -> None:
+    """Raise UserError unless a folder can be made there."""
+    if why := why_unwritable(run):
+        raise UserError(f"{existing_parent(run)}: not a folder that can be written ({why}). Choose {elsewhere}.")
 
 
 def check_resumable(run: Path, config: Config) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes
-from nemo_aopsd.run.folder import existing_parent
+from nemo_aopsd.run.folder import existing_parent, why_unwritable
 
 TESTED_GPUS = ("H100", "H200")
 _FIELDS = "name,memory.total,compute_cap"
@@ -85,13 +84,11 @@ def host_memory() -> int:
 
 
 def check_writable(name: str, path: Path, remedy: str) -> Check:
-    """Really makes a file in the folder, or in the nearest one above it."""
-    parent, expected = existing_parent(path), "a folder that can be written"
-    try:
-        with tempfile.NamedTemporaryFile(dir=parent, prefix=".aopsd-doctor-"):
-            return Check(name, OK, f"{path}, {gigabytes(shutil.disk_usage(parent).free)} free", expected)
-    except OSError as error:
-        return Check(name, ERROR, f"{path}: {error.strerror or error}", expected, remedy)
+    """Really makes a folder in it, or in the nearest one above it."""
+    expected = "a folder that can be written"
+    if why := why_unwritable(path):
+        return Check(name, ERROR, f"{path}: {why}", expected, remedy)
+    return Check(name, OK, f"{path}, {gigabytes(shutil.disk_usage(existing_parent(path)).free)} free", expected)
 
 
 def check_space(name: str, path: Path, need: float, what: str) -> Check:
