@@ -106,8 +106,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             Ask(index, len(prompts[index]) + start.position, start.tokens, length - len(start.tokens))
             for index, _, start in growing
         ]
-        found = self._run_branches(rows, asks, salt, runner)
-        left = {place: asks[place] for place, tokens in enumerate(found) if tokens is None}
+        found, left = self._run_branches(rows, asks, salt, runner)
         wholes = [rows[ask.row][: ask.shared] + ask.tokens for ask in left.values()]
         params = [
             self.SamplingParams(temperature=0.0, max_tokens=ask.new, stop_token_ids=end_ids, detokenize=False)
@@ -135,8 +134,7 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             for index, row in enumerate(branches)
             for branch in row
         ]
-        found = self._run_branches(rows, asks, salt, runner)
-        left = {place: asks[place] for place, logprobs in enumerate(found) if logprobs is None}
+        found, left = self._run_branches(rows, asks, salt, runner)
         contexts = [rows[ask.row][: ask.shared] for ask in left.values()]
         scores = self._score(contexts, [ask.tokens for ask in left.values()], 0, salt)
         for place, (logprobs, _) in zip(left, scores, strict=True):
@@ -197,18 +195,20 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             )
         return found
 
-    def _run_branches(self, rows: list[Tokens], asks: list[Ask], salt: str, runner: ProbeRunner) -> list[Any]:
-        """`branch_runner.run`; None for each that is left to a request."""
+    def _run_branches(
+        self, rows: list[Tokens], asks: list[Ask], salt: str, runner: ProbeRunner
+    ) -> tuple[list[Any], dict[int, Ask]]:
+        """What `branch_runner.run` found, and by place those that are left to requests, where it is None."""
         if runner == "requests" or not asks or self._no_runner:
-            return [None] * len(asks)
+            return [None] * len(asks), dict(enumerate(asks))
         once = self.SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
         read = lambda beginnings: self._run(beginnings, [once] * len(beginnings), salt)  # noqa: E731
         found = branch_runner.run(self.llm, rows, asks, salt, read)
-        left = sum(result is None and bool(ask.tokens or ask.new) for ask, result in zip(asks, found, strict=True))
-        self.num_left += left
-        if left:
-            print(f"aopsd: {left} of {len(asks)} probes go by requests, since vLLM's cache did not keep their rows")
-        return found
+        left = {place: asks[place] for place, result in enumerate(found) if result is None}
+        if number := sum(bool(ask.tokens or ask.new) for ask in left.values()):
+            self.num_left += number
+            print(f"aopsd: {number} of {len(asks)} probes go by requests, since vLLM's cache did not keep their rows")
+        return found, left
 
     @cached_property
     def _no_runner(self) -> str | None:
