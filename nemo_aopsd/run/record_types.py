@@ -95,11 +95,9 @@ class StepMetrics:
         """A number that the method of the run has, such as `time/step`. Raises UserError if it is not there."""
         value = self.values.get(key)
         if value is None:
-            hint = "" if key in self.values else nearest(key, list(self.values))
-            found = "is null at this step" if key in self.values else "this run has no such number"
-            raise UserError(
-                f"{self.where}: `{key}`: {found}.{hint} `get` gives None there. If it was lost, restore the file."
-            )
+            lost = f"this run has no such number.{nearest(key, list(self.values))}"
+            found = "is null at this step." if key in self.values else lost
+            raise UserError(f"{self.where}: `{key}`: {found} `get` gives None there. If it was lost, restore the file.")
         return value
 
 

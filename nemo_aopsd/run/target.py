@@ -134,9 +134,10 @@ def _checkpoint(path: Path, config: Config, run: Path) -> Target:
 
 def _bare_config(path: Path) -> Config:
     """A config for engines; the optimizer in it is never built."""
+    longest = None if path.suffix == ".gguf" else read_model_config(path / "config.json").positions
     policy = {
         "model_name": str(path),
-        "max_total_sequence_length": _longest_sequence(path),
+        "max_total_sequence_length": longest or _NO_LIMIT,
         "optimizer": {"kwargs": {"lr": 0.0}},
         "generation": {"max_new_tokens": 1},
     }
@@ -148,13 +149,6 @@ def _bare_settings(model: Path) -> AOPSDConfig:
     asked = read_block(model / ASKED) if (model / ASKED).is_file() else AOPSDConfig()
     prompts = str(model / _PROMPTS) if (model / _PROMPTS).is_dir() else asked.prompts
     return replace(asked, prompts=prompts, teacher=TeacherConfig(weights="live"))
-
-
-def _longest_sequence(path: Path) -> int:
-    """Tokens of prompt and response that the model was made for, as its `config.json` says."""
-    if path.suffix == ".gguf":
-        return _NO_LIMIT
-    return read_model_config(path / "config.json").positions or _NO_LIMIT
 
 
 def _fingerprint(path: Path) -> str:

@@ -96,7 +96,7 @@ def _layer(config: ModelConfig, index: int) -> Layer:
         attention += hidden  # of the output projection
     if family in ("qwen3", "qwen3_moe"):
         attention += 2 * width
-    if _has_experts(config, index):
+    if family in EXPERTS and index not in config.dense_layers and (index + 1) % config.expert_step == 0:
         number = config.need("experts")
         experts = number * 3 * hidden * config.need("expert_width")
         return Layer(attention, 0, number * hidden, experts, 2 * hidden)
@@ -104,12 +104,6 @@ def _layer(config: ModelConfig, index: int) -> Layer:
     if config.mlp_bias:
         mlp += 2 * config.need("mlp_width") + hidden
     return Layer(attention, mlp, 0, 0, 2 * hidden)
-
-
-def _has_experts(config: ModelConfig, index: int) -> bool:
-    if config.model_type not in EXPERTS or index in config.dense_layers:
-        return False
-    return (index + 1) % config.expert_step == 0
 
 
 def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig | None]:

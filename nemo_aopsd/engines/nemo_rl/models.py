@@ -56,12 +56,12 @@ class ClusterModel:
 
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
         """The `k` most likely tokens at the place of each response token; by the trainer, of the teacher only."""
-        if self.settings.scoring != "trainer":
-            rows = {"prompts": self._share(prompts), "responses": self._share(responses)}
-            return self._sample("score_top_k", {"k": k}, **rows) if prompts else []
-        assert self.role is Role.TEACHER, "the training workers give the top k of their reference weights only"
         if not prompts:
             return []
+        if self.settings.scoring != "trainer":
+            rows = {"prompts": self._share(prompts), "responses": self._share(responses)}
+            return self._sample("score_top_k", {"k": k}, **rows)
+        assert self.role is Role.TEACHER, "the training workers give the top k of their reference weights only"
         batch = self._scored(prompts, responses)
         with cluster_errors():
             found = self.cluster.policy.get_topk_logits(batch, k=k + 2)  # see top_k.top_k_and_norm
