@@ -180,13 +180,15 @@ class Trainer:
         self.manifest.append(self.folder / layout.METRICS, [metrics])
         self.engine.log_metrics(metrics, self.step)
         self.rows.append(StepMetrics(epoch, self.step, metrics))
-        self.console.print(step_line(metrics, whole), highlight=False, soft_wrap=True)
+        self._say(step_line(metrics, whole))
         self._warn(health.entered(self.rules, self.rows))
 
     def _warn(self, findings: Iterable[Finding]) -> None:
         for found in findings:
-            said = f"warning: step {self.step}: {found.sentence} {found.remedy}"
-            self.console.print(said, highlight=False, markup=False, soft_wrap=True)
+            self._say(f"warning: step {self.step}: {found.sentence} {found.remedy}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _betas(self) -> dict[str, float]:
         """Those of the step that `_observe` saw last, where they are not in the config."""
@@ -254,9 +256,7 @@ class Trainer:
         )
         rates = {f"eval/pass_at_{k}": rate for k, rate in summary["pass_at_k"].items()}
         self.engine.log_metrics(rates, self.step)
-        self.console.print(
-            evaluation_line(summary, self.step if self.next_batch else None), highlight=False, soft_wrap=True
-        )
+        self._say(evaluation_line(summary, self.step if self.next_batch else None))
         if fall := health.entered_fall(read_evaluations(self.folder, self.rows)):
             self._warn([fall])
 
@@ -286,8 +286,7 @@ class Trainer:
     def _say_what_is_left(self) -> None:
         """No step: the limits that are reached can be raised."""
         reached = ", ".join(f"aopsd.{key}={limit}" for key, limit in self._reached().items())
-        said = f"nothing left to do: {counted(self.step, 'step')} done; reached: {reached}"
-        self.console.print(said, highlight=False, soft_wrap=True)
+        self._say(f"nothing left to do: {counted(self.step, 'step')} done; reached: {reached}")
 
     def _say_where_it_goes_on(self) -> None:
         """Before the first checkpoint a run starts again, but keeps its initial attempts."""
@@ -296,8 +295,7 @@ class Trainer:
             kept = {line["problem_id"] for line in read_journal(self.folder / layout.INITIAL_PROGRESS, "problem_id")}
             said += f", keeps the initial attempts at {len(kept)} of {len(self.problems)} problems"
         lost = checkpoint.steps_without(self.checkpoints, self.folder / layout.METRICS)
-        said += f"; redoes {counted(lost, 'step')} that no checkpoint holds" if lost else ""
-        self.console.print(said, highlight=False, soft_wrap=True)
+        self._say(said + (f"; redoes {counted(lost, 'step')} that no checkpoint holds" if lost else ""))
 
     def _check_problems(self, state: CheckpointState) -> None:
         for before, problems, path in (
