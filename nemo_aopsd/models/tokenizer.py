@@ -10,6 +10,7 @@ from typing import Any
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError, first_line
+from nemo_aopsd.models.config_json import find_cached
 from nemo_aopsd.thoughts import is_thought_mark
 from nemo_aopsd.types import Tokens
 
@@ -63,6 +64,7 @@ class HFTokenizer:
         return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]
 
 
+_ANY_OF = ("tokenizer_config.json", "config.json", "tokenizer.json")  # of which a tokenizer needs one
 # What transformers raises for a folder or GGUF file that is none, or cut short.
 UNREADABLE = (OSError, ValueError, struct.error, EOFError)
 
@@ -89,12 +91,15 @@ def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     A GGUF file counts as not at hand: its tokenizer takes as long as the model. Raises UserError if it is no chat
     model's.
     """
-    from transformers import AutoTokenizer
-
     model = config.policy["model_name"]
     name = (config.policy.get("tokenizer") or {}).get("name") or model
+    path = Path(name).expanduser()
+    if not (path.exists() or any(find_cached(name, file) for file in _ANY_OF)):
+        return None  # without the seconds that it takes to import transformers
+    from transformers import AutoTokenizer
+
     try:
-        hf = AutoTokenizer.from_pretrained(str(Path(name).expanduser()), local_files_only=True)
+        hf = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # the last three: of a broken config.json
         return None
     return HFTokenizer(hf, generation_end_ids(model, local_files_only=True))
