@@ -48,8 +48,9 @@ def check_lengths(
 
     faults: list[str] = []
     warnings: list[str] = []
-    for asked in (problems, held_out or []):
-        tokens = [length + 1 for length in questions(asked)]
+    measured = questions(problems)
+    for asked, lengths in ((problems, measured), (held_out or [], questions(held_out or []))):
+        tokens = [length + 1 for length in lengths]
         what = "the student's prompt leaves no room for one token of a response"
         faults += _too_long(config, asked, tokens, what, "drop these problems")
     # As judge.py refuses it in the middle of a step. A judge model of its own has another tokenizer.
@@ -65,7 +66,7 @@ def check_lengths(
     if aopsd.objective.reads_teacher:
         told = _teacher_messages(problems, aopsd)
         prompts = [len(tokenizer.render(messages, aopsd.thinking.teacher)) for messages in told]
-        fatal, warnings = _teacher(config, problems, questions(problems), prompts)
+        fatal, warnings = _teacher(config, problems, measured, prompts)
         faults += fatal
     if faults:
         raise UserError("data and lengths do not fit:\n" + "\n".join(f"- {fault}" for fault in faults))
