@@ -50,10 +50,19 @@ def around(installed=MATRIX, **machine_options):
     return Surroundings(found.environment, dict(installed), found.gpus, found.why_no_gpu, run)
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Settings with 8 problems of the built-in set to train on and to measure on, not its 784."""
+    file = tmp_path_factory.mktemp("few") / "problems.jsonl"
+    lines = (REPO / "nemo_aopsd/builtin/data/train.jsonl").read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join(lines[:8]), encoding="utf-8")
+    return [f"data.train.data_path={file}", f"aopsd.evaluation.data_path={file}"]
+
+
 @pytest.fixture
-def tiny_cluster(tmp_path, monkeypatch):
+def tiny_cluster(tmp_path, monkeypatch, few):
     monkeypatch.setattr(machine, "check_ports", lambda ports, environment: Check("ports", "ok", "", ""))
-    words = [f"logger.log_dir={tmp_path}/run", f"policy.model_name={EMBEDDED}"]
+    words = [f"logger.log_dir={tmp_path}/run", f"policy.model_name={EMBEDDED}", *few]
     return load_config(CONFIGS / "aopsd_tiny_h100.yaml", words)
 
 
@@ -259,8 +268,8 @@ def test_a_hub_name_is_no_model_of_the_local_engine_even_where_the_cache_has_it(
 
 @pytest.mark.parametrize(("precision", "severity"), [("bfloat16", "warn"), ("float32", "ok")])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the engine would take the GPU")
-def test_bfloat16_on_a_cpu_is_told_by_doctor_and_engine(precision, severity, capsys):
-    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.precision={precision}"])
+def test_bfloat16_on_a_cpu_is_told_by_doctor_and_engine(precision, severity, capsys, few):
+    config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [f"policy.precision={precision}", *few])
     assert by_name(diagnose(config, around(gpus=())))["precision"].severity == severity
     assert machine.check_precision(precision, has_gpu=True).severity == "ok"
     engines.pick(config).build(config)
@@ -298,11 +307,11 @@ def test_dtensor_is_not_estimated_and_a_config_without_sizes_is_one_message(tiny
     ("words", "torch", "code"),
     [([], "2.11", 0), ([CONFIGS / "aopsd_tiny_cpu.yaml"], "2.11", 0), ([CONFIGS / "aopsd_tiny_cpu.yaml"], "2.10", 2)],
 )
-def test_the_exit_code_is_the_severity_and_json_says_the_same(monkeypatch, words, torch, code):
+def test_the_exit_code_is_the_severity_and_json_says_the_same(monkeypatch, words, torch, code, few):
     installed = {"python": "3.12.1", "torch": torch, "transformers": "5.8"}  # nothing asks for NeMo RL
     monkeypatch.setattr(probe, "versions", lambda packages: installed)
     monkeypatch.setenv("PATH", "/nowhere")
-    outcome = CliRunner().invoke(app, ["doctor", *map(str, words), "--json"])
+    outcome = CliRunner().invoke(app, ["doctor", *map(str, words), *(few if words else ()), "--json"])
     answer = json.loads(outcome.stdout)
     assert outcome.exit_code == answer["exit_code"] == code
     assert {"name", "severity", "found", "expected", "remedy"} == set(answer["checks"][0])
@@ -334,16 +343,16 @@ def test_settings_are_the_engines_own_check():
     assert "cluster.gpus_per_node is 3" in settings["found"]
 
 
-def test_what_is_wrong_comes_first_and_each_remedy_once(monkeypatch):
+def test_what_is_wrong_comes_first_and_each_remedy_once(monkeypatch, few):
     monkeypatch.setattr(probe, "versions", lambda packages: {"python": "3.12.1", "torch": "2.10"})
     monkeypatch.setenv("COLUMNS", "2000")  # no line wraps, however long the path of this folder is
-    words = [str(CONFIGS / "aopsd_tiny_cpu.yaml"), "policy.model_name=nope"]
+    words = [str(CONFIGS / "aopsd_tiny_cpu.yaml"), "policy.model_name=nope", *few]
     printed = CliRunner().invoke(app, ["doctor", *words]).stdout
     assert "pip install 'torch>=2.11'" in printed and printed.count("\n       Check the path.") == 1
     assert ".;" not in printed and not re.search(r" +$", printed, re.MULTILINE)
     levels = [line.split()[0] for line in printed.splitlines() if line[:1] not in ("", " ")]
     assert levels[:-1] == sorted(levels[:-1]) and {"error", "ok"} <= set(levels)
-    assert "kept KV" in CliRunner().invoke(app, ["doctor", words[0]]).stdout
+    assert "kept KV" in CliRunner().invoke(app, ["doctor", words[0], *few]).stdout
 
 
 def test_without_nemo_rl_its_absence_is_one_error_and_no_word_is_broken(monkeypatch):
@@ -364,9 +373,10 @@ def test_without_nemo_rl_its_absence_is_one_error_and_no_word_is_broken(monkeypa
     assert "containers/README.md" in printed and "Qwen/Qwen3-4B-Instruct-2507" in printed
 
 
-def test_a_thinking_switch_that_does_nothing_and_a_prompt_without_room_are_found():
+def test_a_thinking_switch_that_does_nothing_and_a_prompt_without_room_are_found(few):
     def prompts(*words):
-        return by_name(diagnose(load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), around(gpus=())))["prompts"]
+        config = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", [*few, *words])
+        return by_name(diagnose(config, around(gpus=())))["prompts"]
 
     assert prompts().severity == "ok"
     assert "aopsd.thinking.student is false, without effect" in prompts("aopsd.thinking.student=false").found
