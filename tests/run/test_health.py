@@ -155,6 +155,11 @@ def test_the_remedy_of_a_negative_divergence_is_the_key_that_causes_it():
         assert f"aopsd.objective.{key} " in table["negative_divergence"].remedy
 
 
+def test_the_remedy_of_small_weights_names_a_weighting_of_one_s_own():
+    table = {rule.name: rule for rule in rules(AOPSDConfig(weighting="own.py:Mine"))}
+    assert "aopsd.weighting=own.py:Mine" in table["small_weights"].remedy
+
+
 # name, a step of few responses that chance does not give at the limit, one that it may give, steps until it is told
 EARLY = [
     ("truncated", {"rollout/truncated": 4.0}, {"rollout/truncated": 2.0}, 1),  # 0.2^4 = 0.0016; at least 2 of 4: 0.18
