@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from nemo_aopsd.engines.local import branches as tree
 from nemo_aopsd.engines.local import decoding
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.decoding import sample
+from nemo_aopsd.engines.local.kv import LineKV
 from nemo_aopsd.engines.local.model import LocalModel
-from nemo_aopsd.engines.local.network import fuse_norms
+from nemo_aopsd.engines.local.network import Network, fuse_norms
 from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.types import Branch, Sampling
 from tests.local_models import (
@@ -34,7 +36,11 @@ MODELS = {family: tiny_model(family) for family in FAMILIES}
 
 
 def local(family: str = "qwen3", **changes) -> LocalModel:
-    return LocalModel(MODELS[family], tiny_settings(**changes), frozenset([END]))
+    """Rows in line, and of "llama" padded, as they are on a GPU."""
+    model = LocalModel(MODELS[family], tiny_settings(**changes), frozenset([END]))
+    assert model.network.in_line
+    model.network.in_line = family == "qwen3"
+    return model
 
 
 def random_rows(seed: int, sizes: list[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:
@@ -97,6 +103,35 @@ def test_logprobs_do_not_depend_on_batches_by_tokens():
     for tokens in (1, 60, 10_000):
         found = local(logprob_mb_tokens=tokens).logprobs(prompts, responses)
         torch.testing.assert_close(found, whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_in_line_have_states_keys_values_and_gradients_of_padded_ones(family):
+    rows = [prompt + response for prompt, response in zip(*random_rows(4, UNEVEN), strict=True)]
+    found = []
+    for in_line in (True, False):
+        network = Network(copy.deepcopy(MODELS[family]))
+        network.in_line = in_line
+        states, _ = network.prefill(rows)
+        torch.cat(states).square().sum().backward()
+        _, kv = network.prefill(rows, keep_kv=True)
+        assert isinstance(kv, LineKV) == in_line
+        layers: list[Any] = kv.layers if kv else []
+        kept = [side[i, :, : len(row)] for at in layers for side in (at.keys, at.values) for i, row in enumerate(rows)]
+        assert len(kept) == 2 * 2 * len(rows) and [len(row) for row in states] == [len(row) for row in rows]
+        found.append([*states, *kept, *(weight.grad for weight in network.body.parameters())])
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+
+
+def test_rows_of_a_model_with_attention_of_its_own_are_padded_on_a_cpu_too(monkeypatch):
+    monkeypatch.setattr(MODELS["qwen3"].__class__, "set_attn_implementation", lambda *_: None)
+    own = tiny_model("qwen3")
+    model = LocalModel(own, tiny_settings(), frozenset([END]))
+    assert own.config._attn_implementation == "sdpa" and not model.network.in_line
+    prompts, responses = random_rows(1, UNEVEN)
+    found = model.logprobs(prompts, responses)
+    expected = [plain_logprobs(own, *row) for row in zip(prompts, responses, strict=True)]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

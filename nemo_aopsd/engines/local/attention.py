@@ -1,4 +1,4 @@
-"""Attention with an explicit mask without copies of keys and values for grouped query heads."""
+"""Attention without copies of keys and values for grouped query heads, and of rows that stand in one line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def grouped_sdpa(
     With a mask, transformers repeats each key head for the query heads that share it, in every layer (5.24 not for
     single queries). The heads of a group are queries of one key head as well, so here they stand in line instead.
     """
+    if attention_mask is not None and attention_mask.dtype == torch.long:  # `line_mask`
+        lengths = attention_mask.flatten().tolist()
+        rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
+        outputs = [sdpa_attention_forward(module, q, k, v, None, **kwargs)[0] for q, k, v in rows]
+        return torch.cat(outputs, dim=1), None
     num_rows, num_heads, num_queries, head_size = query.shape
     num_key_heads = key.shape[1]
     if attention_mask is None or num_heads == num_key_heads or kwargs.get("position_bias") is not None:
@@ -31,6 +36,11 @@ def grouped_sdpa(
         in_line, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
     )
     return output.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
+
+
+def line_mask(lengths: list[int]) -> Tensor:
+    """What says as `attention_mask` that rows of these lengths stand in line, each causal by itself, [1, 1, 1, R]."""
+    return torch.tensor(lengths)[None, None, None]
 
 
 AttentionInterface.register(NAME, grouped_sdpa)

@@ -96,8 +96,8 @@ class Decoder:
         hidden, prefix = network.prefill(distinct, keep_kv=True)
         assert prefix is not None, "asked for"
         sources = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
-        self.last_hidden = hidden[sources, self.prompt_lengths - 1]
-        self.num_columns = hidden.shape[1]
+        self.last_hidden = torch.stack([states[-1] for states in hidden])[sources]
+        self.num_columns = max(map(len, distinct))
         self.kv: Any = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
         self.extend = self._fit_step()
 

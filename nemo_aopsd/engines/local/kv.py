@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from nemo_aopsd.types import Tokens
+
+
+class LineKV:
+    """Keeps keys and values of rows in line, as `DynamicCache` does of padded ones: [R, heads, S, head size]."""
+
+    class Layer(NamedTuple):
+        keys: Tensor
+        values: Tensor
+
+    def __init__(self, lengths: list[int]):
+        self.lengths = lengths
+        self.layers: list[LineKV.Layer] = []
+
+    def update(self, keys: Tensor, values: Tensor, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
+        """Called from each attention layer in turn, with [1, heads, all tokens, head size], which come back."""
+        self.layers.append(LineKV.Layer(self._padded(keys), self._padded(values)))
+        return keys, values
+
+    def get_seq_length(self, *_args) -> int:
+        return 0
+
+    def _padded(self, line: Tensor) -> Tensor:
+        rows = line[0].transpose(0, 1).split(self.lengths)
+        return pad_sequence(list(rows), batch_first=True).transpose(1, 2)
 
 
 class KVBuffer:
@@ -19,7 +44,7 @@ class KVBuffer:
     alone says what a token sees.
     """
 
-    def __init__(self, prefix: DynamicCache, rows: Tensor, columns: int, room: int):
+    def __init__(self, prefix: DynamicCache | LineKV, rows: Tensor, columns: int, room: int):
         """Copies `rows` of `prefix`, first `columns` columns of it, and leaves `room` for more."""
         self.length = columns
         layers: list[Any] = prefix.layers
@@ -56,7 +81,7 @@ class FixedKVBuffer(KVBuffer):
     The mask must hide the columns that are not written yet.
     """
 
-    def __init__(self, prefix: DynamicCache, rows: Tensor, columns: int, room: int):
+    def __init__(self, prefix: DynamicCache | LineKV, rows: Tensor, columns: int, room: int):
         super().__init__(prefix, rows, columns, room)
         self.cursor = torch.tensor([columns], device=rows.device)
 
@@ -79,9 +104,9 @@ def _with_room(tensor: Tensor, rows: Tensor, columns: int, room: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Keys and values of one micro-batch of right-padded `prompt + response` rows."""
+    """Keys and values of one micro-batch of `prompt + response` rows, zeros or anything behind a row."""
 
-    kv: DynamicCache
+    kv: DynamicCache | LineKV
     rows: list[tuple[Tokens, Tokens]]
 
     @property

@@ -80,8 +80,8 @@ def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
     ids = torch.tensor([[0, 1, 2]], device=model.device)
     network = Network(model)
     expected = model(input_ids=ids).logits  # after `Network`, which may fuse norms: in bfloat16 they round once less
-    hidden, _ = network.prefill(ids.tolist())
-    if not torch.allclose(network.head(hidden), expected, atol=1e-3, rtol=1e-2):
+    (hidden,), _ = network.prefill(ids.tolist())
+    if not torch.allclose(network.head(hidden), expected[0], atol=1e-3, rtol=1e-2):
         raise UserError(
             f"{path}: {type(model).__name__} changes the logits of its output head, which the local engine does not. "
             f"{_OTHER}"

@@ -1,7 +1,7 @@
 """A causal language model taken apart: hidden states first, the output head only where it is needed.
 
-Rows are right-padded, so plain causal attention is exact and needs no mask; only tokens that follow a prefix (decoding,
-branches) carry one.
+Rows stand in one line on a CPU, where padding would cost what tokens cost, and right-padded on a GPU: either way plain
+causal attention is exact and needs no mask. Only tokens that follow a prefix (decoding, branches) carry one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 
 from nemo_aopsd.engines.local import attention
-from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.kv import KVBuffer, LineKV
 from nemo_aopsd.models.limits import MAX_LOGITS, chunk_size
 from nemo_aopsd.types import TopK
 
@@ -37,6 +37,7 @@ class Network:
         # Later releases of transformers 5 renamed the argument.
         self.cache_name = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
         self.head = cast(torch.nn.Linear, causal_lm.get_output_embeddings())
+        self.in_line = self.device.type == "cpu" and self._stands_in_line()
 
     @property
     def device(self) -> torch.device:
@@ -53,14 +54,43 @@ class Network:
             torch.zeros(1, device=self.device)
         return graph, stream
 
-    def prefill(self, rows: Sequence[Sequence[int]], keep_kv: bool = False) -> tuple[Tensor, DynamicCache | None]:
-        """Hidden states [R, S, H] of right-padded `rows`, and their keys and values if wanted."""
+    def prefill(
+        self, rows: Sequence[Sequence[int]], keep_kv: bool = False
+    ) -> tuple[list[Tensor], DynamicCache | LineKV | None]:
+        """Hidden states [T, H] of each of `rows`, and their keys and values [R, heads, S, head size] if wanted."""
+        return self._prefill_line(rows, keep_kv) if self.in_line else self._prefill_padded(rows, keep_kv)
+
+    def _prefill_line(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], LineKV | None]:
+        lengths = [len(row) for row in rows]
+        kv = LineKV(lengths) if keep_kv else None
+        hidden = self.body(
+            input_ids=torch.tensor([[token for row in rows for token in row]]),
+            position_ids=torch.cat([torch.arange(length) for length in lengths])[None],
+            attention_mask=attention.line_mask(lengths),
+            use_cache=keep_kv,
+            **{self.cache_name: kv},
+        ).last_hidden_state
+        return list(hidden[0].split(lengths)), kv
+
+    def _prefill_padded(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], DynamicCache | None]:
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
         cache = DynamicCache() if keep_kv else None
         output = self.body(input_ids=ids.to(self.device), use_cache=keep_kv, **{self.cache_name: cache})
-        return output.last_hidden_state, cache
+        hidden = output.last_hidden_state.unbind()
+        return [states[: len(row)] for states, row in zip(hidden, rows, strict=True)], cache
+
+    @torch.no_grad()
+    def _stands_in_line(self) -> bool:
+        """Whether rows in one line have the hidden states that they have padded: not where attention is not ours."""
+        rows = [[0, 1, 2], [0, 1]]
+        expected = torch.cat(self._prefill_padded(rows, keep_kv=False)[0])
+        try:
+            found = torch.cat(self._prefill_line(rows, keep_kv=False)[0])
+        except (TypeError, ValueError, RuntimeError):
+            return False
+        return bool((found - expected).abs().max() <= 0.05 * expected.abs().max())
 
     def extend(self, tokens: Tensor, mask: Tensor, positions: Tensor, kv: KVBuffer) -> Tensor:
         """Hidden states [R, Q, H] of `tokens` [R, Q] at `positions` [R, Q] after what `kv` holds; `kv` grows by Q.

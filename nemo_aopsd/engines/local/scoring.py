@@ -8,24 +8,25 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from nemo_aopsd.engines.local.kv import LineKV
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.types import Tokens
 
 
 def response_hidden(
     network: Network, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
-) -> tuple[Tensor, Tensor, DynamicCache | None]:
+) -> tuple[Tensor, Tensor, DynamicCache | LineKV | None]:
     """Of all responses in one list: the hidden state before each token [N, H], the tokens [N]; keys and values."""
     rows = list(zip(prompts, responses, strict=True))
     hidden, kv = network.prefill([prompt + response for prompt, response in rows], keep_kv)
-    before = [hidden[i, len(p) - 1 : len(p) + len(r) - 1] for i, (p, r) in enumerate(rows)]
+    before = [states[len(p) - 1 : len(p) + len(r) - 1] for states, (p, r) in zip(hidden, rows, strict=True)]
     targets = torch.tensor([token for response in responses for token in response], dtype=torch.long)
     return torch.cat(before), targets.to(network.device), kv
 
 
 def response_logprobs(
     network: Network, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
-) -> tuple[list[Tensor], DynamicCache | None]:
+) -> tuple[list[Tensor], DynamicCache | LineKV | None]:
     """Log-probs [T] of each response after its prompt, with gradient if enabled; and keys and values if wanted."""
     hidden, targets, kv = response_hidden(network, prompts, responses, keep_kv)
     logprobs = network.token_logprobs(hidden, targets)
