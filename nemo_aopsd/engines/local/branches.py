@@ -54,7 +54,7 @@ def split(rows: list[BranchRow], width: int) -> Iterator[list[BranchRow]]:
         yield [row for row in part if row.branches]
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def continue_rows(
     network: Network, prefix: Prefix, rows: list[BranchRow], length: int, end_ids: frozenset[int]
 ) -> list[list[Branch]]:

@@ -14,6 +14,7 @@ from nemo_aopsd.types import Generation, Sampling, Tokens
 
 ROOM = 256  # columns by which the buffer grows
 BLOCK = 128  # tokens whose probabilities are summed at once
+SMALL = 512  # tokens of a vocabulary that needs no blocks
 
 
 def uniforms(seed: int, row: int, count: int) -> np.ndarray:
@@ -46,10 +47,12 @@ def _probs(logits: Tensor) -> Tensor:
 def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     """The first token whose cumulated probability exceeds `uniform`, in float64.
 
-    Found in two levels, the block and the token in it: a float64 sum over every token of a large vocabulary would take
+    Of a large vocabulary found in two levels, the block and the token in it: a float64 sum over every token would take
     longer than all attention of the step.
     """
     num_tokens = probs.shape[-1]
+    if num_tokens <= SMALL:
+        return _first_above(probs.double(), uniform * probs.sum(-1, dtype=torch.float64))[0]
     probs = torch.nn.functional.pad(probs, (0, -num_tokens % BLOCK)).unflatten(-1, (-1, BLOCK))
     sums = probs.sum(-1, dtype=torch.float64)
     target = uniform * sums.sum(-1)

@@ -35,7 +35,7 @@ class LocalModel:
         self.prefixes = PrefixCache(settings.prefix_cache_gb * 1e9)
 
     @gpu_memory("sampling", "policy.generation_batch_size")
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(self, prompts: list[Tokens], sampling: Sampling, seed: int) -> list[Generation]:
         """Sample one response a prompt. A row stops at `max_total_sequence_length`, then unfinished."""
         longest = self.settings.max_total_sequence_length
