@@ -114,10 +114,10 @@ class Network:
     def token_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Log-probs [N] of `targets` [N] after `hidden` [N, H].
 
-        Logits over the vocabulary exist for one chunk at a time; the backward forms each chunk's anew.
+        Logits over the vocabulary exist for one chunk at a time; of several, the backward forms each chunk's anew.
         """
-        parts = zip(hidden.split(self.chunk), targets.split(self.chunk), strict=True)
-        if torch.is_grad_enabled():
+        parts = list(zip(hidden.split(self.chunk), targets.split(self.chunk), strict=True))
+        if torch.is_grad_enabled() and len(parts) > 1:
             return torch.cat([checkpoint(_logprobs, self.head, *part, use_reentrant=False) for part in parts])
         return torch.cat([_logprobs(self.head, *part) for part in parts])
 
