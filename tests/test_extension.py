@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from nemo_aopsd import prompts
+from nemo_aopsd.config import extension
 from nemo_aopsd.config.checks import check_block, check_run
 from nemo_aopsd.config.extension import check_own, made, own, sources
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
@@ -133,6 +134,7 @@ def test_keys_that_only_ours_read_are_still_told():
 )
 def test_what_cannot_be_used_is_told(text, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(extension, "_copies", {})  # of runs that other tests have read
     (tmp_path / "broken.py").write_text("1 / 0\n")
     with pytest.raises(UserError) as caught:
         own("weighting", text)

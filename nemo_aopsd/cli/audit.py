@@ -91,7 +91,8 @@ def judge(
     endpoint = parse_endpoint(base_url, read_key(api_key_env))
     with interruptible("What was answered is kept; start the same command to go on."):
         counts = label_all(run, endpoint, model, name=name, concurrency=concurrency, max_tokens=max_tokens)
-    typer.echo("{} labelled as {name}, {} before; {} answers named no label".format(*counts, name=name))
+    labelled, before, unread = counts
+    typer.echo(f"{labelled} labelled as {name}, {before} before; {unread} answers named no label")
 
 
 @app.example("aopsd audit report runs/mine", "aopsd audit report runs/demo", "aopsd audit report runs/opsd")

@@ -41,7 +41,13 @@ def plan(
     settings = load_chosen(config, overrides, method)
     if settings.aopsd.engine == "local":
         local = make_local_plan(settings, gpu, response)
-        say_json(show.local_as_json(local)) if as_json else show.show_local(local, Console())
+        if as_json:
+            say_json(show.local_as_json(local))
+        else:
+            show.show_local(local, Console())
+        return
+    made = make_plan(settings, gpu or "h100", response)
+    if as_json:
+        say_json(show.as_json(made))
     else:
-        made = make_plan(settings, gpu or "h100", response)
-        say_json(show.as_json(made)) if as_json else show.show(made, Console())
+        show.show(made, Console())
