@@ -50,7 +50,7 @@ _GPU_SHARE = 0.9  # of each GPU, for vLLM
 
 
 @app.example(
-    "aopsd evaluate runs/mine --data held_out.jsonl",
+    "aopsd evaluate runs/mine",
     "aopsd evaluate models/Qwen3-4B --data aime25 --samples 8 --engine vllm",
     "aopsd evaluate runs/mine --choose-on dev.jsonl --data test.jsonl",
 )
@@ -59,8 +59,12 @@ def evaluate(
         Path, typer.Argument(metavar="TARGET", help="A run (its newest checkpoint), a checkpoint or a model directory.")
     ],
     data: Annotated[
-        list[str], typer.Option(metavar="FILE|ID", help="JSONL, or aime24, aime25, hmmt_feb25, brumo25; repeatable.")
-    ],
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|ID",
+            help="JSONL, or aime24, aime25, hmmt_feb25, brumo25; repeatable. Without it a run's own held-out problems.",
+        ),
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Responses a problem.")] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, metavar="T", callback=finite, help="0 is greedy.")
@@ -102,6 +106,7 @@ def evaluate(
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
     given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
+    data = data or [_held_out(target, config)]
     benchmarks, dev = load_benchmarks(data), load_benchmarks(choose_on or [])
     read = [("--config", config), *(("--data", Path(source)) for source in (*data, *(choose_on or [])))]
     asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory or _GPU_SHARE, read)
@@ -121,6 +126,14 @@ def evaluate(
         found, results, folder = asked.measure(target, benchmarks, out)
     show_page(summary_table(results))
     typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(folder / 'results.md'))}")
+
+
+def _held_out(path: Path, config: Path | None) -> str:
+    """The held-out problems of a run. Raises UserError if what is evaluated names none."""
+    found = find_target(path, config).config.aopsd.evaluation.data_path
+    if found is None:
+        raise UserError(f"--data is missing, and {path} names no held-out problems. Add --data FILE, or --data aime25.")
+    return found
 
 
 def _trained_on(path: Path, config: Path | None, benchmarks: dict[str, list[Problem]]) -> list[str]:

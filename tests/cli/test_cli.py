@@ -119,7 +119,7 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     run = tmp_path / "run"
     assert {"config.yaml", "metrics.jsonl", "eval/epoch_001.json"} <= set(listing(run))
 
-    code, out, _ = aopsd("evaluate run --data held_out.jsonl --samples 4")
+    code, out, _ = aopsd("evaluate run --samples 4")  # on its own held-out problems
     folder = run / "eval" / "held_out_step_000002_x4"
     assert code == 0 and len((folder / "held_out.jsonl").read_text().splitlines()) == 16
     assert out.startswith("| benchmark | pass@1 | pass@4 | solved | truncated |\n")

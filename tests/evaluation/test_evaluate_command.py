@@ -74,6 +74,7 @@ def test_a_check_reads_all_but_the_model_and_writes_nothing(aopsd):
     code, text, _ = aopsd("evaluate model --data one.jsonl --data two.jsonl --samples 3 --check")
     assert code == 0 and text.startswith("ok: model, 3 samples a problem, problems: 2 of one, 2 of two; ")
     assert "Not checked: the weights" in text and not list(Path().rglob("*.settings.json"))
+    assert "model names no held-out problems. Add --data FILE" in aopsd("evaluate model --check")[2]
     for wrong in ("--data none.jsonl", "--data one.jsonl --prompts none", "--data one.jsonl --out model"):
         code, text, error = aopsd(f"evaluate model {wrong} --check")
         assert (code, text, error.startswith("error: ")) == (2, "", True), error
