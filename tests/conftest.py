@@ -20,12 +20,18 @@ typer.main.get_command = cache(typer.main.get_command)
 
 # Every line that these run is run by others, too, and coverage's tracer doubles their time: they run without it.
 UNTRACED = (
+    "analysis/test_compare.py::test_killed_anywhere",
+    "analysis/test_compare.py::test_named_members",
     "analysis/test_compare_real.py",
+    "analysis/test_report.py::test_full_run",
+    "cli/test_cli.py::test_a_run_from_training",
     "cli/test_cli_outputs.py",
     "config/test_load.py",
     "config/test_method_of_run.py::test_what_a_method_does_not_read",
     "config/test_methods.py::test_a_config_is_short",
     "config/test_methods.py::test_a_method_of_each_code_path",
+    "config/test_refused.py::test_a_number_outside_its_range",
+    "data/test_data_prepare.py::test_normalising_twice",
     "data/test_examples.py",
     "engines/test_beside_trl.py",
     "engines/test_decoding_step.py",
@@ -39,6 +45,7 @@ UNTRACED = (
     "examples/",
     "method/test_scenarios.py",
     "method/test_step_reference.py",
+    "run/test_trainer.py::test_killed_at_any_moment",
     "test_docs.py",
     "test_public.py",
     "test_tutorials.py::test_gsm8k_from_a_file",
