@@ -263,7 +263,7 @@ def test_a_run_is_read_without_the_classes_of_ones_own(moved, has_copies, capsys
             (moved / "extensions" / name).write_text((REPO / "examples/my_parts.py").read_text())
     for _ in range(2):
         aopsd = load_run(moved).config.aopsd
-        write_report(moved)
+    write_report(moved)
     said, page = capsys.readouterr().err, (moved / "report.html").read_text()
     assert aopsd.weighting == f"{moved.parent}/mine.py:RisingWeights" and aopsd.objective.own_signal.sampled
     assert ("The teacher is followed more towards the end" in page) == aopsd.needs_progress == has_copies
