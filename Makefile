@@ -40,7 +40,7 @@ demo: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/aopsd demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term --cov-fail-under 97
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report term --cov-fail-under 97
 
 # Needs none of the package, so an environment of its own: seconds, where .venv takes minutes.
 docs: build/docs/.ready
