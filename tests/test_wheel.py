@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,11 @@ def installed(tmp_path_factory):
     """Runs lines of `aopsd` of the built wheel in an empty folder, in one process; returns the stdout of each."""
     root = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--no-deps", "--target", root / "site", REPO], check=True)
+    source = root / "source"  # the checkout's build/ would bring files that the wheel no longer names
+    shutil.copytree(REPO / "nemo_aopsd", source / "nemo_aopsd", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPO / name, source)
+    subprocess.run([*pip, "install", "--no-deps", "--target", root / "site", source], check=True)
     folder = root / "empty"
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(root / "site"), "OMP_NUM_THREADS": "1"}
