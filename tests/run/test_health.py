@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
+from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig, ObjectiveConfig
 from nemo_aopsd.run.health import WINDOW, entered, entered_fall, findings, rules
 from nemo_aopsd.run.record_types import Evaluation, Interval, StepMetrics
 
@@ -155,9 +155,10 @@ def test_the_remedy_of_a_negative_divergence_is_the_key_that_causes_it():
         assert f"aopsd.objective.{key} " in table["negative_divergence"].remedy
 
 
-def test_the_remedy_of_small_weights_names_a_weighting_of_one_s_own():
-    table = {rule.name: rule for rule in rules(AOPSDConfig(weighting="own.py:Mine"))}
-    assert "aopsd.weighting=own.py:Mine" in table["small_weights"].remedy
+def test_the_remedy_of_a_judge_that_finds_nothing_is_of_its_kind():
+    for kind, remedy in (("log_odds", "aopsd.judge.threshold (here "), ("list", "try another aopsd.judge.kind")):
+        table = {rule.name: rule for rule in rules(AOPSDConfig(judge=JudgeConfig(kind)))}
+        assert remedy in table["no_progress"].remedy
 
 
 # name, a step of few responses that chance does not give at the limit, one that it may give, steps until it is told
