@@ -21,6 +21,7 @@ PARENTS = {kind: parent for kind, (_, parent) in WORKERS.items()}
 STUBS = {  # of what our worker classes import; packages are made around them
     "ray.py": "def remote(*args, **options):\n    return args[0] if args else lambda cls: cls\n",
     "vllm/__init__.py": "",
+    "megatron/core/models/common/embeddings/rope_utils.py": "def _apply_rotary_pos_emb_thd(): pass\n",
     "nemo_rl/algorithms/loss/interfaces.py": "from enum import Enum\n"
     "class LossFunction: pass\n"
     "LossInputType = Enum('LossInputType', 'DISTILLATION')\n"
