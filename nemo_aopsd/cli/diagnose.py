@@ -19,6 +19,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import keep_inputs
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder import check_shown
 from nemo_aopsd.run.preflight import check_inputs
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def teacher(
     from nemo_aopsd.run.reader import load_run
 
     config = load_run(run).config
+    check_shown(run, config.aopsd)
     if max_new_tokens:
         evaluation = replace(config.aopsd.evaluation, max_new_tokens=max_new_tokens)
         config = replace(config, aopsd=replace(config.aopsd, evaluation=evaluation))

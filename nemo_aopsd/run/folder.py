@@ -5,6 +5,7 @@ It also moves a run out of the way, and keeps results of different kinds apart.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config.extension import sources
+from nemo_aopsd.config.extension import own, own_names, sources
 from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
@@ -36,6 +37,7 @@ _MAY_CHANGE = (
     *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
     "policy.enforce_eager",
 )
+_SHOWN_BY = ("context.kind", "judge.kind")  # what the teacher reads
 _PROMPTS = "prompts"  # of the user's own, below layout.EXTENSIONS
 _FILES = (
     *(layout.MANIFEST, layout.METRICS, layout.COMPETENCE, layout.INITIAL_PROGRESS, layout.REPORT),
@@ -59,7 +61,9 @@ _KINDS: dict[str, Callable[[Path], bool]] = {  # what a folder may hold, and whe
 }
 
 
-def check_extensions(run: Path, aopsd: AOPSDConfig) -> None:
+def check_extensions(
+    run: Path, aopsd: AOPSDConfig, otherwise: str = "start a new run in another logger.log_dir"
+) -> None:
     """Raise UserError if a file of the user's own, that a run keeps, is not the one that this run began with.
 
     It may have changed as long as nothing was made with it.
@@ -72,8 +76,7 @@ def check_extensions(run: Path, aopsd: AOPSDConfig) -> None:
             )
         if kept.exists() and kept.read_bytes() != path.read_bytes() and _was_used(run, key):
             raise UserError(
-                f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}, or start a new run in "
-                "another logger.log_dir."
+                f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}, or {otherwise}."
             )
 
 
@@ -245,14 +248,29 @@ def _check_budget(run: Path, config: Config) -> None:
 def load_run_config(run: Path) -> Config:
     """The config of an existing run, its paths where the folder is now. Raises UserError if there is none.
 
-    Prompts of the user's own whose folder is gone are those that the run keeps.
+    Prompts of the user's own are those that the run keeps, unless they still are where they were, unchanged.
     """
     copies = run / layout.EXTENSIONS
     config = load_config(require_run(run), places(run), copies=copies)
     prompts, kept = config.aopsd.prompts, copies / _PROMPTS
-    if is_family(prompts) or Path(prompts).exists() or not kept.is_dir():
+    if is_family(prompts) or not kept.is_dir() or _holds_all(Path(prompts), kept):
         return config
     return replace(config, aopsd=replace(config.aopsd, prompts=str(kept)))
+
+
+def _holds_all(folder: Path, kept: Path) -> bool:
+    """Whether each file of `kept` is in `folder`, too, with the same content."""
+    pairs = ((folder / path.name, path) for path in kept.iterdir())
+    return all(theirs.is_file() and theirs.read_bytes() == ours.read_bytes() for theirs, ours in pairs)
+
+
+def check_shown(run: Path, aopsd: AOPSDConfig) -> None:
+    """Raise UserError if what the run's teacher read cannot be made again: its class has changed since."""
+    for key, name in own_names(aopsd).items():
+        path = Path(inspect.getfile(own(key, name)))
+        kept = run / layout.EXTENSIONS / path.name
+        if key in _SHOWN_BY and kept.is_file() and kept.read_bytes() != path.read_bytes():
+            raise UserError(f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}.")
 
 
 def places(run: Path) -> list[str]:

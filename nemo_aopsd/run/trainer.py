@@ -291,7 +291,7 @@ class Trainer:
     def _say_where_it_goes_on(self) -> None:
         """Before the first checkpoint a run starts again, but keeps its initial attempts."""
         said = f"goes on at step {self.step + 1}" if self.step else "no checkpoint yet: starts again at step 1"
-        if not self.step and self.aopsd.curriculum.name != "shuffle":
+        if not self.step and self.aopsd.curriculum.needs_progress:
             kept = {line["problem_id"] for line in read_journal(self.folder / layout.INITIAL_PROGRESS, "problem_id")}
             said += f", keeps the initial attempts at {len(kept)} of {len(self.problems)} problems"
         lost = checkpoint.steps_without(self.checkpoints, self.folder / layout.METRICS)

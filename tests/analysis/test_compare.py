@@ -266,6 +266,28 @@ def test_another_model_under_the_same_name_is_refused(aopsd, monkeypatch):
     assert code == 1 and re.search(r"failed: mine/seed_0: not started: .* the model in model ", err)
 
 
+def test_a_class_of_ones_own_and_a_judge_that_changed_are_refused(aopsd):
+    """The seeds of a member would be of two methods, or of two judges."""
+    parts = (REPO / "examples/my_parts.py").read_text()
+    Path("parts.py").write_text(parts)
+    Path("judge").mkdir()
+    Path("judge/config.json").write_text("{}")
+    own = "{aopsd: {weighting: 'parts.py:RisingWeights', judge: {model: judge}}}"
+    Path("suite.yaml").write_text(f"config: run.yaml\nmembers: {{mine: {{config: none.yaml, settings: {own}}}}}\n")
+    assert aopsd("compare suite.yaml --seeds 1 --out out")[0] == 0
+    kept = Path("out/mine/seed_0/extensions/parts.py")  # as training keeps it
+    kept.parent.mkdir()
+    kept.write_text(parts)
+    assert aopsd("compare suite.yaml --seeds 2 --out out")[0] == 0
+    Path("parts.py").write_text(parts + "\n")
+    code, _, err = aopsd("compare suite.yaml --seeds 3 --out out")
+    assert code == 2 and re.search(r"parts\.py: has changed .*aopsd\.weighting.* another --out", err)
+    Path("parts.py").write_text(parts)
+    Path("judge/config.json").write_text('{"a": 1}')
+    code, _, err = aopsd("compare suite.yaml --seeds 3 --out out")
+    assert code == 2 and "the model in judge" in err
+
+
 def test_a_config_that_is_edited_while_the_suite_runs_starts_no_further_run(aopsd, monkeypatch):
     edit = "import pathlib; pathlib.Path('run.yaml').write_text(pathlib.Path('run.yaml').read_text() + 'env: {x: 1}')"
     monkeypatch.setattr(processes, "CHILD", f"{CHILD}; {edit}")

@@ -115,6 +115,10 @@ def test_what_cannot_be_counted_is_refused(tmp_path):
         diagnose_continuations(run, decode=decode, steps=Steps(first=5))
     with pytest.raises(UserError, match=r"token 1 is ' wait' in the run, 'BUT' with this tokenizer"):
         diagnose_continuations(run, decode=lambda tokens: "BUT")
+    for weighting in ("normalised", "parts.py:Mine"):  # which ask for continuations, too
+        config = write_probed(tmp_path, [probe(0, 2.0, " wait")]) / "config.yaml"
+        config.write_text(config.read_text().replace("weighting: continuation", f"weighting: {weighting}"))
+        assert diagnose_continuations(config.parent, decode=decode).samples["probes of the run"] == 1
     uniform = write_config(tmp_path / "uniform", weighting="uniform")
     with pytest.raises(UserError, match=r"no continuations: the run has aopsd\.weighting=uniform"):
         diagnose_continuations(uniform, decode=decode)

@@ -5,6 +5,7 @@ import os
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,14 +16,17 @@ from nemo_aopsd import engines
 from nemo_aopsd.analysis.diagnostics import teacher
 from nemo_aopsd.analysis.diagnostics.teacher import evaluate_teacher, plan_teacher, utility
 from nemo_aopsd.cli.diagnose import app as diagnose_app
+from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.manifest import Manifest
+from nemo_aopsd.run.folder import check_shown, keep_extensions
 from nemo_aopsd.types import Generation
 from tests.diagnosed import write_config, write_lines
 from tests.fakes import END, CharTokenizer, make_config
 
 TOKENIZER = CharTokenizer()
+PARTS = Path(__file__).parents[2] / "examples/my_parts.py"
 
 
 class Scripted:
@@ -100,6 +104,31 @@ def test_a_teacher_answers_with_its_context_and_without(tmp_path, kind):
     ]
     again = Scripted(answer)
     assert evaluate_teacher(plan, kind, config, ScriptedEngine(again, again)) == informed and again.calls == 0
+
+
+def test_a_context_of_ones_own_has_files_by_its_class(tmp_path):
+    """Wherever its file is: nothing is written beside that."""
+    file = tmp_path / "mine/parts.py"
+    file.parent.mkdir()
+    file.write_text(PARTS.read_text().replace("adaptive = True", "adaptive = False"))
+    plan, config = make_plan(tmp_path, f"{file}:FirstCheckpoint")
+    evaluate_teacher(plan, f"{file}:FirstCheckpoint", config, ScriptedEngine(Scripted(attempt), Scripted(answer)))
+    assert {path.name for path in plan.folder.glob("First*")} == {
+        f"FirstCheckpoint{suffix}" for suffix in (".jsonl", ".json", ".settings.json")
+    }
+    assert [path.name for path in file.parent.glob("*.*")] == ["parts.py"]
+
+
+def test_what_the_teacher_read_cannot_be_made_again_by_a_class_that_has_changed(tmp_path):
+    config = load_config(write_config(tmp_path) / "config.yaml", [f"aopsd.context.kind={PARTS}:FirstCheckpoint"])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    keep_extensions(tmp_path, config.aopsd)
+    check_shown(tmp_path, config.aopsd)
+    kept = tmp_path / "extensions/my_parts.py"
+    kept.write_text(kept.read_text() + "\n")
+    result = CliRunner().invoke(diagnose_app, ["teacher", str(tmp_path)])
+    assert "has changed since the run began (aopsd.context.kind)" in str(result.exception)
+    check_shown(tmp_path, replace(config.aopsd, context=ContextConfig(), weighting=f"{PARTS}:RisingWeights"))
 
 
 def test_under_the_frontier_each_sample_has_what_its_own_attempt_reached(tmp_path):

@@ -160,7 +160,7 @@ def test_a_run_that_was_moved_is_read_where_it_is(run, tmp_path):
     assert config.checkpointing["checkpoint_dir"] == str(moved / "checkpoints")
 
 
-def test_prompts_of_ones_own_that_are_gone_are_those_that_the_run_keeps(run, tmp_path):
+def test_prompts_of_ones_own_that_are_gone_or_changed_are_those_that_the_run_keeps(run, tmp_path):
     family, kept = Path(prompts.__file__).parent / "default", run / "extensions/prompts"
     mine = shutil.copytree(family, tmp_path / "mine")
     config = config_of(run, f"aopsd.prompts={mine}")
@@ -168,6 +168,8 @@ def test_prompts_of_ones_own_that_are_gone_are_those_that_the_run_keeps(run, tmp
     run_folder.keep_extensions(run, config.aopsd)
     assert prompts.is_family("default") and not prompts.is_family(str(family))  # an absolute path is no family's name
     assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
+    (mine / "student.txt").write_text("Guess: {problem}")
+    assert run_folder.load_run_config(run).aopsd.prompts == str(kept)
     shutil.rmtree(mine)
     assert run_folder.load_run_config(run).aopsd.prompts == str(kept)
     assert prompts.read(str(kept), "student") == prompts.read("default", "student")

@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -168,6 +169,16 @@ def test_a_resume_before_the_first_checkpoint_says_what_it_keeps(tmp_path, capsy
     assert "goes on at step 7\n" in capsys.readouterr().out
     train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
     assert "nothing left to do: 9 steps done; reached: aopsd.max_num_epochs=3\n" in capsys.readouterr().out
+
+
+def test_a_curriculum_of_ones_own_that_needs_no_attempts_keeps_none(tmp_path, capsys):
+    parts = Path(__file__).parents[2] / "examples/my_parts.py"
+    config = make_config(tmp_path, replace(AOPSD, curriculum=CurriculumConfig(name=f"{parts}:SortedOrder")))
+    with suppress(Killed):
+        train(config, PROBLEMS, HELD_OUT, dying(make_engine(), 1), tmp_path, resume=False)
+    capsys.readouterr()
+    train(config, PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
+    assert "starts again at step 1\n" in capsys.readouterr().out
 
 
 def replace_budget(config):

@@ -21,7 +21,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write, derive_seed, json_text, read_lines, write_jsonl
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import load_run_config
+from nemo_aopsd.run.folder import check_shown, load_run_config
 from nemo_aopsd.run.reader import parse
 
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0)  # nats a token, between the bins
@@ -58,8 +58,9 @@ def sample(run: Path, *, count: int, seed: int, by_bin: bool = False, edges: Seq
     wanted = {"seed": seed, "count": count, "by_bin": by_bin, "edges": list(edges)}
     if (folder / "sample.json").exists():
         return _same_sample(folder, wanted)
-    chosen = draw(places, count=count, seed=seed, by_bin=by_bin, edges=edges)
-    found = {place: (event, key) for place, event, key in read_events(chosen, load_run_config(run))}
+    chosen, config = draw(places, count=count, seed=seed, by_bin=by_bin, edges=edges), load_run_config(run)
+    check_shown(run, config.aopsd)
+    found = {place: (event, key) for place, event, key in read_events(chosen, config)}
     drawn = Sample(
         **wanted,
         population_per_bin=count_per_bin([place.nll for place in places], edges),

@@ -18,7 +18,8 @@ from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
 from nemo_aopsd.analysis.diagnostics.output import Result, Table, intervals_of
 from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.extension import is_own
+from nemo_aopsd.config.schema import CONTINUED, Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.tokenizer import open_tokenizer
 from nemo_aopsd.run.reader import Run, load_run
@@ -64,10 +65,10 @@ def diagnose_continuations(
     source = load_run(run)
     config = source.config
     probes = config.aopsd.probes
-    if config.aopsd.weighting != "continuation":
+    if not (config.aopsd.continues or is_own(config.aopsd.weighting)):  # a class that is gone says nothing of itself
         raise UserError(
             f"{run}: no continuations: the run has aopsd.weighting={config.aopsd.weighting}. Choose a run with "
-            "aopsd.weighting=continuation."
+            f"aopsd.weighting={' or '.join(CONTINUED)}."
         )
     threshold = probes.threshold if threshold is None else threshold
     if threshold < probes.threshold:

@@ -4,7 +4,7 @@
     FOLDER/CONTEXT.settings.json   what the samples were made with
     FOLDER/CONTEXT.json            the summary, last
 
-FOLDER is `RUN/diagnostics/teacher/DATA_FINGERPRINT_xN`; CONTEXT is a name of `aopsd.context.kind`. The weights are
+FOLDER is `RUN/diagnostics/teacher/DATA_FINGERPRINT_xN`; CONTEXT is `aopsd.context.kind`, or its class. The weights are
 those of the run's first step. Under an adaptive context (`dag_frontier`) every sample has one of its own, as in
 training: the student attempts the bare question, the judge says what that establishes, and the teacher sees this and
 the frontier.
@@ -72,7 +72,7 @@ def plan_teacher(run: Path, config: Config, data: Path | None, num_samples: int 
 
 def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> dict[str, Any]:
     """Sample and grade the teacher under context `kind`; returns the summary. An interrupted call is taken up again."""
-    aopsd, stem = config.aopsd, plan.folder / kind
+    aopsd, stem = config.aopsd, plan.folder / kind.rpartition(":")[2]
     prompts = _fixed_prompts(plan.problems, kind, config, engine)
     made_with = _settings(plan, kind, config, prompts)
     manifest = Manifest(plan.folder)

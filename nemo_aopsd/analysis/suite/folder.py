@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import path_override
+from nemo_aopsd.run.folder import check_extensions, path_override
 
 # Of a run, not of its member.
 _PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")
@@ -123,6 +123,8 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
     """
     if not (out / "suite.json").is_file():
         return []
+    for name, config in configs.items():
+        _check_extensions(out, name, config)
     before, now = _read_suite(out), {name: _leaves(config) for name, config in configs.items()}
     kept = {
         name: leaves for name, leaves in before["members"].items() if any((out / name).glob(f"seed_*/{layout.CONFIG}"))
@@ -161,6 +163,7 @@ def current_config(run: Run) -> Config:
     config = run.config()
     if changed := _changed(_remembered(run), _leaves(config)):
         raise UserError(f"not started: since the suite was started, its config has changed in {', '.join(changed)}")
+    _check_extensions(run.out, run.member, config)
     if changed := _changed_models(_read_suite(run.out), _models([config])):
         raise UserError(f"not started: since the suite was started, the model in {changed[0]} has changed")
     return config
@@ -187,9 +190,17 @@ def _leaves(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config.raw).items() if key not in _PLACES}
 
 
-def _models(configs: Iterable[Config]) -> dict[str, str | None]:
-    """Fingerprints by `policy.model_name`, which may be a link that leads elsewhere by now."""
-    return {name: fingerprint_model(name) for name in sorted({str(each.policy["model_name"]) for each in configs})}
+def _check_extensions(out: Path, member: str, config: Config) -> None:
+    """Raise UserError if a run of the member was made with other files of the user's own, classes or prompts."""
+    for run in sorted((out / member).glob(f"seed_*/{layout.CONFIG}")):
+        check_extensions(run.parent, config.aopsd, f"choose another --out, or delete {out / member}")
+
+
+def _models(configs: Collection[Config]) -> dict[str, str | None]:
+    """Fingerprints of students and judges by their paths, which may be links that lead elsewhere by now."""
+    names = {str(each.policy["model_name"]) for each in configs}
+    names |= {each.aopsd.judge.model for each in configs if each.aopsd.judge.has_own_model}
+    return {name: fingerprint_model(name) for name in sorted(names)}
 
 
 def _changed_models(suite: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
