@@ -31,12 +31,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
 
 import nemo_aopsd
+from nemo_aopsd import clock
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engines import local
@@ -268,6 +270,7 @@ def main() -> None:
     args = parse_arguments()
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
+        clock.time = SimpleNamespace(perf_counter=time.process_time)  # of our stages, as `now`
     batch = [f"policy.{kind}_batch_size={args.micro_batch}" for kind in ("train_micro", "logprob")]
     sizes = (f"aopsd.num_prompts_per_step={args.rollouts}", "aopsd.num_generations_per_prompt=1", *batch)
     with tempfile.TemporaryDirectory() as folder:
