@@ -25,7 +25,7 @@ from nemo_aopsd.cli.options import (
 )
 from nemo_aopsd.cluster.mounts import paths_here
 from nemo_aopsd.config.label import family_label
-from nemo_aopsd.config.load import load_config, to_yaml
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.config.unread import without_effect
@@ -61,7 +61,7 @@ def demo(
     run_folder.keep_apart(run, "a run of `aopsd train`")
     # So small a model gains nothing from more threads, and on a busy machine they wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with run_folder.lock(run):
+    with run_folder.lock_all(run, _checkpoints(config)):
         if aside := run_folder.move_aside(run):
             typer.echo(f"the run that was in {run} is now in {aside}")
         run_folder.check_free(run, _checkpoints(config))
@@ -94,26 +94,28 @@ def train(
     """Train the student of CONFIG; everything that the run learns and measures goes into logger.log_dir."""
     overrides, place = overrides or [], list[str]()
     named = [] if config is None else [str(config)]
-    if resume and (config is None or ("=" in config.name and not config.exists())):
+    if resume and (config is None or ("=" in str(config) and not config.exists())):
         overrides, named = [*named, *overrides], []
         config, place = run_folder.require_run(resume), run_folder.places(resume)
     elif resume:
         place = [run_folder.path_override("logger.log_dir", resume)]
     if config is None:
         raise UserError("CONFIG is missing. Name a YAML file, or demo; or go on with a run: aopsd train --resume RUN.")
-    settings = there = load_chosen(config, [*overrides, *place], method)
+    settings = there = load_chosen(config, [*place, *overrides], method)
     run = _run(settings)
+    if resume and os.path.realpath(run) != os.path.realpath(resume):
+        raise UserError(f"--resume {resume}: goes on in that folder; got logger.log_dir={run}. Leave one of them out.")
     if mounts is not None:
         if not check:
             raise UserError("--mounts goes with --check: a run reads its own paths. Leave it out, or add --check.")
-        there = load_chosen(config, [*overrides, *place, *paths_here(settings, mounts)], method)
+        there = load_chosen(config, [*place, *overrides, *paths_here(settings, mounts)], method)
     if resume:
         run_folder.require_run(resume)
     elif not check:
         _check_place(settings)
     if not check:
         typer.echo(_begins(settings))
-    with run_folder.lock(run) if resume or not check else nullcontext():
+    with run_folder.lock_all(run, _checkpoints(settings)) if resume or not check else nullcontext():
         _, (problems, held_out) = tell_all(
             lambda: run_folder.check_resumable(resume, settings) if resume else _check_place(settings),
             lambda: _check(there, elsewhere=mounts is not None),
@@ -223,7 +225,7 @@ def _train(
     warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
     run_folder.check_extensions(run, config.aopsd)
-    run_folder.write_config(run, to_yaml(config), typed)
+    run_folder.write_config(run, run_folder.settings_text(config), typed)
     run_folder.keep_extensions(run, config.aopsd)
     with interruptible(f"To go on: {run_folder.to_go_on(run)}", lambda: _lost(config)):
         train_problems(config, problems, held_out, engine, run, resume=resume)

@@ -13,21 +13,21 @@ import shlex
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.config.extension import own, own_names, sources
-from nemo_aopsd.config.load import flatten, load_config
+from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import naming, open_locked, read_journal
+from nemo_aopsd.files import naming, open_locked, read_journal, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.prompts import is_family
-from nemo_aopsd.run import layout
+from nemo_aopsd.run import checkpoint, layout
 
 # What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
 _MAY_CHANGE = (
@@ -141,6 +141,14 @@ def lock(run: Path, elsewhere: str = "another logger.log_dir") -> Iterator[None]
 
 
 @contextmanager
+def lock_all(run: Path, checkpoints: Path) -> Iterator[None]:
+    """As `lock`, of the folder of its checkpoints, too, where that lies outside: two runs would mix theirs."""
+    outside = _is_outside(checkpoints, run)
+    with lock(run), lock(checkpoints, "another checkpointing.checkpoint_dir") if outside else nullcontext():
+        yield
+
+
+@contextmanager
 def held(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold a lock file for the time of the block; it notes this process.
 
@@ -191,13 +199,16 @@ def check_resumable(run: Path, config: Config) -> None:
     """Raise UserError unless `run` holds an undamaged run of this very config, but for a few keys that may change."""
     require_run(run)
     warn(Manifest(run).check(layout.trusted_files(run)))
-    before, now = flatten(load_run_config(run).raw), flatten(config.raw)
+    own, checkpoints = load_run_config(run), Path(config.checkpointing["checkpoint_dir"])
+    before, now = flatten(own.raw), flatten(config.raw)
     for leaves in (before, now):  # the same place, from wherever it is named
         folder = leaves.pop("logger.log_dir")
         leaves["checkpointing.checkpoint_dir"] = os.path.relpath(leaves["checkpointing.checkpoint_dir"], folder)
     changed = [
         key for key in sorted(before | now) if key not in _MAY_CHANGE and not _is_same(before.get(key), now.get(key))
     ]
+    if changed == ["checkpointing.checkpoint_dir"] and _is_checkpoint_of(run, checkpoints):
+        changed = []  # they were moved
     if changed:
         listed = "\n".join(f"  {key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed)
         raise UserError(
@@ -205,6 +216,26 @@ def check_resumable(run: Path, config: Config) -> None:
             f"Go on with its own ones, `{to_go_on(run)}`, or start a new run in another logger.log_dir."
         )
     _check_budget(run, config)
+    if own.checkpointing["enabled"] and not checkpoint.newest(checkpoints) and _has_saved(run, own):
+        raise UserError(
+            f"{checkpoints}: has no checkpoint (looked from {Path.cwd()}), but the run in {run} has made one. To go on "
+            "without it would undo its steps. Name the folder that holds it: checkpointing.checkpoint_dir=FOLDER; or "
+            "start a new run in another logger.log_dir."
+        )
+
+
+def _is_checkpoint_of(run: Path, checkpoints: Path) -> bool:
+    """Whether the newest one there is the run's: both tell how many seconds it had trained up to that step."""
+    newest = checkpoint.newest(checkpoints)
+    state = read_json(newest / "state.json", remedy=f"Delete {newest}.") if newest else {}
+    rows = read_journal(run / layout.METRICS, "step")
+    return any(row["step"] == state.get("step") and row.get("time/total") == state.get("train_seconds") for row in rows)
+
+
+def _has_saved(run: Path, config: Config) -> bool:
+    """Whether a checkpoint was made for sure: one is before each evaluation but the first, and each period."""
+    last = max((row["step"] for row in read_journal(run / layout.METRICS, "step")), default=0)
+    return last > config.checkpointing["save_period"] or any(layout.evaluation_files(run))
 
 
 def _is_same(before: Any, now: Any) -> bool:
@@ -276,11 +307,25 @@ def check_shown(run: Path, aopsd: AOPSDConfig) -> None:
 def places(run: Path) -> list[str]:
     """Overrides of the run's own config that say where its folder is now. Raises UserError if there is none."""
     config = load_config(require_run(run), copies=run / layout.EXTENSIONS)
-    inside = os.path.relpath(config.checkpointing["checkpoint_dir"], config.logger["log_dir"])
+    checkpoints, before = Path(config.checkpointing["checkpoint_dir"]), Path(config.logger["log_dir"])
     moved = {"logger.log_dir": run}
-    if not inside.startswith(os.pardir):
-        moved["checkpointing.checkpoint_dir"] = run / inside
+    if not _is_outside(checkpoints, before):
+        moved["checkpointing.checkpoint_dir"] = run / os.path.relpath(checkpoints, before)
     return [path_override(key, place) for key, place in moved.items()]
+
+
+def _is_outside(checkpoints: Path, run: Path) -> bool:
+    return os.path.relpath(checkpoints, run).startswith(os.pardir)
+
+
+def settings_text(config: Config) -> str:
+    """The settings as a run notes them: checkpoints outside it by their whole path, wherever the next command runs."""
+    folder = Path(config.checkpointing["checkpoint_dir"])
+    if _is_outside(folder, Path(config.logger["log_dir"])):
+        folder = folder.absolute()
+    return to_yaml(
+        replace(config, raw=config.raw | {"checkpointing": config.checkpointing | {"checkpoint_dir": str(folder)}})
+    )
 
 
 def require_run(run: Path) -> Path:

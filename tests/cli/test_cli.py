@@ -16,6 +16,7 @@ from nemo_aopsd import engines
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import train
 from nemo_aopsd.data import check as dag_files
+from nemo_aopsd.run import folder as run_folder
 from tests import REPO
 from tests.fakes import make_engine
 
@@ -258,6 +259,39 @@ def test_a_run_goes_on_by_its_own_config_wherever_its_folder_is(aopsd, ctrl_c_in
     assert aopsd("train")[2].startswith("error: CONFIG is missing. Name a YAML file, or demo; or go on with a run")
 
 
+def test_checkpoints_outside_a_run_are_found_from_anywhere_and_their_loss_undoes_nothing(aopsd, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    data = f"data.train.data_path={tmp_path}/problems.jsonl aopsd.evaluation.data_path={tmp_path}/held_out.jsonl"
+    first = f"train run.yaml {data} logger.log_dir={run} checkpointing.checkpoint_dir=kept"
+    first += " aopsd.max_num_epochs=9 aopsd.max_num_steps=1"
+    with run_folder.lock(Path("kept")):  # of another run that writes there
+        code, _, err = aopsd(first)
+        assert code == 2 and "kept: process" in err and "another checkpointing.checkpoint_dir" in err
+    assert aopsd(first)[0] == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert "goes on at step 2" in aopsd(f"train --resume {run} aopsd.max_num_steps=2")[1]
+    os.rename(tmp_path / "kept", tmp_path / "moved")
+    longer = f"train --resume {run} aopsd.max_num_steps=3"
+    code, _, err = aopsd(longer)
+    assert code == 2 and re.search(r"kept: has no checkpoint \(looked from .*checkpointing\.checkpoint_dir=FOLDER", err)
+    assert "goes on at step 3" in aopsd(f"{longer} checkpointing.checkpoint_dir=../moved")[1]
+    state = max((tmp_path / "moved").glob("*/state.json"))
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"train_seconds": 1e9}))  # another run's
+    os.rename(tmp_path / "moved", tmp_path / "other")
+    code, _, err = aopsd(f"{longer} checkpointing.checkpoint_dir=../other")
+    assert code == 2 and "checkpoint_dir: '../moved' -> '../other'" in err
+
+
+def test_a_resume_goes_on_in_its_folder_and_nowhere_else(aopsd):
+    assert aopsd("train run.yaml aopsd.max_num_steps=1")[0] == 0
+    code, _, err = aopsd("train --resume run logger.log_dir=other aopsd.max_num_steps=2")
+    assert code == 2 and "--resume run: goes on in that folder; got logger.log_dir=other" in err
+    code, _, err = aopsd("train --resume run checkpointing.checkpoint_dir=other aopsd.max_num_steps=2")
+    assert code == 2 and "checkpoint_dir: 'checkpoints' -> '../other'" in err
+    assert aopsd("train --resume run logger.log_dir=./run aopsd.max_num_steps=2")[2] == ""
+
+
 def test_sigterm_says_the_same_and_leaves_the_signal_as_it_was(aopsd, monkeypatch):
     """`timeout` and Slurm send it."""
     from nemo_aopsd.run import trainer
@@ -476,7 +510,7 @@ def demo(aopsd, monkeypatch):
         def fake_train(config, problems, held_out, *, resume, typed):
             folder = train._run(config)
             (folder / "eval").mkdir(parents=True)
-            (folder / "config.yaml").write_text(train.to_yaml(config))
+            (folder / "config.yaml").write_text(run_folder.settings_text(config))
             for epoch, correct in ((0, before), (3, after)):
                 (folder / f"eval/epoch_{epoch:03d}.json").write_text(json.dumps(summary(epoch, correct)))
             (folder / "eval/epoch_009.settings.json").write_text("{}")

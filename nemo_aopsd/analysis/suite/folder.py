@@ -20,14 +20,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_aopsd.analysis.suite.spec import Suite
-from nemo_aopsd.config.load import flatten, load_config, to_yaml
+from nemo_aopsd.config.load import flatten, load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import check_extensions, path_override
+from nemo_aopsd.run.folder import check_extensions, path_override, settings_text
 
 # Of a run, not of its member.
 _PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")
@@ -180,7 +180,7 @@ def share_evaluation(source: Run, target: Run, config: Config) -> bool:
         return False
     own.parent.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(target.folder)
-    manifest.begin(target.folder / layout.CONFIG, to_yaml(config))
+    manifest.begin(target.folder / layout.CONFIG, settings_text(config))
     for suffix in (".settings.json", ".jsonl", ".json"):  # the summary says that all is there
         manifest.replace(own.with_suffix(suffix), summary.with_suffix(suffix).read_bytes())
     return True
