@@ -124,7 +124,7 @@ def _write_threshold(
     summary = evaluation.summarize(others)
     say([*evaluation.summary_lines(summary), evaluation.baseline_line(summary)])
     warn(evaluation.worthless(summary))
-    parent = os.path.relpath(find_recipe(config), path.parent)
+    parent = os.path.relpath(os.path.realpath(find_recipe(config)), os.path.realpath(path.parent))
     block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
     if settings.aopsd.judge.model == "student":
         block["model"] = "teacher"  # the frozen one: a student that learns leaves the threshold behind

@@ -36,6 +36,7 @@ class CheckpointState:
     problems: str  # fingerprint
     held_out: str  # fingerprint, of no problem if there is no evaluation
     curriculum: dict[str, Any]  # Curriculum.state_dict
+    judge: str = ""  # fingerprint of a judge's own model; older checkpoints lack it
     surprise: dict[str, list[float]] = field(default_factory=dict)  # of weighting.Surprise; older checkpoints lack it
 
 

@@ -129,6 +129,8 @@ def _checkpoint(path: Path, config: Config, run: Path) -> Target:
         identity = hashlib.sha256(named.read_bytes()).hexdigest()[:12]
     except FileNotFoundError as error:
         raise _replaced(path) from error
+    judge = replace(config.aopsd.judge, model="student")  # nobody judges: no other model is loaded
+    config = replace(config, aopsd=replace(config.aopsd, judge=judge))
     return Target(path.absolute().name, config, path, f"{path.absolute().name} {identity}", run / layout.EVALUATIONS)
 
 

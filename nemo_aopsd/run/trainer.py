@@ -32,6 +32,7 @@ from nemo_aopsd.method.probes import surprises
 from nemo_aopsd.method.rollout import Draft, StepResult
 from nemo_aopsd.method.step import judge_rollouts, train_step
 from nemo_aopsd.method.weighting import Surprise
+from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import checkpoint, health, layout
 from nemo_aopsd.run.checkpoint import CheckpointState
 from nemo_aopsd.run.health import Finding
@@ -279,6 +280,7 @@ class Trainer:
             teacher_checksum=self.engine.teacher_checksum(),
             problems=fingerprint(self.problems.values()),
             held_out=fingerprint(self.held_out or []),
+            judge=self._judge(),
             curriculum=self.curriculum.state_dict(),
             surprise={sign: list(medians) for sign, medians in asdict(self.surprise).items()},
         )
@@ -307,6 +309,17 @@ class Trainer:
                     f"{path}: these are not the problems that the run in {self.folder} was started with. "
                     "Restore the file, or start a new run in another logger.log_dir."
                 )
+
+        if state.judge not in ("", self._judge()):
+            raise UserError(
+                f"{self.aopsd.judge.model}: is not the model that judged the run in {self.folder} (aopsd.judge.model). "
+                "Restore it, or start a new run in another logger.log_dir."
+            )
+
+    def _judge(self) -> str:
+        """A fingerprint of the judge's own model; empty if it has none."""
+        judge = self.aopsd.judge
+        return (fingerprint_model(judge.model) or "") if judge.has_own_model else ""
 
     def _forget_steps_after(self, step: int) -> None:
         """Drop what was recorded after the newest checkpoint: those steps come again."""

@@ -125,7 +125,9 @@ def test_importing_the_commands_loads_nothing_heavy():
 def test_judge_of_a_config(tmp_path):
     """The built-in tiny model judges attempts at its own problems in all ways, by the code that training uses."""
     problems, config = REPO / "nemo_aopsd/builtin/data/heldout.jsonl", REPO / "examples/configs/aopsd_tiny_cpu.yaml"
-    cases, out, calibrated = tmp_path / "c.jsonl", tmp_path / "v.jsonl", tmp_path / "calibrated.yaml"
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep/er")  # whose parent is another folder than the link's
+    cases, out, calibrated = tmp_path / "c.jsonl", tmp_path / "v.jsonl", tmp_path / "link/calibrated.yaml"
     rows = [json.loads(line) for line in problems.read_text(encoding="utf-8").splitlines()[:2]]
     nodes = [[node["id"] for node in row["dag"]["nodes"]] for row in rows]
     lines = [

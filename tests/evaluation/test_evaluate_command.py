@@ -264,6 +264,9 @@ def test_the_vllm_engine_is_given_rows_and_a_seed_each(aopsd, trained, monkeypat
 
 def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(aopsd, trained):
     shutil.copytree(trained, "run")
+    settings = Path("run/config.yaml").read_text()
+    assert "    model: student\n" in settings
+    Path("run/config.yaml").write_text(settings.replace("    model: student\n", "    model: judge_that_is_gone\n"))
     code, out, _ = aopsd("export run --out exported")
     assert (code, out) == (0, "exported\nto ask it as its run does: aopsd evaluate exported --data FILE\n")
     assert aopsd("evaluate run --data one.jsonl --out from_run")[0] == 0

@@ -12,7 +12,14 @@ import pytest
 from rich.console import Console
 
 import tests.run
-from nemo_aopsd.config.schema import AOPSDConfig, CurriculumConfig, EvaluationConfig, ObjectiveConfig, ProbeConfig
+from nemo_aopsd.config.schema import (
+    AOPSDConfig,
+    CurriculumConfig,
+    EvaluationConfig,
+    JudgeConfig,
+    ObjectiveConfig,
+    ProbeConfig,
+)
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run import trainer
@@ -242,11 +249,23 @@ def test_resuming_with_another_teacher_or_other_problems_is_refused(tmp_path):
         train(config, changed, HELD_OUT, make_engine(), tmp_path, resume=True, console=Console(quiet=True))
 
 
+def test_resuming_with_another_judge_is_refused(tmp_path):
+    (tmp_path / "judge.gguf").write_bytes(b"one")
+    aopsd = replace(AOPSD, judge=JudgeConfig(model=str(tmp_path / "judge.gguf")))
+    engine = make_engine()
+    engine.judge = engine.teacher, engine.tokenizer
+    run(tmp_path, engine, aopsd=replace(aopsd, max_num_steps=1))
+    run(tmp_path, engine, aopsd=replace(aopsd, max_num_steps=2), resume=True)
+    (tmp_path / "judge.gguf").write_bytes(b"two")
+    with pytest.raises(UserError, match=r"judge\.gguf: is not the model that judged .*aopsd\.judge\.model"):
+        run(tmp_path, engine, aopsd=aopsd, resume=True)
+
+
 def test_a_state_has_the_keys_of_every_checkpoint_made_so_far(uninterrupted):
     """A key that is renamed or added without a default would make a traceback of the resumption of an older run."""
     assert set(uninterrupted[-1]) | {"train_seconds"} == {
         *("step", "next_batch", "response_tokens", "train_seconds", "teacher_checksum", "problems", "held_out"),
-        *("curriculum", "surprise"),
+        *("judge", "curriculum", "surprise"),
     }
     assert set(uninterrupted[-1]["curriculum"]) == {"epoch", "competence", "observed", "history"}
 
