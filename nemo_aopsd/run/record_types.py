@@ -37,7 +37,7 @@ class Rollout:
     response_text: str
     finished: bool  # False: cut off at the longest response
     student_prompt: list[int]
-    teacher_prompt: list[int]
+    teacher_prompt: list[int] | None  # None where the objective has no teacher
     judge_failed: bool | None  # could the verdict not be read? None: no judge was asked
     judge_cut: bool | None  # was the attempt shortened for the judge?
     judge_text: str | None

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import tests.run
 from nemo_aopsd.config.schema import (
+    CHOICES,
     AOPSDConfig,
     CurriculumConfig,
     EvaluationConfig,
@@ -21,10 +22,12 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
 )
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_lines
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run import trainer
 from nemo_aopsd.run.folder import write_config
-from nemo_aopsd.run.record_types import StepMetrics
+from nemo_aopsd.run.reader import parse
+from nemo_aopsd.run.record_types import Rollout, StepMetrics
 from nemo_aopsd.run.trainer import train
 from tests.fakes import FakeEngine, make_config, make_engine, make_problem, random_table
 from tests.run import read
@@ -319,6 +322,16 @@ def test_solutions_teach_but_say_nothing_of_the_students_competence(tmp_path, na
     run(tmp_path, aopsd=replace(AOPSD, objective=objective, weighting="uniform"))
     history = read(tmp_path / "competence.jsonl")
     assert history[0]["competence"] == history[-1]["competence"]
+
+
+@pytest.mark.parametrize("name", CHOICES["objective.name"])
+def test_what_a_run_keeps_of_a_rollout_is_read_whatever_the_objective(tmp_path, name):
+    """Some have no teacher, so no prompt of one."""
+    objective = ObjectiveConfig(name=name)
+    changed = replace(AOPSD, objective=objective, weighting="uniform", num_generations_per_prompt=2, max_num_steps=1)
+    run(tmp_path, aopsd=replace(changed, curriculum=CurriculumConfig(name="shuffle")))
+    kept = [parse(Rollout, line, where) for where, line in read_lines(tmp_path / "rollouts/step_000001.jsonl")]
+    assert len(kept) == 8 and all((row.teacher_prompt is not None) == objective.reads_teacher for row in kept)
 
 
 def test_no_steps_is_an_evaluation_of_the_model_as_it_is(tmp_path, uninterrupted):
