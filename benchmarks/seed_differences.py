@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from statistics import fmean, stdev
 
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided, by number of seeds
+from nemo_aopsd.stats import T_95
 
 
 def seed_tables(page: str) -> list[dict[str, list[float]]]:

@@ -13,6 +13,8 @@ from statistics import NormalDist, fmean
 
 import numpy as np
 
+# Student's t of a two-sided 95 % interval, by number of values.
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 _INDEXES_AT_ONCE = 1 << 20  # bounds the memory of a bootstrap
 
 

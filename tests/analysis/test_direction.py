@@ -69,27 +69,32 @@ def found(tmp_path, monkeypatch):
 
 def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found):
     engine, result = found
-    halves = engine.rows[:2]
-    for rows, gradient in zip(halves, result.yardstick.halves, strict=True):
-        assert torch.allclose(gradient[0], by_hand(engine, rows, [row.advantages for row in rows]))
-    advantages = [row.advantages[0].item() for rows in halves for row in rows]
-    assert sum(advantages) == pytest.approx(0)  # each problem's sum to 0
-    assert {round(value * 4) / 4 for value in advantages} == set(advantages) - {0.0}  # quarters, of four answers
-    assert (result.yardstick.num_right, result.yardstick.num_undecided) == (5, 3)  # of the 8 that are finished
-    assert result.yardstick.num_answers == 24 and 0 < result.yardstick.num_mixed <= 6
+    stick = result.yardstick
+    groups = engine.rows[: len(stick.groups)]
+    assert len(groups) == stick.num_mixed == 3  # fewer than there may be
+    assert all(len({tuple(row.prompt) for row in rows}) == 1 for rows in groups)
+    together = [row for rows in groups for row in rows]
+    expected = by_hand(engine, together, [row.advantages for row in together])
+    assert torch.allclose(sum(group[0] for group in stick.groups), expected)
+    for rows in groups:
+        advantages = [row.advantages[0].item() for row in rows]
+        assert sum(advantages) == pytest.approx(0) and len(rows) == 4  # one of them may be 0
+        assert {round(value * 4) / 4 for value in advantages} == set(advantages)  # quarters, of four answers
+    assert (stick.num_right, stick.num_undecided) == (5, 3)  # of the 8 that are finished
+    assert stick.num_answers == 24
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
     engine, result = found
-    rest, *triggered = engine.rows[2:]
+    rest, *triggered = engine.rows[len(result.yardstick.groups) :]
     rows = dict(zip(WEIGHTINGS, triggered, strict=True))[weighting]
     arm = next(arm for arm in result.arms if arm.weighting == weighting)
     elsewhere = 1.0 if weighting in ("uniform", "zero_triggered") else 0.5
     weights = [elsewhere * one.weights + own.weights for one, own in zip(rest, rows, strict=True)]
     gaps = [(row.teacher_logprobs - row.old_logprobs).clamp(-10, 10) for row in rows]
     whole = by_hand(engine, rows, [w * g for w, g in zip(weights, gaps, strict=True)])
-    oracle = sum(gradient[0] for gradient in result.yardstick.halves)
+    oracle = sum(group[0] for group in result.yardstick.groups)
     expected = (whole * oracle).sum() / whole.norm() / oracle.norm()
     assert arm.cosine == pytest.approx(expected.item(), abs=1e-6)
     marked = torch.cat([own.weights for own in rows])[torch.cat([gap.abs() for gap in gaps]) >= 1.5]
@@ -102,17 +107,39 @@ def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
         assert marked.mean().item() == pytest.approx(1, abs=0.2)  # 1 before the cap
 
 
+def yardstick(*groups, mixed=100):
+    return Yardstick([[torch.tensor(group)] for group in groups], 1024, 512, mixed, 128)
+
+
 def test_a_noisy_yardstick_says_how_much_it_can_show():
-    one, other = [torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 1.0])]
-    same = Yardstick((one, one), 8, 4, 1, 1)
+    same = yardstick([1.0, 0.0], [1.0, 0.0])
     assert (same.agreement, same.ceiling) == (1, 1)
-    assert Yardstick((one, other), 8, 4, 1, 1).ceiling == 0
-    slanted = Yardstick((one, [torch.tensor([1.0, math.sqrt(3)])]), 8, 4, 1, 1)
-    assert slanted.ceiling == pytest.approx(math.sqrt(2 * 0.5 / 1.5))
+    assert yardstick([1.0, 0.0], [0.0, 1.0]).ceiling == 0
+    slanted = yardstick([0.5, 0.0], [0.5, 0.0], [0.5, 0.0], [0.5, math.sqrt(3)])  # halves [1, 0] and [1, sqrt(3)]
+    assert slanted.agreement == pytest.approx(0.5) and slanted.ceiling == pytest.approx(math.sqrt(2 * 0.5 / 1.5))
     nowhere = same.bearing([torch.zeros(2)])
-    assert (nowhere.norm, nowhere.cosine, nowhere.halves) == (0, None, (None, None))
-    along = Yardstick((one, other), 8, 4, 1, 1).bearing([torch.tensor([3.0, 4.0])])
-    assert (along.norm, *along.halves) == pytest.approx((5, 0.6, 0.8)) and along.cosine == pytest.approx(1.4 / 2**0.5)
+    assert (nowhere.norm, nowhere.cosine, nowhere.error) == (0, None, None)
+
+
+def test_an_interval_is_student_s_of_the_groups():
+    """By hand: products 3, 3, 4 and 4 with a gradient of norm 5; the whole is [2, 2], of norm sqrt(8)."""
+    along = yardstick([1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]).bearing([torch.tensor([3.0, 4.0])])
+    norms = 5 * math.sqrt(8)
+    assert along.norm == 5 and along.cosine == pytest.approx(14 / norms)
+    spread = math.sqrt(4 * 0.25 / 3)  # of the four products about 3.5
+    assert along.error == pytest.approx(3.182 * math.sqrt(4) * spread / norms)
+    assert yardstick([1.0, 0.0]).bearing([torch.tensor([3.0, 4.0])]).error == math.inf  # one group has no spread
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_an_update_that_points_nowhere_gets_a_verdict_in_five_of_a_hundred(heavy):
+    generator, decided = torch.Generator().manual_seed(0), 0
+    for _ in range(600):
+        groups = torch.randn(8, 50, generator=generator)
+        groups = groups**3 if heavy else groups
+        found = Yardstick([[group] for group in groups], 1024, 512, 100, 128).bearing([torch.eye(50)[0]])
+        decided += abs(found.cosine) > found.error
+    assert decided / 600 < 0.07 and (heavy or decided / 600 > 0.03)
 
 
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
@@ -156,7 +183,9 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     assert numbers["yardstick"]["num_answers"] == 48 and numbers["contexts"][0]["rollouts"] == 12
     answers, rollouts = ([*read_jsonl(out / f"{name}.jsonl")] for name in ("answers", "rollouts"))
     assert sum(one["correct"] for _, one in answers) == numbers["yardstick"]["num_right"] and len(answers) == 48
-    assert [one["half"] for _, one in answers] == [0, 1] * 24
+    owners = {one["problem_id"]: one["group"] for _, one in answers if one["group"] is not None}
+    assert sorted(owners.values()) == [place % 8 for place in range(len(owners))] or len(owners) > 8
+    assert len(owners) == numbers["yardstick"]["num_mixed"]
     kept = [parse(Rollout, json.dumps(one | {"epoch": 0, "step": 1}).encode(), where) for where, one in rollouts]
     triggered = [abs(gap) >= AOPSDConfig().probes.threshold for one in kept for gap in one.gaps()]
     assert sum(triggered) / len(triggered) == pytest.approx(numbers["contexts"][0]["triggered"])
@@ -166,56 +195,44 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     *_, written = lines
     assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
     uniform, own = [line for line in page.splitlines() if line.startswith("- dag_full: ")]
-    assert uniform.startswith("- dag_full: undecided with 12 problems (uniform ")
-    assert own.startswith("- dag_full: undecided with 12 problems (continuation ")  # the config's
+    few = f"- dag_full: undecided with {len(owners)} problems that have right and wrong answers "
+    assert uniform.startswith(f"{few}(uniform ") and own.startswith(f"{few}(continuation ")  # the config's
     assert all(line[2:] in " ".join(result.output.split()) for line in (uniform, own))
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
     assert sum(line.split()[0] in WEIGHTINGS for line in lines if line.strip()) == len(WEIGHTINGS)
 
 
 @pytest.mark.parametrize(
-    ("agreement", "cosines", "verdict"),
+    ("cosine", "error", "verdict"),
     [
-        (
-            0.1,
-            (-0.11, -0.114, -0.05),
-            "points away from correctness (uniform -0.11 \u00b1 0.032; halves -0.11 and -0.05)",
-        ),
-        (0.9, (0.2, 0.1, 0.3), "points towards correctness (uniform 0.2 \u00b1 0.1; halves 0.1 and 0.3)"),
-        (0.1, (0.2, 0.3, -0.1), "undecided: the halves disagree in sign (uniform 0.2 \u00b1 0.2; halves 0.3 and -0.1)"),
-        (0.9, (None, None, None), "undecided: its update or the yardstick is 0 (uniform)"),
-        (
-            0.092,
-            (0.2, 0.1, 0.3),
-            "undecided: too few answers: the halves agree at only 0.092 (uniform 0.2 \u00b1 0.1; halves 0.1 and 0.3)",
-        ),
+        (-0.114, 0.05, "points away from correctness (uniform -0.11 \u00b1 0.05)"),
+        (0.2, 0.1, "points towards correctness (uniform 0.2 \u00b1 0.1)"),
+        (0.2, 0.21, "undecided: the interval holds 0 (uniform 0.2 \u00b1 0.21)"),
+        (None, None, "undecided: its update or the yardstick is 0 (uniform)"),
     ],
 )
-def test_a_sentence_a_context_says_where_its_uniform_update_points(agreement, cosines, verdict):
+def test_a_sentence_a_context_says_where_its_uniform_update_points(cosine, error, verdict):
     arms = [
         Arm("dag_frontier", weighting, *values, None, 1.0, 1.0)
-        for weighting, values in (
-            ("continuation", (0.9, 0.9, 0.9)),
-            ("uniform", cosines),
-        )
+        for weighting, values in (("continuation", (0.9, 0.1)), ("uniform", (cosine, error)))
     ]
-    one, other = [torch.tensor([1.0, 0.0])], [torch.tensor([agreement + 1e-6, math.sqrt(1 - agreement**2)])]
-    enough = Direction(Yardstick((one, other), 1024, 512, 100, 128), [], arms)
+    enough = Direction(yardstick([1.0], [1.0], mixed=16), [], arms)
     assert verdicts(enough) == [f"dag_frontier: {verdict}"]
     of_both = verdicts(enough, "continuation")
-    assert of_both[1] == verdicts(enough)[0] and "(continuation 0.9 \u00b1 0; halves 0.9 and 0.9)" in of_both[0]
-    few = verdicts(Direction(Yardstick((one, other), 1016, 508, 99, 127), [], arms))
-    assert few[0].startswith("dag_frontier: undecided" + (" with 127 problems (" if cosines[0] else ": its update"))
+    assert of_both[1] == verdicts(enough)[0] and "(continuation 0.9 \u00b1 0.1)" in of_both[0]
+    few = verdicts(Direction(yardstick([1.0], [1.0], mixed=15), [], arms))[0]
+    told = "dag_frontier: undecided with 15 problems that have right and wrong answers ("
+    assert few.startswith(told if cosine else "dag_frontier: undecided: its update")
 
 
 def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):
-    tiny, zero = -1.234e-05, [torch.zeros(1)]
+    tiny = -1.234e-05
     config = replace(make_config(tmp_path), policy={"model_name": "m"})
     signal = Signal("other_problem", 1024, 1024, 1.0, 10.0, -10.0, 1.0, 20.0, 10.0, 1.0)
-    arms = [Arm(signal.context, weighting, *[tiny] * 6) for weighting in WEIGHTINGS]
-    show(Direction(Yardstick((zero, zero), 8, 4, 1, 1), [signal], arms), config, Console(width=80))
+    arms = [Arm(signal.context, weighting, *[tiny] * 5) for weighting in WEIGHTINGS]
+    show(Direction(yardstick([0.0], [0.0]), [signal], arms), config, Console(width=80))
     said = capsys.readouterr().out
-    assert "…" not in said and said.count("-1.23e-05") == 6 * len(WEIGHTINGS)
+    assert "…" not in said and said.count("-1.23e-05") == 5 * len(WEIGHTINGS)
     assert all(number in said.split() for number in ("1.000", "10.000", "-10.000", "20.000"))
 
 

@@ -1,8 +1,9 @@
 """Which way would an update point? Before any training, the update of each context and weighting against correctness.
 
 The yardstick is the policy gradient of correctness from fresh answers: REINFORCE, a problem's mean reward the baseline.
-Nothing is updated. At the weights that answered, the surrogate's gradient is a sum over tokens, w_t g_t grad log p_t.
-So its part at untriggered tokens is formed once for all weightings of a context.
+It is formed by groups of problems, whose spread gives each cosine its interval. Nothing is updated. At the weights that
+answered, the surrogate's gradient is a sum over tokens, w_t g_t grad log p_t. So its part at untriggered tokens is
+formed once for all weightings of a context.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, Protocol
 
 import torch
@@ -33,12 +34,14 @@ from nemo_aopsd.method.rollout import Collection, Draft, Scored
 from nemo_aopsd.method.step import collect, rewarded
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.run.records import rollout_record
+from nemo_aopsd.stats import T_95
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import TrainRow
 
 WEIGHTINGS: tuple[Weighting, ...] = (
     "uniform", "continuation", "normalised", "gap_matched", "gap_only", "shuffled", "constant", "zero_triggered"
 )  # fmt: skip
+GROUPS = 8  # of the problems that have right and wrong answers
 Gradient = list[Tensor]  # one a parameter
 Keep = Callable[[str, list[dict[str, Any]]], None]  # name of a file, and lines more of it
 
@@ -51,18 +54,21 @@ class GradientEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bearing:
-    """A gradient's norm, and its cosines with the yardstick's sum and halves; None where one of the two is 0."""
+    """A gradient's norm, and its cosine with the yardstick plus or minus `error`, a 95 % interval.
+
+    Both are None where one of the two gradients is 0.
+    """
 
     norm: float
     cosine: float | None
-    halves: tuple[float | None, float | None]
+    error: float | None
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """The policy gradient of correctness in two halves of the answers to each problem."""
+    """The policy gradient of correctness, as the sum of those of groups of problems."""
 
-    halves: tuple[Gradient, Gradient]
+    groups: list[Gradient]
     num_answers: int
     num_right: int
     num_mixed: int  # problems with right and wrong answers: the others have no gradient
@@ -70,16 +76,19 @@ class Yardstick:
     num_undecided: int = 0  # answers that the grader could not judge, counted as wrong
 
     @cached_property
-    def _products(self) -> tuple[float, float, float]:
-        """Both halves' squares and their product; formed once, as a gradient is as large as the model."""
-        one, other = self.halves
-        return _dot(one, one), _dot(other, other), _dot(one, other)
+    def _products(self) -> list[list[float]]:
+        """Of each group with each; formed once, as a gradient is as large as the model."""
+        return [[_dot(one, other) for other in self.groups] for one in self.groups]
+
+    def _product(self, some: slice, others: slice) -> float:
+        return sum(sum(row[others]) for row in self._products[some])
 
     @property
     def agreement(self) -> float:
-        """The cosine of the halves; 0 if one of them is 0."""
-        one, other, product = self._products
-        return _cosine(product, one, other) or 0.0
+        """The cosine of two halves, every second group and the rest; 0 if one of them is 0."""
+        one, other = slice(0, None, 2), slice(1, None, 2)
+        squares = self._product(one, one), self._product(other, other)
+        return _cosine(self._product(one, other), *squares) or 0.0
 
     @property
     def ceiling(self) -> float:
@@ -88,21 +97,22 @@ class Yardstick:
         return math.sqrt(2 * agreement / (1 + agreement))
 
     def bearing(self, gradient: Gradient) -> Bearing:
-        one, other, product = self._products
-        square, first, second = (_dot(gradient, each) for each in (gradient, *self.halves))
-        halves = _cosine(first, square, one), _cosine(second, square, other)
-        return Bearing(math.sqrt(square), _cosine(first + second, square, one + other + 2 * product), halves)
+        """The interval is Student's, of the groups' products: over other problems and answers, for this gradient."""
+        square, whole = _dot(gradient, gradient), self._product(slice(None), slice(None))
+        products = [_dot(gradient, group) for group in self.groups]
+        cosine, num = _cosine(sum(products), square, whole), len(products)
+        spread = T_95[num] * math.sqrt(num) * stdev(products) if num > 1 else math.inf
+        return Bearing(math.sqrt(square), cosine, None if cosine is None else spread / math.sqrt(square * whole))
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One context with one weighting. Cosines are None where a gradient is 0."""
+    """One context with one weighting; `error` as of a `Bearing`. Cosines are None where a gradient is 0."""
 
     context: str
     weighting: str
     cosine: float | None
-    first_half: float | None
-    second_half: float | None
+    error: float | None
     triggered_cosine: float | None
     triggered_norm: float
     untriggered_norm: float
@@ -158,7 +168,7 @@ def diagnose_direction(
     return Direction(yardstick, signals, arms)
 
 
-def _answer_record(draft: Draft, half: int, tokenizer: Tokenizer) -> dict[str, Any]:
+def _answer_record(draft: Draft, group: int | None, tokenizer: Tokenizer) -> dict[str, Any]:
     tokens = draft.output.tokens
     return {
         "problem_id": draft.problem.id,
@@ -167,40 +177,51 @@ def _answer_record(draft: Draft, half: int, tokenizer: Tokenizer) -> dict[str, A
         "finished": draft.output.finished,
         "correct": bool(draft.reward),
         "undecided": draft.undecided,
-        "half": half,
+        "group": group,
     }
 
 
 def measure_correctness(
     config: Config, problems: Sequence[Problem], engine: GradientEngine, num_answers: int, keep: Keep
 ) -> Yardstick:
-    """Sample `num_answers` answers a problem, and form the gradient of their correctness by halves."""
+    """Sample `num_answers` answers a problem, and form the gradient of their correctness by groups of problems."""
     tokenizer, aopsd = engine.tokenizer, config.aopsd
     asked = [problem for problem in problems for _ in range(num_answers)]
     prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
     with slow(f"sampling {len(asked)} answers to {len(problems)} problems"):
         outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
     drafts = [rewarded(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
-    parity = [index % num_answers % 2 for index in range(len(drafts))]
-    keep("answers", [_answer_record(*row, tokenizer) for row in zip(drafts, parity, strict=True)])
     right = [draft.reward or 0.0 for draft in drafts]
-    groups = [right[start : start + num_answers] for start in range(0, len(right), num_answers)]
-    num_mixed = sum(0 < sum(group) < num_answers for group in groups)
-    if not num_mixed:
+    means = [mean(right[start : start + num_answers]) for start in range(0, len(right), num_answers)]
+    mixed = [index for index, rate in enumerate(means) if 0 < rate < 1]
+    group_of = {index: place % GROUPS for place, index in enumerate(mixed)}  # problems are dealt in turn
+    owners = [index // num_answers for index in range(len(drafts))]
+    keep("answers", [_answer_record(d, group_of.get(i), tokenizer) for d, i in zip(drafts, owners, strict=True)])
+    if not mixed:
         raise UserError(
             f"{len(right)} answers, {sum(right):.0f} right: no problem has right and wrong answers, so correctness has "
             "no direction. Take more --answers, more --problems or problems of another difficulty."
         )
-    halves: tuple[list[TrainRow], list[TrainRow]] = ([], [])
-    for index, (prompt, output, value) in enumerate(zip(prompts, outputs, right, strict=True)):
-        advantage = value - mean(groups[index // num_answers])
-        if advantage:
-            halves[parity[index]].append(_answer_row(prompt, output.tokens, advantage))
-    objective = _Correctness(ObjectiveConfig())
-    with slow(f"the gradient of their correctness, from {sum(map(len, halves))} answers"):
-        first, second = (engine.gradient(rows, objective) for rows in halves)
+    rows: list[list[TrainRow]] = [[] for _ in range(min(GROUPS, len(mixed)))]
+    for prompt, output, value, owner in zip(prompts, outputs, right, owners, strict=True):
+        if owner in group_of:
+            rows[group_of[owner]].append(_answer_row(prompt, output.tokens, value - means[owner]))
+    with slow(f"the gradient of their correctness, from {sum(map(len, rows))} answers"):
+        groups = _parts(rows, engine)
     num_undecided = sum(draft.undecided for draft in drafts)
-    return Yardstick((first, second), len(right), int(sum(right)), num_mixed, len(groups), num_undecided)
+    return Yardstick(groups, len(right), int(sum(right)), len(mixed), len(means), num_undecided)
+
+
+def _parts(rows: list[list[TrainRow]], engine: GradientEngine) -> list[Gradient]:
+    """Of each group its part of the gradient of all. On a GPU in bfloat16: in float32 they would be eight models."""
+    tokens = [sum(len(row.response) for row in group) for group in rows]
+    found = list[Gradient]()
+    for group, num in zip(rows, tokens, strict=True):
+        gradient = engine.gradient(group, _Correctness(ObjectiveConfig()))
+        for part in gradient:
+            part.mul_(num / sum(tokens))
+        found.append([part.bfloat16() if part.is_cuda else part for part in gradient])
+    return found
 
 
 class _Correctness(BaseObjective):
@@ -291,8 +312,7 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
             context=kind,
             weighting=weighting,
             cosine=whole.cosine,
-            first_half=whole.halves[0],
-            second_half=whole.halves[1],
+            error=whole.error,
             triggered_cosine=triggered.cosine,
             triggered_norm=triggered.norm,
             untriggered_norm=elsewhere * norm_of_rest,

@@ -11,14 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from nemo_aopsd.analysis.diagnostics.direction import Arm, Direction, Keep, Signal, Yardstick
+from nemo_aopsd.analysis.diagnostics.direction import GROUPS, Arm, Direction, Keep, Signal, Yardstick
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import counted, seed_words
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write, write_jsonl
 
-LEAST_AGREEMENT = 0.1  # of the yardstick's halves; that of the published verdict on 2,048 answers (docs/diagnostics.md)
-LEAST_PROBLEMS = 128  # the published verdicts had as many, and about 100 of them with right and wrong answers
+LEAST_MIXED = 2 * GROUPS  # problems with right and wrong answers: of groups of one, the spread says little
 
 _LEGEND = (
     "Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a "
@@ -32,18 +31,15 @@ def verdicts(found: Direction, weighting: str = "uniform") -> list[str]:
 
 
 def _verdict(arm: Arm, stick: Yardstick) -> str:
-    whole, first, second = arm.cosine, arm.first_half, arm.second_half
-    if whole is None or first is None or second is None:
+    if arm.cosine is None or arm.error is None:
         return f"{arm.context}: undecided: its update or the yardstick is 0 ({arm.weighting})"
-    noise = abs(first - second) / 2
-    numbers = f"({arm.weighting} {whole:.2g} \u00b1 {noise:.2g}; halves {first:.2g} and {second:.2g})"
-    if stick.num_problems < LEAST_PROBLEMS:
-        return f"{arm.context}: undecided with {counted(stick.num_problems, 'problem')} {numbers}"
-    if stick.agreement < LEAST_AGREEMENT:
-        return f"{arm.context}: undecided: too few answers: the halves agree at only {stick.agreement:.2g} {numbers}"
-    if first * second <= 0:
-        return f"{arm.context}: undecided: the halves disagree in sign {numbers}"
-    return f"{arm.context}: points {'towards' if whole > 0 else 'away from'} correctness {numbers}"
+    numbers = f"({arm.weighting} {arm.cosine:.2g} \u00b1 {arm.error:.2g})"
+    if stick.num_mixed < LEAST_MIXED:
+        few = counted(stick.num_mixed, "problem")
+        return f"{arm.context}: undecided with {few} that have right and wrong answers {numbers}"
+    if abs(arm.cosine) <= arm.error:
+        return f"{arm.context}: undecided: the interval holds 0 {numbers}"
+    return f"{arm.context}: points {'towards' if arm.cosine > 0 else 'away from'} correctness {numbers}"
 
 
 def show(found: Direction, config: Config, console: Console) -> None:
@@ -53,7 +49,7 @@ def show(found: Direction, config: Config, console: Console) -> None:
     signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
     console.print(_terminal_table(" ", heads, signals), highlight=False)
     console.print(_LEGEND, highlight=False, markup=False)
-    heads = ("weighting", "cosine", "half 1", "half 2", "trig.", "its norm", "rest")
+    heads = ("weighting", "cosine", "\u00b1", "trig.", "its norm", "rest")
     for signal in found.signals:
         own = [arm for arm in found.arms if arm.context == signal.context]
         arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
@@ -105,7 +101,7 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     columns = ("context", "rollouts", "dropped", "progress", "mean abs gap (nats)", "mean gap (nats)")
     columns += ("triggered", "mean surprise L (nats)", "mean weight w", "leaks")
     parts += [_table(columns, found.signals), _LEGEND]
-    columns = ("context", "weighting", "cosine", "half 1", "half 2", "triggered part", "its norm", "norm of the rest")
+    columns = ("context", "weighting", "cosine", "\u00b1 (95 %)", "triggered part", "its norm", "norm of the rest")
     parts.append(_table(columns, found.arms))
     parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found, config.aopsd.weighting)))
     parts.append(
