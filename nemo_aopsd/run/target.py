@@ -56,7 +56,9 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         run = path.absolute().parents[1]
         if config is None and not (run / layout.CONFIG).is_file():
             raise UserError(f"{path}: a checkpoint without its run ({run} has no config.yaml). Pass --config RUN.yaml.")
-        return _checkpoint(path, load_config(find_recipe(config)) if config else run_folder.load_run_config(run), run)
+        if config is None or (config.name == layout.CONFIG and (config.parent / layout.MANIFEST).is_file()):
+            return _checkpoint(path, run_folder.load_run_config(config.parent if config else run), run)
+        return _checkpoint(path, load_config(find_recipe(config)), run)
     if path.suffix == ".gguf" or (path / "config.json").is_file():
         return Target(path.name, _bare_config(path), None, f"{path.name} {_fingerprint(path)}", Path("evaluations"))
     raise UserError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_aopsd import engines
+from nemo_aopsd import engines, prompts
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import evaluate as evaluate_command
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, ThinkingConfig
@@ -189,6 +189,12 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
     code, _, err = aopsd("evaluate apart --data two.jsonl")
     assert code == 2 and "a checkpoint without its run" in err and "Pass --config" in err
     assert aopsd("evaluate apart --data two.jsonl --config run.yaml --out again")[0] == 0
+    settings = Path("run/config.yaml").read_text()
+    assert "  prompts: default\n" in settings
+    Path("run/config.yaml").write_text(settings.replace("  prompts: default\n", "  prompts: gone\n"))
+    shutil.copytree(Path(prompts.__file__).with_name("default"), "run/extensions/prompts")  # as the run keeps its own
+    code, out, _ = aopsd("evaluate apart --data two.jsonl --config run/config.yaml --out kept")
+    assert code == 0 and "prompts run/extensions/prompts, " in out
     assert samples("again", "two") == samples(earlier, "two")  # the place of a checkpoint says nothing of its weights
 
 
