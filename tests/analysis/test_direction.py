@@ -225,6 +225,12 @@ def test_a_sentence_a_context_says_where_its_uniform_update_points(cosine, error
     assert few.startswith(told if cosine else "dag_frontier: undecided: its update")
 
 
+def test_a_weighting_that_is_not_measured_is_said_to_have_no_verdict():
+    found = Direction(yardstick([1.0], [1.0], mixed=16), [], [Arm("none", "uniform", *[0.1] * 5)])
+    assert len(verdicts(found)) == 1
+    assert "no verdict on aopsd.weighting=mine.py:Mine," in verdicts(found, "mine.py:Mine")[-1]
+
+
 def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):
     tiny = -1.234e-05
     config = replace(make_config(tmp_path), policy={"model_name": "m"})

@@ -27,7 +27,10 @@ _LEGEND = (
 
 def verdicts(found: Direction, weighting: str = "uniform") -> list[str]:
     """Where a context's update points, with uniform weights and with the config's, if the yardstick can tell."""
-    return [_verdict(arm, found.yardstick) for arm in found.arms if arm.weighting in ("uniform", weighting)]
+    told = [_verdict(arm, found.yardstick) for arm in found.arms if arm.weighting in ("uniform", weighting)]
+    if all(arm.weighting != weighting for arm in found.arms):
+        told.append(f"no verdict on aopsd.weighting={weighting}, which is none of the weightings measured here")
+    return told
 
 
 def _verdict(arm: Arm, stick: Yardstick) -> str:
