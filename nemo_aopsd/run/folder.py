@@ -19,7 +19,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config.extension import own, own_names, sources
+from nemo_aopsd.config.extension import WANTED, own, own_names, sources
 from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
@@ -207,6 +207,7 @@ def check_resumable(run: Path, config: Config) -> None:
     changed = [
         key for key in sorted(before | now) if key not in _MAY_CHANGE and not _is_same(before.get(key), now.get(key))
     ]
+    changed = [key for key in changed if not _is_kept(run, key, str(before.get(key)), str(now.get(key)))]
     if changed == ["checkpointing.checkpoint_dir"] and _is_checkpoint_of(run, checkpoints):
         changed = []  # they were moved
     if changed:
@@ -222,6 +223,16 @@ def check_resumable(run: Path, config: Config) -> None:
             "without it would undo its steps. Name the folder that holds it: checkpointing.checkpoint_dir=FOLDER; or "
             "start a new run in another logger.log_dir."
         )
+
+
+def _is_kept(run: Path, key: str, before: str, now: str) -> bool:
+    """Whether prompts or a class of the user's own, in another place now, are those that the run keeps."""
+    kept, key = run / layout.EXTENSIONS, key.removeprefix("aopsd.")
+    if key == "prompts":
+        return not is_family(now) and (kept / _PROMPTS).is_dir() and _holds_all(Path(now), kept / _PROMPTS)
+    file, copy = Path(now.partition(":")[0]), kept / Path(now.partition(":")[0]).name
+    is_alike = key in WANTED and before.partition(":")[2] == now.partition(":")[2] and file.is_file()
+    return is_alike and copy.is_file() and file.read_bytes() == copy.read_bytes()
 
 
 def _is_checkpoint_of(run: Path, checkpoints: Path) -> bool:

@@ -177,6 +177,27 @@ def test_prompts_of_ones_own_that_are_gone_or_changed_are_those_that_the_run_kee
     assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
 
 
+def test_parts_of_ones_own_may_lie_elsewhere_when_a_run_goes_on_but_not_differ(run, tmp_path):
+    for place in ("here", "there"):
+        shutil.copytree(Path(prompts.__file__).parent / "tiny", tmp_path / place)
+        shutil.copy(Path(__file__).parents[2] / "examples/my_parts.py", tmp_path / place)
+
+    def parts(place, kind="RisingWeights"):
+        folder = tmp_path / place
+        return config_of(run, f"aopsd.prompts={folder}", f"aopsd.weighting={folder / 'my_parts.py'}:{kind}")
+
+    (run / "config.yaml").write_text(to_yaml(parts("here")))
+    run_folder.keep_extensions(run, parts("here").aopsd)
+    shutil.rmtree(tmp_path / "here")
+    run_folder.check_resumable(run, parts("there"))
+    with pytest.raises(UserError, match=r"settings:\n  aopsd\.weighting: .*\nGo on"):
+        run_folder.check_resumable(run, parts("there", "UnsurprisingOnly"))
+    for name in ("my_parts.py", "student.txt"):
+        (tmp_path / "there" / name).write_text((tmp_path / "there" / name).read_text() + "\n")
+    with pytest.raises(UserError, match=r"settings:\n  aopsd\.prompts: .*\n  aopsd\.weighting: .*\nGo on"):
+        run_folder.check_resumable(run, parts("there"))
+
+
 def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
     run_folder.check_resumable(run, config_of(run))
     with pytest.raises(UserError, match=r"nowhere: no such run folder"):
