@@ -29,7 +29,16 @@ OPTIONAL = {
     "truncation_count",
     "num_trained_on",
 }  # runs of old lack them
-NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "weights"}
+NULLABLE = {
+    "teacher_prompt",
+    "judge_failed",
+    "judge_cut",
+    "judge_text",
+    "reached",
+    "progress",
+    "disclosed_share",
+    "weights",
+}
 NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
 READ = {  # by record, the fields that are read; epoch and step of an evaluation are elsewhere
     layout.METRICS: ["epoch", "step"],
