@@ -95,6 +95,8 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     try:
         beside.mkdir(parents=True)
         yield beside
+        for file in filter(Path.is_file, beside.rglob("*")):  # safetensors makes files that their owner alone can read
+            file.chmod(beside.stat().st_mode & 0o666)
         shutil.rmtree(path, ignore_errors=True)
         beside.replace(path)
     except OSError as error:

@@ -151,3 +151,12 @@ def test_a_damaged_object_is_named_with_its_remedy(tmp_path, content, message):
         read_json(path, "a", "b", remedy="Make it anew.")
     path.write_bytes(b'{"a": 1, "b": 2}')
     assert read_json(path, "a", "b", remedy="") == {"a": 1, "b": 2}
+
+
+def test_a_folder_s_files_are_as_readable_as_the_folder(tmp_path):
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "inner").mkdir()
+        for path in (folder / "a", folder / "inner/b"):
+            path.touch(0o600)
+    allowed = (tmp_path / "model").stat().st_mode & 0o666
+    assert all((tmp_path / "model" / name).stat().st_mode & 0o777 == allowed != 0o600 for name in ("a", "inner/b"))

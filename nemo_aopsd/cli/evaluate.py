@@ -25,7 +25,7 @@ from nemo_aopsd.evaluation.benchmarks import check_apart, load_benchmarks
 from nemo_aopsd.evaluation.report import asked_line, summary_table
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler
 from nemo_aopsd.files import atomic_directory, atomic_write, json_text, keep_inputs
-from nemo_aopsd.models.limits import check_thinking
+from nemo_aopsd.models.limits import check_readable, check_thinking
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.preflight import trained_on
@@ -200,6 +200,8 @@ class _Asked:
         """What is evaluated, its results, and the folder that holds them."""
         found, out = self.prepare(target, benchmarks, out)
         session = self._session(found)
+        for problems in benchmarks.values():
+            warn(check_readable(problems, session.tokenizer, found.name))
         with run_folder.lock(out, "another --out"):
             return found, session.run(benchmarks, out), out
 

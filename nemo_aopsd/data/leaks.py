@@ -5,8 +5,9 @@ check, stats, browse, the start of training) asks here, so that all say the same
 and the grader's pieces compare them with the answer. Not every formula counts:
 
 - anywhere: what a claim names ("the answer is", a box);
-- in a last checkpoint: the value that it ends in (`x = 5`, `x = 5 cm since ...`), one whose name follows (`5 = x`), the
-  values of a list that it ends in (`x = 1 or x = 2`), and any value too peculiar for a coincidence;
+- in a last checkpoint: the value that it ends in (`x = 5`, `x = 5 cm since ...`, and of a number `Tom pays 60`,
+  but not `a multiple of 60`), one whose name follows (`5 = x`), the values of a list that it ends in (`x = 1 or x = 2`)
+  and any value too peculiar for a coincidence;
 - in an inner checkpoint: the value that it ends in, if it is peculiar (no integer below 100).
 
 Not covered: a value that has to be worked out from words, numbers in words, numbers too large to be worked out, and
@@ -39,6 +40,7 @@ _OPERATIONS = {"\\frac", "\\cdot", "\\times", "\\sqrt", "\\over"}
 _HEAVY = re.compile(r"\d{5}|\^[^+*/]{0,9}\^|!|\^\s*\{?\s*-?\d{3}|(?:\{|\(){8}")  # algebra on these may take long
 
 _SHORT_WORDS = "in|of|or|as|by|if|so|at|on|to|is|we|an|be|no|do|am|are|cm|mm|km|kg|ft|lb"
+_SHORT_WORDS += "|" + _SHORT_WORDS.title()  # at the beginning of a sentence
 _FRACTION_GLYPH = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _THOUSANDS = re.compile(
     r"(?<![\d.,])\d{1,3}(?:(?:\{,\s?\}|\\[,!;: ]|,\\!|[\u00a0\u2009\u202f]|'| (?! )|,(?!\s))\s?\d{3}(?!\d))+"
@@ -77,6 +79,13 @@ _CONCLUDES = re.compile(
     rf"(?:(?:{_FILLER})\b[\s$,]*|\\\()*$",
     re.I,
 )
+_RELATES = re.compile(  # words behind which a number is no result: "a multiple of 9", "at least 3", "base 7", "case 2"
+    r"\b(?:of|by|than|mod|modulo|base|with|from|into|in|at|on|per|each|every|least|most|under|below|above|over|until|up"
+    r"|case|cases|step|part|equations?|lemma|theorem|type|degree|order|size|length|radius|side|sides|between|and|or"
+    r"|times|plus|minus|not|never|without|same|first|next|last|another|other|exceeds?|divides?|for)[\s$({]*$",
+    re.I,
+)
+_NUMBER = re.compile(r"[\s$]*-?\d[\d.,/]*%?[\s$]*")
 _CLAIM = re.compile(
     r"(?<![\w\\])answers?\b(?:[\s$*\"':=,`]|\\\(|\b(?:is|are|equals?|equal|must|be|comes|out|as|here|so|final"
     rf"|{_FILLER})(?![A-Za-z]))*",
@@ -195,7 +204,9 @@ def _concluded(text: str, wanted: _Wanted, *, is_last: bool) -> Iterator[str]:
             continue
         last = formulas[-1]
         is_end = _TAIL.fullmatch(clause, last.end()) and not _CHANGED.match(clause, last.end())
-        if is_end and (not is_value or _CONCLUDES.search(clause[: last.start()])):
+        before = clause[: last.start()]
+        states = is_last and _NUMBER.fullmatch(last[0]) and re.search(r"[A-Za-z,][\s$({]*$", before)
+        if is_end and (not is_value or _CONCLUDES.search(before) or (states and not _RELATES.search(before))):
             yield last[0]
         for formula in formulas if is_last and is_value else []:
             is_named = re.match(r"[\s$]*=", clause[formula.end() :])

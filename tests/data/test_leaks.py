@@ -286,3 +286,17 @@ def test_values_by_hand(text, value):
     found = closed_form(normalize(text).text)
     assert found == value or found == pytest.approx(value, rel=1e-12)
     assert found is None or not numbers.same_number(found, 1.5) or value == Fraction(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "leaks"),
+    [
+        *((text, True) for text in ("It costs 60", "He pays 60.", "She needs 60 dollars.", "There remain 60.")),
+        *((text, True) for text in ("Tom has 60 apples.", "So 60 are left.", "The total, 60.", "She pays $60.")),
+        *((text, False) for text in ("The sum is a multiple of 60.", "Each row has at least 60.", "Work modulo 60.")),
+        *((text, False) for text in ("There are more than 60.", "In case 60.", "60 apples cost 5 dollars.")),
+    ],
+)
+def test_a_last_checkpoint_may_end_in_a_number_in_plain_words(statement, leaks):
+    assert states_answer(statement, "60", is_last=True) == leaks
+    assert not states_answer(statement, "60", is_last=False)
