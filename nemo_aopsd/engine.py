@@ -126,7 +126,9 @@ class Engine(Protocol):
     judge: tuple[LanguageModel, Tokenizer] | None  # the model of `judge.model=PATH`, which has its own tokens
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
-        """One optimizer step on `rows`, then let the teacher follow if it does. Returns summed metrics.
+        """Train on `rows`, then let the teacher follow if it does. Returns summed metrics.
+
+        That is one optimizer step; on NeMo RL one for each `policy.train_global_batch_size` rows.
 
         Calls `objective.divergence` where its signal is top-k or full, never with more positions than a small share
         of memory takes; then the objective itself, once a micro-batch.

@@ -88,7 +88,7 @@ class TrainRow:
     response: Tokens
     old_logprobs: Tensor | None  # [T] float32, student at collection time
     teacher_logprobs: Tensor | None  # [T] float32
-    weights: Tensor  # [T] float32, at least 0; above 1 only with the weightings `normalised` and `gap_matched`
+    weights: Tensor  # [T] float32; of ours at least 0, and above 1 only with `normalised` and `gap_matched`
     mask: Tensor  # [T] bool, tokens that the loss counts
     sampler_logprobs: Tensor | None = None  # [T] float32, `Generation.logprobs`
     teacher_prompt: Tokens | None = None  # for a full signal

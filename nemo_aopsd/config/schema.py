@@ -246,7 +246,7 @@ class ProbeConfig(Strict):
     by `uniform`, `zero_triggered` and `constant_negative`."""
     max_per_rollout: Count | None = None
     """The paper probes every position over the threshold. With a limit the largest gaps are probed; the others keep
-    `untriggered_weight`."""
+    `untriggered_weight`. `gap_only` and `zero_triggered` change the weights of the same tokens."""
     keep_cache: bool = False
     """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes stay in its cache and
     a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`. Without effect unless the trainer
@@ -341,8 +341,8 @@ class AOPSDConfig(Strict):
     max_train_seconds: Positive | None = None
     """The same for the seconds of the steps, without start-up, first attempts and evaluation."""
     mask_truncated: bool = False
-    """Leave truncated rollouts out of the update. By default they are judged and trained on unchanged: they have no end
-    token, so none is rewarded. Counted in `rollout/truncated`."""
+    """Leave truncated rollouts out of the update, and out of all that a step's weights are made of. By default they are
+    judged and trained on unchanged: they have no end token, so none is rewarded. Counted in `rollout/truncated`."""
     weighting: Weighting | Own = "continuation"
     """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
     are controls: [methods.md](methods.md)."""

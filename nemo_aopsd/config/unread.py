@@ -74,12 +74,12 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
         keys = "num_samples temperature top_p top_k max_new_tokens period"
         yield from each(keys, "without aopsd.evaluation.data_path nothing is evaluated", "evaluation.")
     if aopsd.weighting in UNIFORM:
-        yield from each("threshold", weighting, "probes.")
+        yield from each("threshold max_per_rollout", weighting, "probes.")
     if aopsd.weighting in (*UNIFORM, "zero_triggered"):
         yield from each("beta_positive beta_negative untriggered_weight", weighting, "probes.")
     elif aopsd.probes.betas == "auto":
         yield from each("beta_positive beta_negative", "aopsd.probes.betas is auto", "probes.")
     if not aopsd.continues:
-        yield from each("length max_per_rollout score_anchor betas", weighting, "probes.")
+        yield from each("length score_anchor betas", weighting, "probes.")
     if aopsd.weighting != "normalised" and not is_own(aopsd.weighting):
         yield "probes.max_weight", "only aopsd.weighting=normalised reads it"

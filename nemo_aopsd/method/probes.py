@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
-from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, continuation_weight, step_weights
+from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, continuation_weight, step_weights, triggered
 from nemo_aopsd.types import Branch, Tokens
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ class Probe:
     weight: float
 
 
-def triggered(gap: Tensor, config: ProbeConfig) -> list[int]:
-    """H(y): positions of `gap` [T] with |gap| >= delta, ascending; at most the `max_per_rollout` largest."""
-    positions = (gap.abs() >= config.threshold).nonzero().flatten().tolist()
-    if config.max_per_rollout is None or len(positions) <= config.max_per_rollout:
-        return positions
-    return sorted(sorted(positions, key=lambda t: -abs(gap[t].item()))[: config.max_per_rollout])
-
-
 def run_probes(
     student: LanguageModel,
     teacher: LanguageModel,
@@ -44,12 +37,15 @@ def run_probes(
     gaps: list[Tensor],
     config: ProbeConfig,
     past: Surprise = UNSURPRISED,
+    *,
+    counted: Sequence[bool] | None = None,
 ) -> list[list[Probe]]:
     """The probes of each rollout, by position, with continuation weights (eq:continuation-nll).
 
     A positive gap anchors at the student's token, a negative one at the teacher's greedy choice. Both are one
-    branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs. `past` is what
-    the steps before have seen, for `probes.betas=auto`.
+    branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs. For
+    `probes.betas=auto`, `past` is what the steps before have seen; of this one only the rollouts that the loss counts
+    are looked at (`counted`; None: all).
     """
     starts_B = [
         [Branch(t, [response[t]] if gap[t] > 0 else []) for t in triggered(gap, config)]
@@ -61,7 +57,8 @@ def run_probes(
         [_probe(branch, gap, logprobs, config) for branch, logprobs in zip(branches, logprobs_N, strict=True)]
         for branches, gap, logprobs_N in zip(branches_B, gaps, logprobs_B, strict=True)
     ]
-    betas = past.after(surprises(probes_B)).betas(config)
+    seen = probes_B if counted is None else [*compress(probes_B, counted)]
+    betas = past.after(surprises(seen)).betas(config)
     return [
         [replace(probe, weight=continuation_weight(probe.gap, probe.nll, betas)) for probe in probes]
         for probes in probes_B
@@ -69,15 +66,23 @@ def run_probes(
 
 
 def surprises(probes_B: list[list[Probe]]) -> list[tuple[float, float | None]]:
-    """Gap and L of each probe of a step."""
+    """Gap and L of each probe."""
     return [(probe.gap, probe.nll) for probes in probes_B for probe in probes]
 
 
-def reweigh(probes_B: list[list[Probe]], weighting: str, seed: int, config: ProbeConfig) -> list[list[Probe]]:
-    """The probes of a step with the weights that `weighting` makes of theirs."""
-    own = [(probe.weight, probe.gap) for probes in probes_B for probe in probes]
+def reweigh(
+    probes_B: list[list[Probe]], counted: Sequence[bool], weighting: str, seed: int, config: ProbeConfig
+) -> list[list[Probe]]:
+    """The probes of a step with the weights that `weighting` makes of those in rollouts that the loss counts.
+
+    The others keep their continuation weights, which are recorded and have no effect.
+    """
+    own = [(probe.weight, probe.gap) for probes in compress(probes_B, counted) for probe in probes]
     weights = iter(step_weights([weight for weight, _ in own], [gap for _, gap in own], weighting, seed, config))
-    return [[replace(probe, weight=next(weights)) for probe in probes] for probes in probes_B]
+    return [
+        [replace(probe, weight=next(weights)) for probe in probes] if counts else probes
+        for probes, counts in zip(probes_B, counted, strict=True)
+    ]
 
 
 def probe_weights(probes: Sequence[Probe], num_tokens: int, *, elsewhere: float = 1.0) -> Tensor:

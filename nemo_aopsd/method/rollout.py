@@ -38,6 +38,10 @@ class Draft:
         """With the verdict, and R: its largest subset that is closed under prerequisites (eq:dag-progress)."""
         return replace(self, verdict=verdict, reached=largest_closed_subset(self.problem.graph, verdict.judged))
 
+    def counted(self, aopsd: AOPSDConfig) -> bool:
+        """Whether the loss counts its tokens."""
+        return self.output.finished or self.is_demonstration or not aopsd.mask_truncated
+
     @property
     def progress(self) -> float | None:
         """r(y); None if there is no readable verdict."""
@@ -79,14 +83,13 @@ class Scored:
         import torch
 
         draft, output = self.draft, self.draft.output
-        counted = output.finished or draft.is_demonstration or not aopsd.mask_truncated
         return TrainRow(
             prompt=draft.student_prompt,
             response=output.tokens,
             old_logprobs=self.student_logprobs,
             teacher_logprobs=self.teacher_logprobs,
             weights=self.weights,
-            mask=torch.full((len(output.tokens),), counted),
+            mask=torch.full((len(output.tokens),), draft.counted(aopsd)),
             sampler_logprobs=output.logprobs,
             teacher_prompt=draft.teacher_prompt if objective.signal.full else None,
             top_k=self.top_k,

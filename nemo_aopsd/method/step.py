@@ -30,6 +30,8 @@ from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from nemo_aopsd.engine import Objective
 
 
@@ -43,7 +45,8 @@ def train_step(
     seed: int,
     past: Surprise = UNSURPRISED,
 ) -> StepResult:
-    """Collect `num_generations_per_prompt` rollouts of each problem and take one optimizer step on them.
+    """Collect `num_generations_per_prompt` rollouts of each problem and train on them: one update, or several on
+    NeMo RL with a smaller `policy.train_global_batch_size`.
 
     `donors` maps a problem's id to the other problem that the context `other_problem` shows. `past` is how surprising
     the steps before have found continuations, for `probes.betas=auto`.
@@ -121,10 +124,11 @@ def collect(
     # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
     with clock("probes"):
         gaps = [gap for row in scored if (gap := row.gap) is not None]
+        counted = [row.draft.counted(aopsd) for row in scored]
         if signal.sampled and aopsd.continues:
             models = engine.student, engine.teacher
-            probes = run_probes(*models, prompts, teacher_prompts, responses, gaps, aopsd.probes, past)
-            probes = reweigh(probes, aopsd.weighting, derive_seed(seed, "weights"), aopsd.probes)
+            probes = run_probes(*models, prompts, teacher_prompts, responses, gaps, aopsd.probes, past, counted=counted)
+            probes = reweigh(probes, counted, aopsd.weighting, derive_seed(seed, "weights"), aopsd.probes)
             elsewhere = aopsd.probes.untriggered_weight
             scored = [
                 replace(row, probes=own, weights=probe_weights(own, len(row.weights), elsewhere=elsewhere))
@@ -177,14 +181,22 @@ def _teacher_prompt(draft: Draft, donors: dict[str, Problem], tokenizer: Tokeniz
 
 
 def _own_weights(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:
-    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if they are unfit."""
-    gaps = [gap for row in scored if (gap := row.gap) is not None]
+    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if they are unfit.
+
+    The class sees rows that the loss counts; the others stay as they are.
+    """
+    rows = [row for row in scored if row.draft.counted(aopsd)]
+    if not rows:
+        return scored
+    gaps = [gap for row in rows if (gap := row.gap) is not None]
     part = made("weighting", aopsd.weighting, aopsd)
-    weights = checked_weights(aopsd.weighting, part, gaps, [row.probes for row in scored])
-    return [
-        replace(row, weights=values, probes=[replace(each, weight=values[each.position].item()) for each in row.probes])
-        for row, values in zip(scored, weights, strict=True)
-    ]
+    found = iter(checked_weights(aopsd.weighting, part, gaps, [row.probes for row in rows]))
+    return [_weighed(row, next(found)) if row.draft.counted(aopsd) else row for row in scored]
+
+
+def _weighed(row: Scored, weights: Tensor) -> Scored:
+    probes = [replace(probe, weight=weights[probe.position].item()) for probe in row.probes]
+    return replace(row, weights=weights, probes=probes)
 
 
 def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:

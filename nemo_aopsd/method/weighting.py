@@ -30,8 +30,21 @@ class OwnWeighting(Protocol):
     def __init__(self, aopsd: AOPSDConfig): ...
 
     def weigh(self, gaps: list[Tensor], probes: list[list[Probe]]) -> list[Tensor]:
-        """w_t, a finite tensor [T] for each rollout of a step, from its gaps [T] in nats and its probes."""
+        """w_t, a finite tensor [T] for each rollout that the loss counts, from its gaps [T] in nats and its probes."""
         ...
+
+
+def over_threshold(gap: Tensor, config: ProbeConfig) -> Tensor:
+    """Whether |gap| >= delta, [T] bool: tokens that trigger, unless `max_per_rollout` larger ones do."""
+    return gap.abs() >= config.threshold
+
+
+def triggered(gap: Tensor, config: ProbeConfig) -> list[int]:
+    """H(y): positions of `gap` [T] with |gap| >= delta, ascending; at most the `max_per_rollout` largest."""
+    positions = over_threshold(gap, config).nonzero().flatten().tolist()
+    if config.max_per_rollout is None or len(positions) <= config.max_per_rollout:
+        return positions
+    return sorted(sorted(positions, key=lambda t: -abs(gap[t].item()))[: config.max_per_rollout])
 
 
 def band_pass(nll: float, beta: float) -> float:
@@ -54,15 +67,16 @@ class Betas:
     positive: float | None
     negative: float | None
 
-    def of(self, gap: float) -> float:
-        beta = self.positive if gap > 0 else self.negative
-        assert beta is not None, "the step that asks has an L of this sign"
-        return beta
+    def of(self, gap: float) -> float | None:
+        return self.positive if gap > 0 else self.negative
 
 
 @dataclass(frozen=True, slots=True)
 class Surprise:
-    """How surprising continuations have been: by the sign of the gap, the median L of each of the last steps."""
+    """How surprising continuations have been: by the sign of the gap, the median L of each of the last steps.
+
+    Only of probes in answers that the loss counts.
+    """
 
     positive: tuple[float, ...] = ()
     negative: tuple[float, ...] = ()
@@ -91,8 +105,12 @@ def _appended(medians: tuple[float, ...], nlls: list[float]) -> tuple[float, ...
 
 
 def continuation_weight(gap: float, nll: float | None, betas: Betas) -> float:
-    """The weight of one probed token; an empty suffix (`nll` None) keeps weight 1."""
-    return 1.0 if nll is None else band_pass(nll, betas.of(gap))
+    """The weight of one probed token; 1 for an empty suffix (`nll` None), and where there is no width.
+
+    There is none for a token of a masked answer while `auto` has seen no L of its sign in an answer that counts.
+    """
+    beta = betas.of(gap)
+    return 1.0 if nll is None or beta is None else band_pass(nll, beta)
 
 
 def step_weights(
@@ -100,12 +118,13 @@ def step_weights(
 ) -> list[float]:
     """What `weighting` makes of the continuation weights of a step's triggered tokens, given in any fixed order.
 
-    `shuffled` permutes the weights at random (seeded). On average one token per step keeps its weight, so with few
-    tokens the control is weak, and with one it does nothing. `constant` gives all of them the mean: the same amount,
-    without selection. `gap_matched` selects by |gap| in the place of the surprise and takes away as much: its weights
-    are those of `gap_only` times one factor, so that the sum of w |gap| stays what it was (C aside). `normalised`
-    divides by the mean, so that selecting takes nothing away on average; no weight exceeds `max_weight`, and weights
-    that are all 0 stay so. `continuation` changes nothing.
+    The tokens are those that the loss counts. `shuffled` permutes the weights at random (seeded). On average one token
+    per step keeps its weight, so with few tokens the control is weak, and with one it does nothing. `constant` gives
+    all of them the mean. Both keep the sum of w, not that of w |gap|: if small weights sat at large gaps, more is
+    learned. `gap_matched` selects by |gap| in the place of the surprise: its weights are those of `gap_only` times one
+    factor, so that the sum of w |gap|, the size of all advantages, stays what it was (C aside); the sum of w does not.
+    `normalised` divides by the mean, so that the mean of w is 1; no weight exceeds `max_weight`, and weights that are
+    all 0 stay so. `continuation` changes nothing.
     """
     if not weights:
         return []
@@ -114,7 +133,7 @@ def step_weights(
         return [min(weight / scale, config.max_weight) for weight in weights]
     if weighting == "gap_matched":
         by_gap = [_by_gap(gap, config) for gap in gaps]
-        return [weight * _amount(weights, gaps) / (_amount(by_gap, gaps) or 1.0) for weight in by_gap]
+        return [weight * _advantage(weights, gaps) / (_advantage(by_gap, gaps) or 1.0) for weight in by_gap]
     if weighting == "shuffled":
         return random.Random(f"{seed}/shuffled").sample(weights, len(weights))
     if weighting == "constant":
@@ -122,7 +141,7 @@ def step_weights(
     return list(weights)
 
 
-def _amount(weights: Sequence[float], gaps: Sequence[float]) -> float:
+def _advantage(weights: Sequence[float], gaps: Sequence[float]) -> float:
     """Sum of |advantage|, before the clip at C."""
     return sum(weight * abs(gap) for weight, gap in zip(weights, gaps, strict=True))
 
@@ -132,20 +151,19 @@ def _by_gap(gap: float, config: ProbeConfig) -> float:
 
 
 def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
-    """Weights [T] that need no continuation, from the gap [T]: 1 below the threshold, at it and above by `weighting`.
+    """Weights [T] that need no continuation, from the gap [T]: at triggered tokens by `weighting`, 1 at all others.
 
-    `gap_only` is the band-pass of |gap| in the place of the surprise, with `untriggered_weight` below the threshold;
+    `gap_only` is the band-pass of |gap| in the place of the surprise, with `untriggered_weight` at all others;
     `zero_triggered` is 0, `uniform` is 1, and so is `constant_negative`, which changes the gap itself.
     """
     import torch
 
     weights = torch.ones(len(gap))
-    triggered = gap.abs() >= config.threshold
     if weighting == "zero_triggered":
-        weights[triggered] = 0.0
+        weights[triggered(gap, config)] = 0.0
     if weighting == "gap_only":
-        weights[~triggered] = config.untriggered_weight
-        for position in triggered.nonzero().flatten().tolist():
+        weights[:] = config.untriggered_weight
+        for position in triggered(gap, config):
             weights[position] = _by_gap(gap[position].item(), config)
     return weights
 
@@ -153,12 +171,12 @@ def gap_weights(gap: Tensor, weighting: str, config: ProbeConfig) -> Tensor:
 def constant_negative(rows: list[TrainRow]) -> list[TrainRow]:
     """Rows of a teacher that finds every token m nats less likely than the student did at collection.
 
-    m is the mean |gap| over the step's tokens that the loss counts: the same amount, and no word from the teacher.
+    m is the mean |gap| over the step's tokens that the loss counts: as large an advantage, without a teacher.
     """
     import torch
 
-    amount = torch.cat([torch.empty(0), *(row.gap[row.mask].abs() for row in rows)])
-    level = amount.mean() if len(amount) else 0.0
+    counted = torch.cat([torch.empty(0), *(row.gap[row.mask].abs() for row in rows)])
+    level = counted.mean() if len(counted) else 0.0
     return [replace(row, teacher_logprobs=old - level) for row in rows if (old := row.old_logprobs) is not None]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
-from nemo_aopsd.config.schema import UNIFORM, AOPSDConfig
+from nemo_aopsd.config.schema import UNIFORM, AOPSDConfig, ProbeConfig
 from nemo_aopsd.method.context import disclosed_share
 from nemo_aopsd.method.rollout import Draft, Scored, StepResult
+from nemo_aopsd.method.weighting import over_threshold
 
 WEIGHT_PERCENTS = (5, 50, 95)
 GAP_THRESHOLDS = (1.0, 2.0)  # nats; those of the paper's Figure 1b
@@ -26,7 +27,7 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         **_progress_metrics(drafts, aopsd.shown_context),
         **_gap_metrics(scored),
         **({} if aopsd.weighting in UNIFORM else _weight_metrics(scored)),
-        **(_probe_metrics(scored, aopsd.probes.threshold) if aopsd.continues else {}),
+        **(_probe_metrics(scored, aopsd.probes) if aopsd.continues else {}),
         **result.train_metrics,
         **{f"time/{stage}": seconds for stage, seconds in result.seconds.items()},
         "time/step": sum(result.seconds.values()),
@@ -88,18 +89,18 @@ def _weight_metrics(scored: list[Scored]) -> dict[str, float]:
     return {"weight/mean": weights.mean(), **{f"weight/p{percent}": value for percent, value in spread}}
 
 
-def _probe_metrics(scored: list[Scored], threshold: float) -> dict[str, float]:
+def _probe_metrics(scored: list[Scored], config: ProbeConfig) -> dict[str, float]:
     probes = [probe for row in scored for probe in row.probes]
     num_tokens = sum(len(row.weights) for row in scored)
-    num_triggered = sum(int((gap.abs() >= threshold).sum()) for row in scored if (gap := row.gap) is not None)
+    num_over = sum(int(over_threshold(gap, config).sum()) for row in scored if (gap := row.gap) is not None)
     metrics: dict[str, float] = {
         "probe/count": len(probes),
-        "probe/unprobed": num_triggered - len(probes),
+        "probe/unprobed": num_over - len(probes),
         "probe/positive": sum(probe.gap > 0 for probe in probes),
         "probe/empty": sum(probe.nll is None for probe in probes),
     }
     if num_tokens:
-        metrics["probe/trigger_rate"] = num_triggered / num_tokens
+        metrics["probe/trigger_rate"] = num_over / num_tokens
     metrics |= _mean("probe/nll_mean", (probe.nll for probe in probes))
     return metrics | _mean("probe/weight_mean", (probe.weight for probe in probes))
 

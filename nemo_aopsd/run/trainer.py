@@ -147,7 +147,8 @@ class Trainer:
                 return
 
     def _observe(self, result: StepResult) -> None:
-        self.surprise = self.surprise.after(surprises([row.probes for row in result.scored]))
+        counted = [row.probes for row in result.scored if row.draft.counted(self.aopsd)]
+        self.surprise = self.surprise.after(surprises(counted))
         for draft in result.drafts:
             if draft.progress is not None and not draft.is_demonstration:
                 self.curriculum.observe(draft.problem.id, draft.progress)

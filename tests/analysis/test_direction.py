@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import compress
 
 import pytest
 import torch
@@ -109,6 +110,23 @@ def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
 
 def yardstick(*groups, mixed=100):
     return Yardstick([[torch.tensor(group)] for group in groups], 1024, 512, mixed, 128)
+
+
+def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(step, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
+    engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
+    context = ContextConfig(kind="dag_full")
+    aopsd = AOPSDConfig(context=context, probes=ProbeConfig(threshold=0.5), mask_truncated=True)
+    problems = [make_problem(index) for index in range(6)]
+    diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
+    arms = dict(zip(WEIGHTINGS, engine.rows[-len(WEIGHTINGS) :], strict=True))
+    masks = [row.mask.all().item() for row in arms["continuation"]]
+    assert set(masks) == {True, False}
+    own, matched = (
+        [(row.weights * row.gap.abs()).sum().item() for row in arms[name]] for name in ("continuation", "gap_matched")
+    )
+    assert own != pytest.approx(matched)
+    assert sum(compress(own, masks)) == pytest.approx(sum(compress(matched, masks)))
 
 
 def test_a_noisy_yardstick_says_how_much_it_can_show():

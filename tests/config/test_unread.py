@@ -14,6 +14,11 @@ from tests.fakes import CharTokenizer
         ("aopsd.objective.jsd_beta=0.3", [], "only aopsd.objective.name=jsd or gkd reads it"),
         ("aopsd.probes.length=4", ["aopsd.weighting=uniform"], "with aopsd.weighting=uniform nothing reads it"),
         ("aopsd.judge.threshold=1", [], "only aopsd.judge.kind=log_odds reads it"),
+        (
+            "aopsd.probes.max_per_rollout=3",
+            ["aopsd.weighting=uniform"],
+            "with aopsd.weighting=uniform nothing reads it",
+        ),
         ("aopsd.judge.max_new_tokens=9", ["aopsd.judge.kind=log_odds"], "aopsd.judge.kind=log_odds writes no verdict"),
         ("aopsd.evaluation.num_samples=2", [], "without aopsd.evaluation.data_path nothing is evaluated"),
         ("aopsd.teacher.ema_decay=0.9", [], "only aopsd.teacher.weights=ema reads it"),

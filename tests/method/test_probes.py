@@ -1,10 +1,12 @@
 import math
+import random
 
 import pytest
 import torch
 
 from nemo_aopsd.config.schema import ProbeConfig
-from nemo_aopsd.method.probes import run_probes, triggered
+from nemo_aopsd.method.probes import Probe, reweigh, run_probes
+from nemo_aopsd.method.weighting import triggered
 from tests.fakes import ALPHABET, END, BigramModel, CharTokenizer
 
 encode = CharTokenizer().encode
@@ -86,3 +88,50 @@ def test_a_broken_log_prob_is_refused_and_never_a_weight():
         run_probes(
             BigramModel(logits), cycle_model("abc"), [prompt], [prompt], [encode("b")], [torch.tensor([3.0])], config
         )
+
+
+@pytest.mark.parametrize(
+    ("weighting", "expected"),
+    [
+        ("normalised", [0.8, 1.2]),
+        ("constant", [0.25, 0.25]),
+        ("shuffled", [0.3, 0.2]),
+        # 2 e^-1 and 1.6 e^-0.6, times (0.2 * 2 + 0.3 * 4) / (2 * 0.735759 + 4 * 0.878099)
+        ("gap_matched", [0.236203, 0.281899]),
+        ("continuation", [0.2, 0.3]),
+    ],
+)
+def test_a_step_s_weights_are_made_of_what_the_loss_counts(weighting, expected):
+    def probe(gap, weight):
+        return Probe(0, gap, 1, [2], 1.0, weight)
+
+    masked = [probe(3.0, 0.9), probe(-6.0, 0.1)]
+    steps = [[probe(2.0, 0.2)], masked, [probe(-4.0, 0.3)]]
+    seed = 0 if weighting != "shuffled" else next(s for s in range(99) if shuffles(s))
+    first, second, third = reweigh(steps, [True, False, True], weighting, seed, ProbeConfig(threshold=2.0))
+    assert [each.weight for each in (*first, *third)] == pytest.approx(expected, abs=1e-6)
+    assert second == masked  # their continuation weights are recorded
+
+
+def shuffles(seed):
+    """Whether two weights change places at this seed."""
+    return random.Random(f"{seed}/shuffled").sample([1, 2], 2) == [2, 1]
+
+
+def test_auto_betas_are_medians_over_what_the_loss_counts():
+    """L is log(vocabulary) of a uniform student in the first row, and that of a half-sure one in the second."""
+    teacher, student = cycle_model("abcde"), uniform_model()
+    config = ProbeConfig(threshold=2.0, length=2, betas="auto")
+    with torch.no_grad():
+        student.logits[encode("b")[0], encode("c")[0]] = 6.0
+    prompts, responses = [encode("a")] * 2, [encode("d"), encode("b")]
+    gaps = [torch.tensor([2.5])] * 2
+    usual = math.log(len(ALPHABET))
+    surprised = math.log(math.exp(6) + len(ALPHABET) - 1) - 6
+    for counted, beta in (([True, False], usual), ([False, True], surprised), (None, (usual + surprised) / 2)):
+        found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, counted=counted)
+        assert [row[0].nll for row in found] == pytest.approx([usual, surprised])
+        expected = [nll / beta * math.exp(1 - nll / beta) for nll in (usual, surprised)]
+        assert [row[0].weight for row in found] == pytest.approx(expected)
+    found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, counted=[False, False])
+    assert [row[0].weight for row in found] == [1.0, 1.0]  # no width is known

@@ -96,6 +96,33 @@ def test_gap_matched_keeps_as_much_advantage_as_the_continuations_do():
     assert (own * gaps.abs()).sum().item() == pytest.approx((matched * gaps.abs()).sum().item())
 
 
+@pytest.mark.parametrize("weighting", ["normalised", "constant", "shuffled", "gap_matched"])
+def test_weights_of_a_step_are_made_of_the_rows_that_are_trained_on(weighting):
+    def trained(weighting):
+        engine = FakeEngine(random_table(0, end_boost=2.0), random_table(1, end_boost=2.0))
+        probes = ProbeConfig(threshold=0.5, max_weight=1e6)
+        aopsd = AOPSDConfig(weighting=weighting, mask_truncated=True, num_generations_per_prompt=4, probes=probes)
+        step(engine, aopsd, generation={"max_new_tokens": 8})
+        return [
+            torch.cat([value(row) for row in engine.trained[0]])
+            for value in (lambda row: row.weights, lambda row: row.gap.abs(), lambda row: row.mask)
+        ]
+
+    own, gaps, mask = trained("continuation")
+    found, *same = trained(weighting)
+    assert torch.equal(same[0], gaps) and torch.equal(same[1], mask)
+    counted, masked = mask & (gaps >= 0.5), ~mask & (gaps >= 0.5)
+    assert counted.sum() > 4 and masked.sum() > 4
+    assert own[counted].mean().item() != pytest.approx(own[masked].mean().item(), rel=0.01)  # they would be seen
+    assert torch.equal(found[masked], own[masked])
+    if weighting == "normalised":
+        assert found[counted].mean().item() == pytest.approx(1)
+    elif weighting == "gap_matched":
+        assert (found * gaps)[counted].sum().item() == pytest.approx((own * gaps)[counted].sum().item())
+    else:
+        assert found[counted].sum().item() == pytest.approx(own[counted].sum().item())
+
+
 def test_the_constant_negative_advantage_is_the_same_at_every_token_and_records_keep_the_teachers_gaps():
     engine = make_engine()
     result, _ = step(engine, AOPSDConfig(weighting="constant_negative"))

@@ -52,6 +52,7 @@ def test_beta_goes_by_the_sign_of_the_gap_and_an_empty_suffix_keeps_1():
     assert continuation_weight(-3.0, 2.5, betas) == pytest.approx(1)
     assert continuation_weight(-3.0, 1.0, betas) == pytest.approx(0.4 * math.exp(0.6))
     assert continuation_weight(-3.0, None, betas) == continuation_weight(-3.0, None, Betas(None, None)) == 1
+    assert continuation_weight(-3.0, 1.0, Betas(0.5, None)) == 1  # only at a token that the loss does not count
 
 
 def test_auto_betas_are_the_median_of_the_last_steps_medians_by_sign():
@@ -86,6 +87,15 @@ def test_shuffled_is_any_permutation_so_one_token_keeps_its_weight_on_average():
     assert reweighed([0.7], "shuffled") == [0.7]
     first, again, other = (reweighed(weights, "shuffled", seed) for seed in (3, 3, 4))
     assert sorted(first) == weights and first == again != other
+
+
+def test_constant_keeps_the_sum_of_the_weights_and_gap_matched_that_of_the_advantages():
+    gaps, own = [2.0, -2.0, -4.0], [0.5, 0.25, 0.0]
+    sums = {"constant": (0.75, 2.0), "gap_matched": (0.560159, 1.5), "continuation": (0.75, 1.5)}
+    for weighting, expected in sums.items():
+        found = reweighed(own, weighting, gaps=gaps, beta_positive=1.0, beta_negative=2.5)
+        by_gap = sum(weight * abs(gap) for weight, gap in zip(found, gaps, strict=True))
+        assert (sum(found), by_gap) == pytest.approx(expected, abs=1e-6), weighting
 
 
 def test_constant_gives_every_token_the_mean_and_nothing_to_nobody():
@@ -132,6 +142,14 @@ def test_gap_controls_by_hand():
     half = replace(config, untriggered_weight=0.5)
     assert gap_weights(gap, "gap_only", half).tolist() == pytest.approx([0.5, 0.735759, 0.977122, 0.878099, 0.5])
     assert gap_weights(gap, "uniform", half).tolist() == [1.0] * 5
+
+
+def test_gap_controls_touch_the_tokens_that_a_limit_leaves_to_probes():
+    gap = torch.tensor([0.5, 2.0, -3.0, -4.0, 1.99])
+    config = ProbeConfig(threshold=2.0, max_per_rollout=2, untriggered_weight=0.5)
+    assert gap_weights(gap, "zero_triggered", config).tolist() == [1.0, 1.0, 0.0, 0.0, 1.0]
+    # 1.2 e^-0.2 and 1.6 e^-0.6; the gap of 2 is one of those with `untriggered_weight`
+    assert gap_weights(gap, "gap_only", config).tolist() == pytest.approx([0.5, 0.5, 0.982477, 0.878099, 0.5])
 
 
 def test_weights_of_recorded_probes_are_those_of_their_steps():

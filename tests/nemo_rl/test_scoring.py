@@ -91,7 +91,9 @@ def logprobs_of(model, row):
     return logprobs.gather(-1, torch.tensor(row.response)[:, None])[:, 0]
 
 
-@pytest.mark.parametrize(("size", "order"), [(6, [[0, 1, 2, 3, 4, 5]]), (2, [[0, 3], [1, 4], [2, 5]])])
+@pytest.mark.parametrize(
+    ("size", "order"), [(6, [[0, 1, 2, 3, 4, 5]]), (2, [[0, 3], [1, 4], [2, 5]]), (4, [[0, 2, 4], [1, 3, 5]])]
+)
 def test_updates_follow_the_bracketed_advantage(config, turns, size, order):
     """A = clip(w ([log q - log p]_sampler - [log p_now - log p_old]_trainer), +-C), PPO's clip, TIS, token mean."""
     engine = build(config, "sampler", train_global_batch_size=size)
@@ -133,14 +135,28 @@ def test_updates_follow_the_bracketed_advantage(config, turns, size, order):
         torch.testing.assert_close(trained[name].double(), expected, atol=2e-5, rtol=1e-4)
 
 
-def test_a_last_update_is_filled_and_none_is_empty(config, turns):
-    engine = build(config, "sampler", train_global_batch_size=2)
-    rows = [replace(row, mask=torch.ones_like(row.mask)) for row in drawn_rows(5)]
+@pytest.mark.parametrize(
+    ("num_rows", "size", "updates"),
+    [
+        (5, 2, [[0, 3], [1, 4], [2]]),
+        (5, 4, [[0, 2, 4], [1, 3]]),
+        (9, 4, [[0, 3, 6], [1, 4, 7], [2, 5, 8]]),
+        (3, 4, [[0, 1, 2]]),
+    ],
+)
+def test_updates_differ_by_one_row_at_most_and_are_filled(config, turns, num_rows, size, updates):
+    engine = build(config, "sampler", train_global_batch_size=size)
+    rows = [replace(row, mask=torch.ones_like(row.mask)) for row in drawn_rows(num_rows)]
     engine.train(rows, build_objective(config.aopsd.objective))
     (batch,) = engine.cluster.policy.batches
-    assert batch["sample_mask"].tolist() == [1, 1, 1, 1, 1, 0]
-    lengths = [int(n) for n in batch["input_lengths"][:5]]
-    assert lengths == [6 + len(rows[i].response) for i in (0, 3, 1, 4, 2)]
+    assert batch.size == size * len(updates)
+    for first, expected in zip(range(0, batch.size, size), updates, strict=True):
+        update, fill = batch.slice(first, first + size), size - len(expected)
+        assert update["sample_mask"].tolist() == [1] * len(expected) + [0] * fill
+        ids = [6 + len(rows[i].response) for i in expected]
+        assert update["input_lengths"][: len(expected)].tolist() == ids
+        found = [row[: int(n)].tolist() for row, n in zip(update["input_ids"], update["input_lengths"], strict=True)]
+        assert found[: len(expected)] == [rows[i].prompt + rows[i].response for i in expected]
 
 
 def test_the_runner_of_probes_is_read_at_each_call_and_whole_rows_are_requests():

@@ -324,7 +324,8 @@ def _weights(rows: list[Scored], weighting: Weighting, config: Config) -> list[T
     probes, seed = config.aopsd.probes, derive_seed(config.aopsd.seed, "weights")
     if weighting not in CONTINUED:
         return [gap_weights(gap, weighting, probes) for row in rows if (gap := row.gap) is not None]
-    reweighed = reweigh([row.probes for row in rows], weighting, seed, probes)
+    counted = [row.draft.counted(config.aopsd) for row in rows]
+    reweighed = reweigh([row.probes for row in rows], counted, weighting, seed, probes)
     return [probe_weights(own, len(row.weights)) for own, row in zip(reweighed, rows, strict=True)]
 
 

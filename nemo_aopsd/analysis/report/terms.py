@@ -13,7 +13,7 @@ _WEIGHTS = {
     "normalised": f"{_BAND_PASS}, divided by the step's mean, at most probes.max_weight{_ELSEWHERE}",
     "shuffled": f"{_BAND_PASS}, after the step's weights have changed places at random{_ELSEWHERE}",
     "constant": f"The step's mean of w(L): {_BAND_PASS}{_ELSEWHERE}",
-    "gap_matched": f"{_BY_GAP}, times one factor, so that the amount is that of w(L) = (L/β) exp(1 − L/β){_ELSEWHERE}",
+    "gap_matched": f"{_BY_GAP}, scaled: the sum of w|gap| is that of w(L) = (L/β) exp(1 − L/β){_ELSEWHERE}",
     "gap_only": f"{_BY_GAP}{_ELSEWHERE}",
     "zero_triggered": "0 at a token whose |gap| is at least δ (probes.threshold), 1 at the others.",
 }

@@ -63,18 +63,19 @@ class NemoRLEngine:
         return start_trackers(self.config, self.last_step + 1)
 
     def train(self, rows: list[TrainRow], objective: Objective) -> dict[str, float]:
-        """An optimizer step for each `policy.train_global_batch_size` of `rows`.
+        """An update for each `policy.train_global_batch_size` of `rows`; of n updates each sees every n-th row.
 
-        If no token counts, no step is taken and `train/skipped` is 1. The last batch is filled with masked rows, since
-        the schedule counts rows.
+        If no token counts, no step is taken and `train/skipped` is 1. NeMo RL's batches of a call are of one size, and
+        the schedule counts rows: masked rows fill each batch, and updates differ by one row at most.
         """
         rows = [row for row in rows if row.mask.any()]
         if not rows:
             return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
         size = self.settings.train_global_batch_size
         num_updates = -(-len(rows) // size)
-        rows = [row for first in range(num_updates) for row in rows[first::num_updates]]  # each update sees all sorts
-        results = self.cluster.train(*self._batch_and_loss(rows, objective, num_updates), size)
+        batch, loss = self._batch_and_loss(rows, objective, num_updates)  # the rows, then what fills the last batch
+        order = [row for first in range(num_updates) for row in range(first, batch.size, num_updates)]
+        results = self.cluster.train(batch.select_indices(order), loss, size)
         numbers = {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
         return numbers | self.cluster.take_seconds()
 

@@ -2,7 +2,7 @@
 
 Whole responses are scored by the trainer, or by vLLM in one prefill (`aopsd.scoring`): both sides of a gap come from
 the same kernels. vLLM's own log-probs also serve a probe's NLL, where a hundredth of a nat moves a weight by less than
-0.03.
+0.03 / beta.
 """
 
 from __future__ import annotations
