@@ -34,11 +34,12 @@ method/weighting.py : method/test_weighting.py
     config.beta_positive if gap > 0 else => config.beta_positive if gap < 0 else
     self.positive if gap > 0 else => self.positive if gap < 0 else
     gap.abs() >= config.threshold => gap.abs() > config.threshold
+    key=lambda t: -abs(gap[t].item()) => key=lambda t: abs(gap[t].item())
     nll for gap, nll in known if gap > 0] => nll for gap, nll in known if gap < 0]
     max(median(values), LEAST_BETA) => median(values)
     (*medians, median(nlls)) => (*medians, mean(nlls))
     median(nlls))[-SPAN:] => median(nlls))[-SPAN - 1 :]
-    _amount(weights, gaps) / => sum(weights) /
+    _advantage(weights, gaps) / => sum(weights) /
     weight * abs(gap) for => weight * gap for
     [row.mask].abs() => [row.mask]
     old - level => old + level
@@ -46,7 +47,8 @@ method/weighting.py : method/test_weighting.py
 types.py : method/test_weighting.py OBJECTIVES
     self.teacher_logprobs - self.old_logprobs => self.old_logprobs - self.teacher_logprobs
 method/probes.py : method/test_probes.py STEP
-    gap.abs() >= config.threshold => gap.abs() > config.threshold
+    for probes in compress(probes_B, counted) for probe => for probes in probes_B for probe
+    seen = probes_B if counted is None else [*compress(probes_B, counted)] => seen = probes_B
     if gap[t] > 0 else [] => if gap[t] < 0 else []
     if config.score_anchor else logprobs[1:] => if config.score_anchor else logprobs
     (-scored.mean()) => (-scored.sum())
@@ -56,7 +58,7 @@ method/rollout.py : STEP
     self.teacher_logprobs - self.student_logprobs => self.student_logprobs - self.teacher_logprobs
     self.verdict.failed or  => 
     largest_closed_subset(self.problem.graph, verdict.judged) => verdict.judged
-    output.finished or draft.is_demonstration or => output.finished or
+    self.output.finished or self.is_demonstration or => self.output.finished or
 method/step.py : STEP
     probe = probe_room(config.aopsd) => probe = 0
     if not draft.output.finished: => if False:
@@ -78,7 +80,7 @@ method/judge.py : method/test_judge.py
     if id in known] => ]
 method/judge.py : method/test_judge_log_odds.py
     answers[num_yes:].logsumexp(0) => answers[num_yes:].max()
-    attempt, aopsd.prompts), False) => attempt, aopsd.prompts), None)
+    thinking = False if aopsd.judge.kind => thinking = None if aopsd.judge.kind
     sorted(yes - no), => sorted(yes),
 evaluation/calibration.py : evaluation/test_calibration.py
     f1 > best and below < score => f1 > best
@@ -133,7 +135,7 @@ method/objectives/grpo.py : OBJECTIVES
 method/objectives/sft.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 run/metrics.py : run/test_metrics.py
-    (gap.abs() >= threshold) => (gap >= threshold)
+    over_threshold(gap, config).sum() => (gap >= config.threshold).sum()
 stats.py : test_stats.py
     math.comb(num_samples - num_correct, k)) / ways => math.comb(num_samples - num_correct, k)) / num_samples
     rate * (1 - rate) / num_trials + z * z / (4 => rate * (1 - rate) / num_trials + z * z / (2
