@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations_with_replacement
 from statistics import mean, stdev
 from typing import Any, Protocol
 
@@ -78,7 +79,10 @@ class Yardstick:
     @cached_property
     def _products(self) -> list[list[float]]:
         """Of each group with each; formed once, as a gradient is as large as the model."""
-        return [[_dot(one, other) for other in self.groups] for one in self.groups]
+        found = [[0.0] * len(self.groups) for _ in self.groups]
+        for (i, one), (j, other) in combinations_with_replacement(enumerate(self.groups), 2):
+            found[i][j] = found[j][i] = _dot(one, other)
+        return found
 
     def _product(self, some: slice, others: slice) -> float:
         return sum(sum(row[others]) for row in self._products[some])
