@@ -140,7 +140,7 @@ def measure(
     deadline: float,
     say: Callable[[str], None],
 ) -> list[Step]:
-    """`num_rounds` rounds of a step an arm in random order, behind one that warms up.
+    """`num_rounds` rounds of a step an arm in random order, behind one that warms up each method and scoring.
 
     That makes the threshold for `rate`, from a step of PG with the scoring of the first arm.
 
@@ -153,7 +153,11 @@ def measure(
     configs = {name: config_of(name, config, gaps.quantile(1 - share).item()) for name, share in shares.items()}
     forced = sorted({config.aopsd.probes.threshold for config in configs.values()}, reverse=True)
     say(f"threshold forced to {', '.join(f'{each:.4f}' for each in forced)} nats, k = {config.aopsd.probes.length}")
-    for name in set(arms) - {plain(arms[0])}:
+    warm = {split(plain(arms[0]))[:2]}
+    for name in arms:
+        if split(name)[:2] in warm:
+            continue
+        warm.add(split(name)[:2])
         say(f"warm-up, {run_arm(engine, name, configs[name], problems, parts, seed=0)}")
     steps, took = list[Step](), 0.0
     for number in range(1, num_rounds + 1):
