@@ -10,7 +10,6 @@ The form of the data is that of Cobbe et al. 2021, "Training Verifiers to Solve 
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterable
 from fractions import Fraction
@@ -21,7 +20,7 @@ from nemo_aopsd.console import counted
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import write_jsonl
+from nemo_aopsd.files import derive_seed, write_jsonl
 
 _ANNOTATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>")  # the sum and its value
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
@@ -56,12 +55,17 @@ def convert(
             f"{out}: of {counted(report.read, 'row')} {len(kept)} can be used, expected {wanted}. "
             f"{remedy[0].upper()}{remedy[1:]}.\n{lines}"
         )
-    drawn = set(random.Random(seed).sample(range(len(kept)), held_out))
-    write_jsonl(out, (row for index, row in enumerate(kept) if index not in drawn))
+    # By their text, so that a rule that drops other rows in a later version draws the same problems.
+    drawn = {row["id"] for row in sorted(kept, key=lambda row: derive_seed(seed, *_text(row)))[:held_out]}
+    write_jsonl(out, (row for row in kept if row["id"] not in drawn))
     if held_out:
-        write_jsonl(dev_path(out), (row for index, row in enumerate(kept) if index in drawn))
+        write_jsonl(dev_path(out), (row for row in kept if row["id"] in drawn))
         report.notes = [f"{held_out:>7}  held out in {dev_path(out)}, drawn with --seed {seed}"]
     return report
+
+
+def _text(row: dict[str, Any]) -> tuple[str, str]:
+    return row["problem"], row["solution"]
 
 
 def dev_path(out: Path) -> Path:

@@ -70,13 +70,18 @@ def test_rows_are_left_out_for_a_reason_that_is_counted(tmp_path: Path) -> None:
 
 
 def test_held_out_rows_are_drawn_by_the_seed_and_trained_on_by_nobody(tmp_path: Path) -> None:
-    def split(seed: int) -> tuple[set[str], set[str]]:
-        kept = _convert(tmp_path, [SHOP] * 20, held_out=5, seed=seed)
-        return {row.id for row in kept}, {row.id for row in load_problems(dev_path(tmp_path / "out.jsonl"))}
+    shops = [SHOP.replace("ruler", f"ruler of {length} cm") for length in range(20)]
+
+    def split(seed: int, worked: list[str] = shops) -> tuple[set[str], set[str]]:
+        kept = _convert(tmp_path, worked, held_out=5, seed=seed)
+        held_out = load_problems(dev_path(tmp_path / "out.jsonl"))
+        return {str(row.solution) for row in kept}, {str(row.solution) for row in held_out}
 
     first, other = split(0), split(1)
     assert (len(first[0]), len(first[1]), first[0] & first[1]) == (15, 5, set())
     assert split(0) == first != other
+    left_out = next(worked for worked in shops if any(_plain(worked) in text for text in first[0]))
+    assert split(0, [worked for worked in shops if worked != left_out])[1] == first[1]
 
 
 def test_bare_keeps_every_row_and_makes_no_graph(tmp_path: Path) -> None:
