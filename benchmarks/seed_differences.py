@@ -1,9 +1,9 @@
 """AOPSD less each other member, paired by seed, with 95 % t-intervals, from the seed tables of a page of results.
 
-python -m benchmarks.seed_differences docs/results.md
+python -m benchmarks.seed_differences [PAGE.md], by default docs/results.md of this checkout
 """
 
-import sys
+import argparse
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -21,7 +21,9 @@ def seed_tables(page: str) -> list[dict[str, list[float]]]:
 
 
 def main() -> None:
-    for table in seed_tables(Path(sys.argv[1]).read_text(encoding="utf-8")):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs/results.md")
+    for table in seed_tables(parser.parse_args().page.read_text(encoding="utf-8")):
         own = table["aopsd"]
         print(f"{len(own)} seeds\n  {'aopsd less':<20} pass@1 in points (95 % t-interval over seeds)")
         for name in [name for name in table if name != "aopsd"]:

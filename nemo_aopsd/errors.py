@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+_LISTED = 10  # faults of one kind in one message
+
 
 class UserError(ValueError):
     """The message says what was found, what was expected, where, and what to do."""
@@ -22,6 +24,31 @@ def tell_all(*checks: Callable[[], Any]) -> list[Any]:
     if told:
         raise UserError("\n".join(dict.fromkeys(told)))
     return found
+
+
+def refuse(faults: Sequence[str], noun: str, remedy: str = "") -> None:
+    """Raises a UserError if there are faults: a line for each of the first ten, how many more, and what to do.
+
+    >>> refuse([f"f:{line}: bad." for line in range(1, 14)], "bad rows", "Mend f.")
+    Traceback (most recent call last):
+        ...
+    nemo_aopsd.errors.UserError: f:1: bad.
+    f:2: bad.
+    f:3: bad.
+    f:4: bad.
+    f:5: bad.
+    f:6: bad.
+    f:7: bad.
+    f:8: bad.
+    f:9: bad.
+    f:10: bad.
+    ... and 3 more bad rows.
+    Mend f.
+    """
+    if faults:
+        rest = len(faults) - _LISTED
+        more = [f"... and {rest:,} more {noun}."] if rest > 0 else []
+        raise UserError("\n".join([*faults[:_LISTED], *more, *([remedy] if remedy else [])]))
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

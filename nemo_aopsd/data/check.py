@@ -67,9 +67,9 @@ def need_graphs(path: str | Path) -> None:
         first = rows[0].faults[0].detail
         raise UserError(f"{path}: none of its {len(rows)} lines is a JSON object. {rows[0].where}: {first}")
     raise UserError(
-        f"{path}: no row has a `dag`, none of {len(rows)}; the first has {', '.join(records[0]) or 'no field'}. "
-        f"Check the path, or make graphs: aopsd dag build {shlex.quote(str(path))} --out DAGS.jsonl --base-url URL "
-        "--model NAME"
+        f"{path}: no row has a `dag`, none of {len(rows)}; the first has {', '.join(records[0]) or 'no field'}."
+        f"{misspelt(records[0], 'dag')} Check the path, or make graphs: aopsd dag build {shlex.quote(str(path))} "
+        "--out DAGS.jsonl --base-url URL --model NAME"
     )
 
 
@@ -129,6 +129,6 @@ def _check(row: CheckedRow, graphs_only: bool = False) -> None:
         bad = {name: defect for name, defect in bad.items() if name == "id"}
     row.faults += [Fault("missing_id" if name == "id" else f"bad_{name}", defect) for name, defect in bad.items()]
     if row.record.get("dag") is None:
-        row.faults.append(Fault("missing_dag", f"the row has no `dag`{misspelt(row.record, 'dag')}"))
+        row.faults.append(Fault("missing_dag", f"the row has no `dag`.{misspelt(row.record, 'dag')}"))
     else:
         row.faults += find_graph_faults(row.record["dag"], answer if isinstance(answer, str) else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
@@ -14,8 +15,8 @@ from typing import Any
 import networkx as nx
 
 from nemo_aopsd.data import dag
-from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_jsonl
+from nemo_aopsd.errors import UserError, refuse
+from nemo_aopsd.files import decode_line, read_jsonl, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,14 @@ NEEDED = ("id", "problem", "answer")
 # Each field that a problem may lack is one that a teacher may be shown.
 _SHOWN = tuple(field.name for field in fields(Problem) if field.default is not MISSING)
 
+# What other data sets call them.
+_ALSO_CALLED = {"problem": ("question", "prompt"), "dag": ("graph",), "answer": ("target",), "solution": ("rationale",)}
+
 
 def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
     """Every problem of a JSONL file, in order; `bare` without what a teacher may be shown.
 
-    Raises UserError on the first bad one or a repeated id.
+    Raises UserError on bad rows and repeated ids; it lists the first ten.
     """
     return [problem for _, problem in load_rows(path, without=_SHOWN if bare else ())]
 
@@ -55,23 +59,30 @@ def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
 def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str, Any], Problem]]:
     """As `load_problems`, each with its record; the fields `without` are left out of both and not checked."""
     rows: dict[str, tuple[dict[str, Any], Problem]] = {}
-    for where, record in read_jsonl(path):
-        record = {name: value for name, value in record.items() if name not in without}
-        problem = parse_problem(record, where)
-        if problem.id in rows:
-            raise UserError(f"{where}: id {problem.id!r} was used at {rows[problem.id][1].where}. Make ids unique.")
-        rows[problem.id] = record, problem
+    faults, remedy = [], ""
+    for where, line in read_lines(path):
+        try:
+            record = {name: value for name, value in decode_line(line, where).items() if name not in without}
+            if any(field in NEEDED for field, _ in bad_fields(record)):
+                made = f"aopsd data prepare {shlex.quote(str(path))} --out PROBLEMS.jsonl"
+                remedy = f"Or make a problems file of it: {made}"
+            problem = parse_problem(record, where)
+            if problem.id in rows:
+                raise UserError(f"{where}: id {problem.id!r} was used at {rows[problem.id][1].where}. Make ids unique.")
+        except UserError as error:
+            faults.append(str(error))
+        else:
+            rows[problem.id] = record, problem
+    refuse(faults, "bad rows", remedy)
     if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
     return list(rows.values())
 
 
 def parse_problem(record: dict[str, Any], where: str) -> Problem:
-    """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the field."""
-    for field, defect in bad_fields(record):
-        file = shlex.quote(where.rpartition(":")[0] or where)
-        made = f" Or make a problems file of it: aopsd data prepare {file} --out PROBLEMS.jsonl"
-        raise UserError(f"{where}: {defect} Correct the row.{made if field in NEEDED else ''}")
+    """A problem of a decoded record; unknown fields are ignored. Raises UserError naming `where` and the fields."""
+    if defects := [defect for _, defect in bad_fields(record)]:
+        raise UserError(f"{where}: {' '.join(defects)} Correct the row.")
     graph = None
     if record.get("dag") is not None:
         graph = dag.build_graph(record["dag"], f"{where} (id {record['id']!r})")
@@ -113,8 +124,14 @@ def misspelt(record: dict[str, Any], field: str) -> str:
     ' Its field `soluton` is not read: did you mean `solution`?'
     """
     unknown = [name for name in record if name not in (*NEEDED, *_SHOWN)]
-    found = next((name for name in unknown if get_close_matches(name.lower(), [field], cutoff=0.75)), None)
+    meant = [field, *_ALSO_CALLED.get(field, ())]
+    found = next((name for name in unknown if get_close_matches(_last_word(name), meant, cutoff=0.75)), None)
     return f" Its field `{found}` is not read: did you mean `{field}`?" if found else ""
+
+
+def _last_word(name: str) -> str:
+    """`dag` of `reasoning_dag` and `reasoningDag`: what comes before tells which one."""
+    return re.split(r"[^A-Za-z]|(?<=[a-z])(?=[A-Z])", name)[-1].lower()
 
 
 def row_at(where: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TypeVar
@@ -15,7 +16,7 @@ from nemo_aopsd.config.shipped import find_method
 from nemo_aopsd.console import asked_of, counted, slow
 from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
-from nemo_aopsd.errors import UserError, tell_all
+from nemo_aopsd.errors import refuse, tell_all
 from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
 from nemo_aopsd.method.judge import questions
@@ -66,13 +67,13 @@ _load = _of_version(load_problems)
 @_of_version
 def _check_answer_leaks(path: str) -> None:
     """What `dag build` rejects and `dag check` calls an error; the loader does not look."""
-    for problem in _load(path):
-        for leak in find_answer_leaks(problem.graph, problem.answer):
-            raise UserError(
-                f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, "
-                f"{problem.answer!r}: {leak.kind} ({leak.detail}). {LEAK_REMEDY}. List all: "
-                f"aopsd dag check {problem.where.rpartition(':')[0]}"
-            )
+    faults = [
+        f"{problem.where}: problem {problem.id!r}: its graph would tell the teacher the answer, {problem.answer!r}: "
+        f"{leak.kind} ({leak.detail})."
+        for problem in _load(path)
+        for leak in find_answer_leaks(problem.graph, problem.answer)
+    ]
+    refuse(faults, "leaks", f"{LEAK_REMEDY}. List all: aopsd dag check {shlex.quote(path)}")
 
 
 def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:

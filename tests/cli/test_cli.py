@@ -180,13 +180,15 @@ def test_a_graph_that_is_none_cannot_be_drawn(aopsd, tmp_path):
 
 def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path):
     graph = {"nodes": [{"id": "a", "statement": "The share equals 0.5"}], "edges": []}
-    write_rows("problems.jsonl", row(0), row(1, answer=r"\frac{1}{2}", dag=graph))
+    write_rows("problems.jsonl", row(0), *[row(number, answer=r"\frac{1}{2}", dag=graph) for number in (1, 2)])
     code, out, _ = aopsd("dag check problems.jsonl")
     assert code == 2 and out.startswith(
         "error   problems.jsonl:2  p1  states_answer    node 'a': The share equals 0.5\n"
+        "error   problems.jsonl:3  p2  states_answer    node 'a': The share equals 0.5\n"
         "states_answer: the teacher would be told the answer. Take the final answer's value out of the node's "
     )
-    pattern = r"problems\.jsonl:2: problem 'p1': .*states_answer \(node 'a': The share equals 0\.5\).*aopsd dag check"
+    row_of = r"problems\.jsonl:{}: problem 'p{}': .*states_answer \(node 'a': The share equals 0\.5\).*\n".format
+    pattern = rf"{row_of(2, 1)}{row_of(3, 2)}Take .*aopsd dag check problems\.jsonl"
     assert_one_message(aopsd("train run.yaml --check"), pattern)
     assert aopsd("train run.yaml --check aopsd.context.kind=none")[0] == 0  # no graph is shown
 
@@ -392,11 +394,11 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
         ("train run.yaml data.train.data_path=plain.jsonl", r"'p0' has no `dag`.* 1 of 1 .* dag build .*--method opsd"),
         (
             "train run.yaml data.train.data_path=other.jsonl",
-            r"other\.jsonl:1: `id` must .* aopsd data prepare \S*other",
+            r"other\.jsonl:1: `id` must .*\n.* aopsd data prepare \S*other",
         ),
         (
             "dag build other.jsonl --out d.jsonl --base-url http://localhost:1/v1 --model M",
-            r"other\.jsonl:1: `id` must .* aopsd data prepare other\.jsonl",
+            r"other\.jsonl:1: `id` must .*\n.* aopsd data prepare other\.jsonl",
         ),
         ("dag show problems.jsonl --problem p9 --out x.svg", r"no problem with id 'p9'"),
         ("dag show plain.jsonl --problem p0 --out x.svg", r"plain\.jsonl:1: problem 'p0' has no `dag` to draw"),

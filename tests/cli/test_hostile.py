@@ -54,7 +54,7 @@ CASES = [
     (f"{TRAIN} data.train.data_path=binary.jsonl", r"binary\.jsonl:1: broken JSON.*Correct the line"),
     (f"{TRAIN} data.train.data_path=utf16.jsonl", r"utf16\.jsonl:1: .*UTF-8"),
     (f"{TRAIN} data.train.data_path=array.jsonl", r"array\.jsonl:1: expected a JSON object, got list"),
-    (f"{TRAIN} data.train.data_path=noanswer.jsonl", r"`answer` must be .* aopsd data prepare noanswer\.jsonl"),
+    (f"{TRAIN} data.train.data_path=noanswer.jsonl", r"`answer` must be .*\n.*aopsd data prepare noanswer\.jsonl"),
     (f"{TRAIN} data.train.data_path=dag_is_text.jsonl", r"unusable reasoning DAG: malformed"),
     (f"{TRAIN} logger.log_dir=/proc/run", r"/proc: not a folder that can be written .*logger\.log_dir"),
     (f"{TRAIN} logger.swanlab_enabled=true", r"swanlab_enabled is true; the local engine has"),
@@ -79,7 +79,7 @@ CASES = [
     ("data prepare nodag.jsonl --out folder", r"folder is a folder; expected a file"),
     ("dag check binary.jsonl", r"none of its \d+ lines is a JSON object"),
     ("dag stats nodag.jsonl --out run.yaml/x.jsonl", r"run\.yaml is a file"),
-    (f"dag build noid.jsonl --out d.jsonl {SERVER}", r"`id` must be .* aopsd data prepare noid\.jsonl"),
+    (f"dag build noid.jsonl --out d.jsonl {SERVER}", r"`id` must be .*\n.*aopsd data prepare noid\.jsonl"),
     ("dag build nodag.jsonl --out d.jsonl --base-url ftp://x --model m", r"--base-url: expected http://HOST"),
     ("grade nodag.jsonl", r"nodag\.jsonl:1: expected an object with id, answer, output"),
     (

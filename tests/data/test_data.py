@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_aopsd.data.check import check_file
+from nemo_aopsd.data.check import check_file, need_graphs
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import check_problems
@@ -85,6 +85,16 @@ def test_a_bad_line_is_named(write, line, message):
     assert str(caught.value).startswith(f"{path}:2")
 
 
+def test_the_first_ten_bad_lines_are_named_and_the_rest_counted(write):
+    path = write(GOOD, GOOD, b"{", {"id": "p2", "question": "?"}, *[{"id": f"q{number}"} for number in range(9)])
+    with pytest.raises(UserError) as caught:
+        load_problems(path)
+    *rows, rest, remedy = str(caught.value).split("\n")
+    assert [row.split(": ")[0] for row in rows] == [f"{path}:{line}" for line in range(2, 12)]
+    assert "`problem` must be" in rows[2] and "`answer` must be" in rows[2]
+    assert rest == "... and 2 more bad rows." and remedy.endswith(f"aopsd data prepare {path} --out PROBLEMS.jsonl")
+
+
 def test_a_byte_order_mark_before_the_first_line_is_passed_over(write):
     path = write(GOOD)
     expected = load_problems(path)
@@ -109,6 +119,10 @@ def test_no_file_and_no_problem(tmp_path, write):
         (GOOD | {"soluton": "two"}, "solution", ("`soluton`", "`solution`")),
         (GOOD | {"plans": ["add"]}, "plan", ("`plans`", "`plan`")),
         (GOOD | {"dags": {}}, "dag_full", ("`dags`", "`dag`")),
+        (GOOD | {"graph": {}}, "dag_full", ("`graph`", "`dag`")),
+        (GOOD | {"reasoningDag": {}}, "dag_full", ("`reasoningDag`", "`dag`")),
+        ({"id": "p1", "question_id": 7, "question": "1 + 1?", "answer": "2"}, "none", ("`question`", "`problem`")),
+        ({"id": "p1", "problem": "1 + 1?", "final_answer": "2"}, "none", ("`final_answer`", "`answer`")),
     ],
 )
 def test_a_field_that_is_nearly_ours_is_told(write, row, kind, told):
@@ -130,3 +144,5 @@ def test_a_graph_under_another_name_is_told_by_the_check_of_files(write):
     graph = {"nodes": [{"id": "1", "statement": "a"}], "edges": []}
     rows = list(check_file(write(GOOD | {"dag": graph}, GOOD | {"id": "p2", "dags": graph})))
     assert "`dags`" in rows[1].faults[-1].detail and rows[1].faults[-1].kind == "missing_dag"
+    with pytest.raises(UserError, match="did you mean `dag`"):
+        need_graphs(write(GOOD | {"dags": graph}))

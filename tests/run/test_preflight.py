@@ -59,7 +59,7 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
     fields = {"answer": "1/2", "dag": graph, "solution": "Halve it."}
     shown = config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind=kind))
     with pytest.raises(
-        UserError, match=r"problems\.jsonl:1: .*'p1'.*states_answer.*aopsd dag check .*problems\.jsonl$"
+        UserError, match=r"problems\.jsonl:1: .*'p1'.*states_answer.*\n.*aopsd dag check .*problems\.jsonl$"
     ):
         check_inputs(shown)
     check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind="solution")))
