@@ -101,7 +101,8 @@ def train(
         place = [run_folder.path_override("logger.log_dir", resume)]
     if config is None:
         raise UserError("CONFIG is missing. Name a YAML file, or demo; or go on with a run: aopsd train --resume RUN.")
-    settings = there = load_chosen(config, [*place, *overrides], method)
+    with run_folder.telling_what_is_lost(resume):
+        settings = there = load_chosen(config, [*place, *overrides], method)
     run = _run(settings)
     if resume and os.path.realpath(run) != os.path.realpath(resume):
         raise UserError(f"--resume {resume}: goes on in that folder; got logger.log_dir={run}. Leave one of them out.")
@@ -116,10 +117,11 @@ def train(
     if not check:
         typer.echo(_begins(settings))
     with run_folder.lock_all(run, _checkpoints(settings)) if resume or not check else nullcontext():
-        _, (problems, held_out) = tell_all(
-            lambda: run_folder.check_resumable(resume, settings) if resume else _check_place(settings),
-            lambda: _check(there, elsewhere=mounts is not None),
-        )
+        with run_folder.telling_what_is_lost(resume):
+            _, (problems, held_out) = tell_all(
+                lambda: run_folder.check_resumable(resume, settings) if resume else _check_place(settings),
+                lambda: _check(there, elsewhere=mounts is not None),
+            )
         settings = there
         idle = without_effect(settings, overrides)
         warn(idle)

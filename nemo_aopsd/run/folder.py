@@ -23,6 +23,7 @@ from nemo_aopsd.config.extension import WANTED, own, own_names, sources
 from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
+from nemo_aopsd.data.problems import fingerprint, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import naming, open_locked, read_journal, read_json
 from nemo_aopsd.manifest import Manifest
@@ -37,6 +38,7 @@ _MAY_CHANGE = (
     *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
     "policy.enforce_eager",
 )
+_PROBLEMS = {"data.train.data_path": "problems", "aopsd.evaluation.data_path": "held_out"}  # as a checkpoint calls them
 _SHOWN_BY = ("context.kind", "judge.kind")  # what the teacher reads
 _PROMPTS = "prompts"  # of the user's own, below layout.EXTENSIONS
 _FILES = (
@@ -208,6 +210,7 @@ def check_resumable(run: Path, config: Config) -> None:
         key for key in sorted(before | now) if key not in _MAY_CHANGE and not _is_same(before.get(key), now.get(key))
     ]
     changed = [key for key in changed if not _is_kept(run, key, str(before.get(key)), str(now.get(key)))]
+    changed = [key for key in changed if not _has_the_problems_of(checkpoints, key, str(now.get(key)))]
     if changed == ["checkpointing.checkpoint_dir"] and _is_checkpoint_of(run, checkpoints):
         changed = []  # they were moved
     if changed:
@@ -217,6 +220,8 @@ def check_resumable(run: Path, config: Config) -> None:
             f"Go on with its own ones, `{to_go_on(run)}`, or start a new run in another logger.log_dir."
         )
     _check_budget(run, config)
+    if is_family(config.aopsd.prompts) or Path(config.aopsd.prompts).is_dir():
+        check_extensions(run, config.aopsd)
     if own.checkpointing["enabled"] and not checkpoint.newest(checkpoints) and _has_saved(run, own):
         raise UserError(
             f"{checkpoints}: has no checkpoint (looked from {Path.cwd()}), but the run in {run} has made one. To go on "
@@ -233,6 +238,14 @@ def _is_kept(run: Path, key: str, before: str, now: str) -> bool:
     file, copy = Path(now.partition(":")[0]), kept / Path(now.partition(":")[0]).name
     is_alike = key in WANTED and before.partition(":")[2] == now.partition(":")[2] and file.is_file()
     return is_alike and copy.is_file() and file.read_bytes() == copy.read_bytes()
+
+
+def _has_the_problems_of(checkpoints: Path, key: str, file: str) -> bool:
+    """Whether the file, which had another name, holds the problems that the newest checkpoint was trained on."""
+    field, newest = _PROBLEMS.get(key), checkpoint.newest(checkpoints)
+    if field is None or newest is None or not Path(file).is_file():
+        return False
+    return read_json(newest / "state.json", remedy=f"Delete {newest}.").get(field) == fingerprint(load_problems(file))
 
 
 def _is_checkpoint_of(run: Path, checkpoints: Path) -> bool:
@@ -259,9 +272,41 @@ def _is_same(before: Any, now: Any) -> bool:
     return False
 
 
-def to_go_on(run: Path) -> str:
+@contextmanager
+def telling_what_is_lost(run: Path | None) -> Iterator[None]:
+    """Where the resume of `run` is refused, the message also tells where what it lacks can be found."""
+    try:
+        yield
+    except UserError as error:
+        found = _lost(run) if run and (run / layout.CONFIG).is_file() else ""
+        raise UserError("\n".join(filter(None, [str(error), found]))) from error
+
+
+def _lost(run: Path) -> str:
+    """How to go on with paths from another folder, or else without parts of the user's own that are gone or changed."""
+    own = load_config(require_run(run), copies=run / layout.EXTENSIONS)
+    before = flatten(own.raw)
+    at, log_dir = Path(os.path.abspath(run)), Path(before["logger.log_dir"])
+    if not log_dir.is_absolute() and at.parts[-len(log_dir.parts) :] == log_dir.parts:  # it was not moved
+        begun = at.parents[len(log_dir.parts) - 1]
+        paths = [str(before.get(key)) for key in (*_PROBLEMS, "policy.model_name")]
+        if any(not Path(path).exists() and (begun / path).exists() for path in paths):
+            return (
+                f"The run was started in another folder. To go on: cd {shlex.quote(str(begun))} && {to_go_on(log_dir)}"
+            )
+    now = {"aopsd.prompts": load_run_config(run).aopsd.prompts}
+    for key, name in own_names(own.aopsd).items():
+        file, _, its_class = name.partition(":")
+        copy = run / layout.EXTENSIONS / Path(file).name
+        if copy.is_file() and not (Path(file).is_file() and Path(file).read_bytes() == copy.read_bytes()):
+            now[f"aopsd.{key}"] = f"{copy}:{its_class}"
+    copies = [f"{key}={value}" for key, value in now.items() if value != before[key]]
+    return f"The run keeps what it began with. To go on with that: {to_go_on(run, *copies)}" if copies else ""
+
+
+def to_go_on(run: Path, *overrides: str) -> str:
     """The command, for a shell."""
-    return shlex.join(["aopsd", "train", "--resume", str(run)])
+    return shlex.join(["aopsd", "train", "--resume", str(run), *overrides])
 
 
 def _check_budget(run: Path, config: Config) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_aopsd import engines
+from nemo_aopsd import engines, prompts
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import train
 from nemo_aopsd.data import check as dag_files
@@ -292,6 +293,34 @@ def test_a_resume_goes_on_in_its_folder_and_nowhere_else(aopsd):
     code, _, err = aopsd("train --resume run checkpointing.checkpoint_dir=other aopsd.max_num_steps=2")
     assert code == 2 and "checkpoint_dir: 'checkpoints' -> '../other'" in err
     assert aopsd("train --resume run logger.log_dir=./run aopsd.max_num_steps=2")[0] == 0
+
+
+def test_a_refused_resume_tells_where_what_it_lacks_can_be_found(aopsd, tmp_path, monkeypatch):
+    shutil.copytree(Path(prompts.__file__).parent / "tiny", "own")
+    shutil.copy(REPO / "examples/my_parts.py", ".")
+    parts = "aopsd.prompts=own aopsd.weighting=my_parts.py:RisingWeights"
+    assert aopsd(f"train run.yaml {parts} aopsd.max_num_steps=1")[0] == 0
+    longer = "train --resume run aopsd.max_num_steps=2 --check"
+    for file in (Path("own/student.txt"), Path("my_parts.py")):
+        file.write_text(file.read_text() + "\n")
+    code, _, err = aopsd(longer)
+    kept = "aopsd.prompts=run/extensions/prompts aopsd.weighting=run/extensions/my_parts.py:RisingWeights"
+    assert code == 2 and f"{tmp_path}/my_parts.py: has changed since the run began" in err
+    assert err.endswith(f"To go on with that: aopsd train --resume run {kept}\n")
+    assert aopsd(f"{longer} {kept}")[0] == 0
+    monkeypatch.chdir("run")
+    code, _, err = aopsd(f"train --resume {tmp_path}/run aopsd.max_num_steps=2")
+    assert code == 2 and err.endswith(f"in another folder. To go on: cd {tmp_path} && aopsd train --resume run\n")
+
+
+def test_a_run_goes_on_with_its_problems_from_another_place_and_with_no_others(aopsd, tmp_path):
+    assert aopsd("train run.yaml aopsd.max_num_steps=1")[0] == 0
+    for name in ("problems", "held_out"):
+        os.rename(f"{name}.jsonl", f"{name}_moved.jsonl")
+    moved = "data.train.data_path=problems_moved.jsonl aopsd.evaluation.data_path="
+    assert aopsd(f"train --resume run aopsd.max_num_steps=2 {moved}held_out_moved.jsonl")[0] == 0
+    code, _, err = aopsd(f"train --resume run aopsd.max_num_steps=3 {moved}problems_moved.jsonl")
+    assert code == 2 and "settings:\n  aopsd.evaluation.data_path: 'held_out_moved.jsonl' -> 'problems_moved" in err
 
 
 def test_sigterm_says_the_same_and_leaves_the_signal_as_it_was(aopsd, monkeypatch):
