@@ -327,6 +327,22 @@ def test_an_epoch_is_its_steps():
     assert given["probes"] == pytest.approx(0.0115 * 1000 * 32)
 
 
+def test_recomputing_nothing_is_offered_with_what_it_would_take():
+    """Both are what a plan without recomputation says; the doctor's memory by hand, the seconds above."""
+    key, scoring = "policy.megatron_cfg.activation_checkpointing=false", "aopsd.scoring=trainer"
+    found, keeping = planned(scoring), planned(scoring, key)
+    offer = {"memory": keeping["memory_bytes"]["training"], "update_seconds": keeping["step_seconds"]["update"]}
+    assert found["unrecomputed"] == offer and keeping["unrecomputed"] is None
+    printed = " ".join(call(CLUSTER, "data.train.data_path=none", scoring).stdout.split())
+    before, after = found["step_seconds"]["update"], offer["update_seconds"]
+    assert before > after
+    update = f"the update is predicted to take {after:.2f} s and not {before:.2f} s"
+    assert f"{key} would fit, by estimate: 74.5 GB of 85.5 GB a GPU, and {update}" in printed
+    assert "would fit" not in call(CLUSTER, "data.train.data_path=none", key).stdout
+    nodes = planned("cluster.num_nodes=2")  # memory is known, seconds are not
+    assert nodes["unmeasured"] == ["2 nodes"] and nodes["unrecomputed"] is None
+
+
 @pytest.mark.parametrize(
     ("name", "words", "unmeasured"),
     [

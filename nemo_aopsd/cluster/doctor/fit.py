@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from nemo_aopsd.cluster.doctor import memory
@@ -12,13 +13,14 @@ from nemo_aopsd.cluster.tree import VLLM
 
 ASSUMED_GPU = 81559 * 2**20  # an H100 80GB, where no GPU is to be seen
 FULL = 0.9  # of a GPU or of a host; above it is a warning, for the items are estimates
+KEEP_ALL = "policy.megatron_cfg.activation_checkpointing=false"
 _SPLIT = "raise policy.megatron_cfg.tensor_model_parallel_size, pipeline_ or expert_model_parallel_size"
 _TOKENS = (
     "raise policy.megatron_cfg.tensor_model_parallel_size with sequence_parallel=true, or context_parallel_size, "
     "or lower policy.max_total_sequence_length"
 )
 _SMALLER = {
-    "activations": f"set policy.megatron_cfg.activation_checkpointing=true, {_TOKENS}",
+    "activations": f"set policy.megatron_cfg.activation_checkpointing=true with recompute_granularity=full, {_TOKENS}",
     "logits": f"set policy.logprob_chunk_size=2048 with policy.megatron_cfg.defer_fp32_logits=true, {_TOKENS}",
     "optimizer": "use more GPUs, which share it, or policy.megatron_cfg.optimizer.optimizer_cpu_offload=true with "
     "optimizer_offload_fraction=1.0",
@@ -29,7 +31,21 @@ def check_cluster(size: ModelSize, layout: Layout, gpu: int | None, host: int | 
     """`gpu` and `host` are bytes, both None on a machine without GPUs, which is not the one that would train."""
     rows, have = memory.items(size, layout), gpu or ASSUMED_GPU
     training = _training(rows, have, "" if gpu else " (assumed: no GPU here)")
+    if gpu and (more := unrecomputed(size, layout, gpu)):
+        training.found += f"; {KEEP_ALL} would fit, by estimate: {gigabytes(more)} of {gigabytes(gpu)}"
     return [training, _sampling(size, layout, have), _beside(size, layout, have), _host(rows, host)], rows
+
+
+def unrecomputed(size: ModelSize, layout: Layout, gpu: float) -> float | None:
+    """Bytes of a GPU that trains and recomputes nothing: None where they do not fit, or where that is so already.
+
+    Also None for what the kept activations were not derived for: experts, FP8, pipeline and context parallelism.
+    """
+    is_derived = layout.pp == layout.cp == 1 and not layout.fp8 and not size.experts_per_token
+    if not (layout.recompute and is_derived):
+        return None
+    need = memory.total(memory.items(size, replace(layout, recompute=False)), "gpu", TRAIN)
+    return need if need <= FULL * gpu else None
 
 
 def _level(need: float, have: float) -> str:

@@ -53,7 +53,7 @@ class Layout:
     longest_row: int
     rows_per_step: int
     utilization: float
-    recompute: bool
+    recompute: bool  # whole layers
     chunk: int | None
     fp32_gradients: bool
     fp8: bool
@@ -99,7 +99,9 @@ def read_layout(config: Config) -> Layout:
         longest_row=tree.size(f"{VLLM}.max_model_len"),
         rows_per_step=aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt,
         utilization=tree[f"{VLLM}.gpu_memory_utilization"],
-        recompute=bool(tree[f"{MEGATRON}.activation_checkpointing"]),
+        # By default `selective` recomputes the attention scores, which flash attention never keeps: it saves nothing.
+        recompute=bool(tree[f"{MEGATRON}.activation_checkpointing"])
+        and tree[f"{MEGATRON}.recompute_granularity"] != "selective",
         chunk=tree["policy.logprob_chunk_size"],
         fp32_gradients=bool(tree[f"{MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32"]),
         fp8=tree.fp8_multiple > 1,
@@ -162,15 +164,28 @@ def layer_bytes(size: ModelSize) -> int:
     return BF16 * (attention + size.hidden + 4 * size.mlp_width + routed)
 
 
+def megatron_layer(size: ModelSize, layout: Layout) -> float:
+    """As `layer_bytes`, of megatron-core on one GPU: queries and keys twice, for the norms that Qwen3 has on them.
+
+    Its MLP without `bias_activation_fusion` keeps gate, value, activated gate, value + offset (0) and the product.
+    """
+    heads = 3 * (size.query_width + size.key_heads * size.head_width)
+    split = heads + 5 * size.mlp_width + 2 * size.experts_per_token * size.hidden
+    return BF16 * (split / layout.tp + 4 * size.hidden / _norm_split(layout))
+
+
+def _norm_split(layout: Layout) -> int:
+    """GPUs that share what lies between the layers, and around their norms."""
+    return layout.tp if layout.sequence_parallel else 1
+
+
 def activations(size: ModelSize, layout: Layout) -> float:
     """With recomputation a layer's input is kept, and one layer is whole at a time, with its gradients."""
     tokens, number = layout.pack_tokens / layout.cp, len(stage_layers(size, layout))
     in_flight = number * layout.pp  # the first stage has as many micro-batches in flight as there are stages
-    working = 2 * layer_bytes(size) * tokens / layout.tp
-    if not layout.recompute:
-        return in_flight * layer_bytes(size) * tokens / layout.tp + working
-    split = layout.tp if layout.sequence_parallel else 1
-    return in_flight * BF16 * size.hidden * tokens / split + working
+    layer = megatron_layer(size, layout) * tokens
+    kept = BF16 * size.hidden * tokens / _norm_split(layout) if layout.recompute else layer
+    return in_flight * kept + 2 * layer
 
 
 def logits(size: ModelSize, layout: Layout) -> float:

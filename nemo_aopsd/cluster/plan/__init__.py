@@ -5,7 +5,7 @@ docs/scaling.md has the formulas, and what was measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.memory import Item, Layout
@@ -22,6 +22,14 @@ from nemo_aopsd.errors import UserError
 
 
 @dataclass(frozen=True)
+class Unrecomputed:
+    """What training would take with `activation_checkpointing=false`."""
+
+    memory: float  # bytes of one GPU
+    update_seconds: float  # of a step
+
+
+@dataclass(frozen=True)
 class Plan:
     """What one run takes. `step_seconds` by stage, and `first_seconds` before the first epoch: empty and 0 where
     nothing like it was measured, as `unmeasured` says."""
@@ -34,6 +42,7 @@ class Plan:
     checks: list[Check]
     memory: list[Item]
     notes: list[str]
+    unrecomputed: Unrecomputed | None  # where that would fit
 
     @property
     def epoch_seconds(self) -> dict[str, float]:
@@ -93,6 +102,7 @@ def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
         checks,
         items,
         _notes(setup, work),
+        None if unmeasured else _unrecomputed(setup, work),
     )
 
 
@@ -101,6 +111,12 @@ def rows_at_once(size: ModelSize, layout: Layout, gpu: GPU, work: Workload) -> i
     tokens = max(work.question, work.judge_prompt - work.response) + work.response
     rows = memory.cache_room(size, layout, gpu.memory) // (memory.cache_bytes(size, layout) * tokens)
     return max(min(int(rows), MOST_ROWS), 1)
+
+
+def _unrecomputed(setup: Setup, work: Workload) -> Unrecomputed | None:
+    need = fit.unrecomputed(setup.size, setup.layout, setup.gpu.memory)
+    keeping = replace(setup, layout=replace(setup.layout, recompute=False))
+    return Unrecomputed(need, step_seconds(keeping, work)["update"]) if need else None
 
 
 def _sheet(gpu: str) -> GPU:

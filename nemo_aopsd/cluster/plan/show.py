@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nemo_aopsd.cluster.doctor.fit import KEEP_ALL
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, total
 from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
 from nemo_aopsd.cluster.doctor.show import memory_table
@@ -37,6 +38,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "unmeasured": plan.unmeasured,
         "memory_bytes": {turn: total(plan.memory, "gpu", turn) for turn in (TRAIN, SAMPLE)},
         "memory_checks": [asdict(check) for check in plan.checks],
+        "unrecomputed": plan.unrecomputed and asdict(plan.unrecomputed),
         "workload": _workload(plan.work),
         "notes": plan.notes,
     }
@@ -105,6 +107,13 @@ def show(plan: Plan, console: Console) -> None:
         if check.severity != OK:
             texts = f"{check.name}: {check.found}, expected {check.expected}. {check.remedy}."
             console.print(f"[bold]{check.severity}[/] {escape(texts)}")
+    if found := plan.unrecomputed:
+        room, seconds = gigabytes(plan.setup.gpu.memory), plan.step_seconds["update"]
+        console.print(
+            f"{KEEP_ALL} would fit, by estimate: {gigabytes(found.memory)} of {room} a GPU, and the update is "
+            f"predicted to take {found.update_seconds:.2f} s and not {seconds:.2f} s",
+            highlight=False,
+        )
     for note in plan.notes:
         console.print(f"note: {escape(note)}.")
 
