@@ -40,7 +40,8 @@ def main() -> None:
         for rollout in run.rollouts():
             if rollout.step > int(sys.argv[1]):
                 break
-            steps.setdefault(rollout.step, []).extend(rollout.probes)
+            if rollout.finished or not aopsd.mask_truncated:  # others have no weight in the loss
+                steps.setdefault(rollout.step, []).extend(rollout.probes)
         patterns = leak_patterns(aopsd.prompts)
         own = [probe for step in steps.values() for probe in step]
         leaks += [mentions_context(f"{probe.anchor_text}{probe.suffix_text}", patterns) for probe in own]

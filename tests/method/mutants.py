@@ -42,6 +42,8 @@ method/weighting.py : method/test_weighting.py
     _advantage(weights, gaps) / => sum(weights) /
     weight * abs(gap) for => weight * gap for
     [row.mask].abs() => [row.mask]
+    for position in triggered(gap, config): => for position in over_threshold(gap, config).nonzero().flatten().tolist():
+    weights[triggered(gap, config)] = 0.0 => weights[over_threshold(gap, config)] = 0.0
     old - level => old + level
     .sample(weights, len(weights)) => .choices(weights, k=len(weights))
 types.py : method/test_weighting.py OBJECTIVES
@@ -62,6 +64,7 @@ method/rollout.py : STEP
 method/step.py : STEP
     probe = probe_room(config.aopsd) => probe = 0
     if not draft.output.finished: => if False:
+    rows = [row for row in scored if row.draft.counted(aopsd)] => rows = scored
     undecided=graded.reason == "ungradable" => undecided=False
 method/demonstrations.py : method/test_step_objectives.py
     finished=len(tokens) <= room => finished=len(tokens) < room
@@ -136,6 +139,8 @@ method/objectives/sft.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 run/metrics.py : run/test_metrics.py
     over_threshold(gap, config).sum() => (gap >= config.threshold).sum()
+    _weight_metrics(counted) => _weight_metrics(scored)
+    for row in counted for probe => for row in scored for probe
 stats.py : test_stats.py
     math.comb(num_samples - num_correct, k)) / ways => math.comb(num_samples - num_correct, k)) / num_samples
     rate * (1 - rate) / num_trials + z * z / (4 => rate * (1 - rate) / num_trials + z * z / (2

@@ -123,6 +123,23 @@ def test_weights_of_a_step_are_made_of_the_rows_that_are_trained_on(weighting):
         assert found[counted].sum().item() == pytest.approx(own[counted].sum().item())
 
 
+def test_a_weighting_of_ones_own_sees_the_rows_that_are_trained_on(tmp_path):
+    """Its weights tell how many it saw."""
+    (tmp_path / "shares.py").write_text(
+        "import torch\n\n\nclass Shares:\n    continues = False\n\n    def __init__(self, aopsd):\n        pass\n\n"
+        "    def weigh(self, gaps, probes):\n        return [torch.full_like(gap, 1 / len(gaps)) for gap in gaps]\n"
+    )
+    engine = FakeEngine(random_table(0, end_boost=2.0), random_table(1, end_boost=2.0))
+    aopsd = AOPSDConfig(weighting=f"{tmp_path}/shares.py:Shares", mask_truncated=True, num_generations_per_prompt=4)
+    step(engine, aopsd, generation={"max_new_tokens": 8})
+    counted, masked = (
+        [row.weights for row in engine.trained[0] if bool(row.mask.any()) == kept] for kept in (True, False)
+    )
+    assert counted and masked
+    assert torch.cat(counted).tolist() == pytest.approx([1 / len(counted)] * len(torch.cat(counted)))
+    assert (torch.cat(masked) == 1).all()
+
+
 def test_the_constant_negative_advantage_is_the_same_at_every_token_and_records_keep_the_teachers_gaps():
     engine = make_engine()
     result, _ = step(engine, AOPSDConfig(weighting="constant_negative"))

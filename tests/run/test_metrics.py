@@ -32,9 +32,9 @@ def make_scored(gap: list[float], probes: list[Probe]) -> Scored:
     return Scored(make_draft(len(gap)), weights, student, teacher, probes=probes)
 
 
-def metrics_of(drafts: list[Draft], scored: list[Scored]) -> dict[str, float]:
+def metrics_of(drafts: list[Draft], scored: list[Scored], mask_truncated: bool = False) -> dict[str, float]:
     result = StepResult(drafts, scored, {"rollout": 2.0, "update": 1.0}, {"train/loss": 0.25})
-    return step_metrics(result, AOPSDConfig(), [False] * (len(drafts) - 1) + [True])
+    return step_metrics(result, AOPSDConfig(mask_truncated=mask_truncated), [False] * (len(drafts) - 1) + [True])
 
 
 def test_scores_of_another_length_than_the_response_are_refused():
@@ -93,6 +93,17 @@ def test_numbers_of_a_small_step_by_hand():
             "time/step": 3,
         }
     )
+
+
+def test_weights_without_effect_are_no_part_of_the_means():
+    probe = Probe(position=0, gap=-2.5, anchor=9, suffix=[7, 8], nll=1.5, weight=0.5)
+    row, cut = make_scored([-2.5, 0.0], [probe]), make_scored([-2.5], [replace(probe, weight=0.1)])
+    cut = replace(cut, draft=replace(cut.draft, output=replace(cut.draft.output, finished=False)))
+    rows, drafts = [row, cut], [row.draft, cut.draft]
+    found = metrics_of(drafts, rows, mask_truncated=True)
+    assert (found["weight/mean"], found["probe/weight_mean"], found["probe/count"]) == (0.75, 0.5, 2)
+    found = metrics_of(drafts, rows)
+    assert (found["weight/mean"], found["probe/weight_mean"]) == pytest.approx((1.6 / 3, 0.3))
 
 
 def test_what_does_not_apply_is_absent_and_never_0():
