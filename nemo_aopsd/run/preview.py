@@ -6,12 +6,13 @@ Colours only repeat what marks and tables say, so that the output reads the same
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config.schema import Config, ObjectiveConfig, continues
+from nemo_aopsd.config.schema import Config, ObjectiveConfig, ProbeConfig, continues
 from nemo_aopsd.console import seed_words, slow
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
@@ -22,7 +23,11 @@ from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.probes import Probe
 from nemo_aopsd.method.rollout import Draft, Scored
 from nemo_aopsd.method.step import collect
+from nemo_aopsd.method.weighting import over_threshold
 from nemo_aopsd.types import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -41,19 +46,19 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
         found = collect([problem], engine, objective, config, donors=donors, seed=aopsd.seed)
     [(draft, scored)] = found.pairs()
 
-    tokenizer, threshold = engine.tokenizer, aopsd.probes.threshold
+    tokenizer, probes = engine.tokenizer, aopsd.probes
     _heading(console, f"Problem {problem.id}, answer {problem.answer}")
     _plain(console, f"{problem.where}. Context {aopsd.context.kind}, weighting {aopsd.weighting}.")
     _plain(console, f"{seed_words(aopsd.seed).capitalize()}.")
     _show_prompt(console, "1. The student reads", draft.student_prompt, tokenizer)
-    _show_response(console, draft, scored, tokenizer, threshold)
+    _show_response(console, draft, scored, tokenizer, probes)
     _show_progress(console, draft, aopsd.context.kind)
     _show_prompt(console, "4. The teacher reads", draft.teacher_prompt or [], tokenizer)
     if scored is None:
         _heading(console, "5. Gaps and probes")
         _plain(console, "None: the teacher's prompt and the response do not fit together, so this rollout is dropped.")
     else:
-        _show_gaps(console, scored, tokenizer, threshold, aopsd.weighting)
+        _show_gaps(console, scored, tokenizer, probes, aopsd.weighting)
     _heading(console, "Seconds")
     _plain(console, "   ".join(f"{stage} {value:.1f}" for stage, value in found.seconds.items()))
 
@@ -64,7 +69,7 @@ def _show_prompt(console: Console, title: str, prompt: Tokens, tokenizer: Tokeni
 
 
 def _show_response(
-    console: Console, draft: Draft, scored: Scored | None, tokenizer: Tokenizer, threshold: float
+    console: Console, draft: Draft, scored: Scored | None, tokenizer: Tokenizer, config: ProbeConfig
 ) -> None:
     tokens = draft.output.tokens
     end = "finished" if draft.output.finished else "cut off at the length limit"
@@ -75,17 +80,16 @@ def _show_response(
     elif scored is None:
         _plain(console, "".join(pieces))
     else:
-        gaps = _gaps(scored)
-        console.print(gap_text(pieces, gaps, threshold), highlight=False)
-        _plain(console, f"\n«token #row»: |gap| at least {threshold:g} nats, listed under 5.")
+        console.print(gap_text(pieces, over_threshold(_gaps(scored), config).tolist()), highlight=False)
+        _plain(console, f"\n«token #row»: |gap| at least {config.threshold:g} nats, listed under 5.")
     _plain(console, str(grade(tokenizer.decode(tokens), draft.problem.answer)))
 
 
-def gap_text(pieces: list[str], gaps: list[float], threshold: float) -> Text:
-    """The response; tokens with |gap| >= threshold stand in guillemets with their row of the table."""
+def gap_text(pieces: list[str], is_over: list[bool]) -> Text:
+    """The response; tokens with |gap| over the threshold stand in guillemets with their row of the table."""
     text, row = Text(), 0
-    for piece, gap in zip(map(_visible, pieces), gaps, strict=True):
-        if abs(gap) >= threshold:
+    for piece, over in zip(map(_visible, pieces), is_over, strict=True):
+        if over:
             row += 1
             text.append(f"«{piece} #{row}»", "bold")
         else:
@@ -93,9 +97,9 @@ def gap_text(pieces: list[str], gaps: list[float], threshold: float) -> Text:
     return text
 
 
-def _gaps(scored: Scored) -> list[float]:
+def _gaps(scored: Scored) -> Tensor:
     assert scored.gap is not None  # the policy gradient, which the preview always uses, reads both sides
-    return scored.gap.tolist()
+    return scored.gap
 
 
 def _show_progress(console: Console, draft: Draft, context: str) -> None:
@@ -123,13 +127,13 @@ def _show_progress(console: Console, draft: Draft, context: str) -> None:
     console.print(table)
 
 
-def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, threshold: float, weighting: str) -> None:
+def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, config: ProbeConfig, weighting: str) -> None:
     probed = continues(weighting)
-    gaps, tokens = _gaps(scored), scored.draft.output.tokens
-    triggered = [t for t, gap in enumerate(gaps) if abs(gap) >= threshold]
+    gaps, tokens = _gaps(scored).tolist(), scored.draft.output.tokens
+    triggered = over_threshold(_gaps(scored), config).nonzero().flatten().tolist()
     _heading(console, "5. Gaps and probes")
     mean = f"{sum(map(abs, gaps)) / len(gaps):.3f} nats" if gaps else "not defined"
-    _plain(console, f"Mean |gap| {mean}; {len(triggered)} of {len(gaps)} tokens with |gap| >= {threshold:g}.")
+    _plain(console, f"Mean |gap| {mean}; {len(triggered)} of {len(gaps)} tokens with |gap| >= {config.threshold:g}.")
     if not triggered:
         return
     probes = {probe.position: probe for probe in scored.probes}
