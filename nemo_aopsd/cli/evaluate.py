@@ -18,6 +18,7 @@ from nemo_aopsd import engines
 from nemo_aopsd import prompts as prompt_files
 from nemo_aopsd.cli.options import Commands, OfCheckpoint, finite, interruptible
 from nemo_aopsd.config.checks import check_evaluation
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import counted, show_page, slow, warn
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
@@ -106,12 +107,13 @@ def evaluate(
         raise UserError("--gpu-memory is an option of --engine vllm only. Leave it out.")
     given = {"num_samples": samples, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {key: value for key, value in (given | {"max_new_tokens": max_new_tokens}).items() if value is not None}
-    data = data or [_held_out(target, config)]
+    found = find_target(target, config)
+    data = data or [_held_out(target, found.config)]
     benchmarks, dev = load_benchmarks(data), load_benchmarks(choose_on or [])
     read = [("--config", config), *(("--data", Path(source)) for source in (*data, *(choose_on or [])))]
-    asked = _Asked(given, prompts, thinking, config, seed, engine, batch_size, gpu_memory or _GPU_SHARE, read)
+    asked = _Asked(given, prompts, thinking, seed, engine, batch_size, gpu_memory or _GPU_SHARE, read)
     if check:
-        found, folder = asked.prepare(target, benchmarks, out)
+        found, folder = asked.prepare(found, benchmarks, out)
         each = counted(found.config.aopsd.evaluation.num_samples, "sample")
         counts = ", ".join(f"{len(problems)} of {name}" for name, problems in (benchmarks | dev).items())
         typer.echo(
@@ -121,24 +123,26 @@ def evaluate(
         return
     with interruptible("What is sampled is kept; start the same command to go on."):
         if dev:
-            target = _choose(target, asked, dev, benchmarks)
-        warn(_trained_on(target, config, dev | benchmarks))
-        found, results, folder = asked.measure(target, benchmarks, out)
+            found = _choose(target, asked, dev, benchmarks)
+        warn(_trained_on(found, dev | benchmarks))
+        found, results, folder = asked.measure(found, benchmarks, out)
     show_page(summary_table(results))
+    held_out = found.config.aopsd.evaluation.data_path
+    if held_out in data and found.checkpoint and layout.evaluation_files(found.folder.parent):
+        typer.echo(f"the run's own evaluations of {held_out} drew other samples, so their pass@k is not the same")
     typer.echo(f"{found.weights}, {asked_line(results['settings'])}; {shlex.quote(str(folder / 'results.md'))}")
 
 
-def _held_out(path: Path, config: Path | None) -> str:
+def _held_out(path: Path, config: Config) -> str:
     """The held-out problems of a run. Raises UserError if what is evaluated names none."""
-    found = find_target(path, config).config.aopsd.evaluation.data_path
+    found = config.aopsd.evaluation.data_path
     if found is None:
         raise UserError(f"--data is missing, and {path} names no held-out problems. Add --data FILE, or --data aime25.")
     return found
 
 
-def _trained_on(path: Path, config: Path | None, benchmarks: dict[str, list[Problem]]) -> list[str]:
+def _trained_on(target: Target, benchmarks: dict[str, list[Problem]]) -> list[str]:
     """Warnings of problems that the run of a checkpoint trains on; a bare model says nothing of its training."""
-    target = find_target(path, config)
     if target.checkpoint is None:
         return []
     try:
@@ -155,20 +159,18 @@ class _Asked:
     given: dict[str, Any]  # of `aopsd.evaluation`
     prompts: str | None
     thinking: bool | None
-    config: Path | None
     seed: int | None
     engine: str
     batch_size: int
     gpu_memory: float
     read: Sequence[tuple[str, Path | None]]  # files that no result may overwrite
 
-    def prepare(self, target: Path, benchmarks: Collection[str], out: Path | None) -> tuple[Target, Path]:
+    def prepare(self, target: Target, benchmarks: Collection[str], out: Path | None) -> tuple[Target, Path]:
         """What is evaluated, in its config how, and the folder of its results: all that needs no model."""
-        as_trained = find_target(target, self.config)
-        found = with_prompts(as_trained, self.prompts, self.thinking)
-        is_ours = as_trained.checkpoint is not None or (target / ASKED).is_file()
-        if is_ours and (changed := changes_of(as_trained.config.aopsd, found.config.aopsd)):
-            typer.echo(f"{target}: asked with {changed}", err=True)
+        found = with_prompts(target, self.prompts, self.thinking)
+        is_ours = target.checkpoint is not None or Path(target.config.policy["model_name"], ASKED).is_file()
+        if is_ours and (changed := changes_of(target.config.aopsd, found.config.aopsd)):
+            typer.echo(f"{target.name}: asked with {changed}", err=True)
         aopsd = found.config.aopsd
         aopsd = replace(aopsd, evaluation=replace(aopsd.evaluation, **self.given))
         found = replace(found, config=replace(found.config, aopsd=aopsd))
@@ -195,7 +197,7 @@ class _Asked:
             warn([f"{out} also has samples of {left_out}; results.md will be without them"])
 
     def measure(
-        self, target: Path, benchmarks: dict[str, list[Problem]], out: Path | None
+        self, target: Target, benchmarks: dict[str, list[Problem]], out: Path | None
     ) -> tuple[Target, Summary, Path]:
         """What is evaluated, its results, and the folder that holds them."""
         found, out = self.prepare(target, benchmarks, out)
@@ -238,16 +240,17 @@ class _Asked:
         )
 
 
-def _choose(run: Path, asked: _Asked, dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -> Path:
+def _choose(run: Path, asked: _Asked, dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -> Target:
     """The kept checkpoint of a run with the best pass@1 on `dev`; of equal ones the earliest."""
     check_apart(dev, test)
-    rates: dict[Path, float] = {}
-    for path in kept_checkpoints(run):
-        _, results, folder = asked.measure(path, dev, None)
-        rates[path] = results["macro"]["pass_at_k"]["1"]
-        typer.echo(f"{path.name}: pass@1 {100 * rates[path]:.1f} % on {', '.join(dev)}; {folder / 'results.md'}")
-    best = max(rates, key=lambda path: rates[path])
-    typer.echo(f"chosen: {best.name}, of {len(rates)} kept")
+    rates: dict[str, float] = {}
+    kept = [find_target(path) for path in kept_checkpoints(run)]
+    for each in kept:
+        _, results, folder = asked.measure(each, dev, None)
+        rates[each.name] = results["macro"]["pass_at_k"]["1"]
+        typer.echo(f"{each.name}: pass@1 {100 * rates[each.name]:.1f} % on {', '.join(dev)}; {folder / 'results.md'}")
+    best = max(kept, key=lambda each: rates[each.name])
+    typer.echo(f"chosen: {best.name}, of {len(kept)} kept")
     return best
 
 

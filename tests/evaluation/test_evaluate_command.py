@@ -198,6 +198,17 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
     assert samples("again", "two") == samples(earlier, "two")  # the place of a checkpoint says nothing of its weights
 
 
+def test_a_run_that_has_evaluated_the_same_problems_is_said_to_have_drawn_others(aopsd, trained):
+    shutil.copytree(trained, "run")
+    settings = Path("run/config.yaml").read_text()
+    assert "    data_path: null\n" in settings
+    Path("run/config.yaml").write_text(settings.replace("    data_path: null\n", "    data_path: two.jsonl\n"))
+    said = "the run's own evaluations of two.jsonl drew other samples"
+    assert said not in aopsd("evaluate run")[1]
+    Path("run/eval/epoch_000.json").touch()
+    assert said in aopsd("evaluate run")[1] and said not in aopsd("evaluate run --data one.jsonl")[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -278,9 +289,9 @@ def test_an_exported_checkpoint_is_a_model_that_answers_as_the_checkpoint_does(a
     assert aopsd("evaluate run --data one.jsonl --out from_run")[0] == 0
     assert aopsd("evaluate exported --data one.jsonl --out from_export")[0] == 0
     assert len(samples("from_run", "one")) == 6 and samples("from_run", "one") == samples("from_export", "one")
-    for target in ("run", "exported"):
+    for target, name in (("run", "step_000002"), ("exported", "exported")):
         code, _, err = aopsd(f"evaluate {target} --data one.jsonl --prompts tiny --thinking --out other")
-        assert code == 0 and f"{target}: asked with prompts tiny instead of default, thinking True " in err
+        assert code == 0 and f"{name}: asked with prompts tiny instead of default, thinking True " in err
         shutil.rmtree("other")
     assert "asked with" not in aopsd("evaluate model --data one.jsonl --prompts tiny --samples 1 --max-new-tokens 5")[2]
     code, _, err = aopsd("export run --out exported")

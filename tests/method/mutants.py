@@ -89,7 +89,7 @@ evaluation/calibration.py : evaluation/test_calibration.py
     f1 > best and below < score => f1 > best
     (a == b) / 2 => (a == b)
 cli/evaluate.py : evaluation/test_evaluate_command.py
-    max(rates, key => min(rates, key
+    max(kept, key => min(kept, key
 method/curriculum.py : method/test_curriculum.py
     (1 - rate) * before + rate * now => rate * before + (1 - rate) * now
     "competence_reversed" else -competence => "competence_reversed" else competence
