@@ -73,11 +73,14 @@ class Rule:
             return None
         if end < WINDOW:
             return self._mean(rows[:end]) if self.events and not self._is_chance(rows[:end]) else None
-        newest = self._mean(rows[end - WINDOW : end])
+        first, newest = self.ends(rows[:end])
         if self.over != "rise" or newest is None:
             return newest
-        first = self._mean(rows[:WINDOW])
         return None if first is None else newest - first
+
+    def ends(self, rows: Sequence[StepMetrics]) -> tuple[float | None, float | None]:
+        """The number in the first and in the newest `WINDOW` steps."""
+        return self._mean(rows[:WINDOW]), self._mean(rows[-WINDOW:])
 
     def _mean(self, rows: Sequence[StepMetrics]) -> float | None:
         """None unless half of the steps have the number: few values tell little."""
@@ -105,6 +108,18 @@ class Rule:
         """Whether a rate at the limit would often give as extreme a count."""
         count, total = self._counted([row for row in rows if row.get(self.metric) is not None])
         return binomial_tail(round(count), round(total), self.limit, below=self.below) > _CHANCE
+
+
+LEAKS = Rule(
+    "leaks",
+    "rollout/leak_rate",
+    0.1,
+    "The share of responses that name the private context, which the student never saw, is {points:.0f} points "
+    f"above that of the first {WINDOW} steps.",
+    "Read some in rollouts/. The student takes on the teacher's words; stop earlier, or reword the teacher's "
+    "prompt (aopsd.prompts).",
+    over="rise",
+)
 
 
 def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
@@ -186,16 +201,7 @@ def rules(aopsd: AOPSDConfig) -> tuple[Rule, ...]:
             below=True,
             beyond="train/frac_negative",
         ),
-        Rule(
-            "leaks",
-            "rollout/leak_rate",
-            0.1,
-            "The share of responses that name the private context, which the student never saw, is {points:.0f} points "
-            f"above that of the first {WINDOW} steps.",
-            "Read some in rollouts/. The student takes on the teacher's words; stop earlier, or reword the teacher's "
-            "prompt (aopsd.prompts).",
-            over="rise",
-        ),
+        LEAKS,
     )
 
 

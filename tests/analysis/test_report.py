@@ -389,15 +389,25 @@ def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):
     for epoch, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 4, "b": 4})):
         path = run / "eval" / f"epoch_{epoch:03d}.json"
         rate = sum(counts.values()) / 8
-        change = {"num_problems": 2, "num_samples": 4, "correct_per_problem": counts, "leak_rate": epoch / 8}
+        change = {"num_problems": 2, "num_samples": 4, "correct_per_problem": counts}
         bounds = {"1": {"low": 0, "high": 1}}
         rest = {"pass_at_k": {"1": rate}, "pass_at_k_interval": bounds}
         path.write_text(json.dumps(json.loads(path.read_text()) | change | rest))
-    passed, leaks, *_ = page.headline(read_reported(run))
+    passed, *_ = page.headline(read_reported(run))
     assert passed.value == "0.250 → 1.000"
     assert "2 of 8 → 8 of 8 samples correct, n = 2 held-out problems" in passed.detail
     assert "Paired change +0.750, 95 % interval [+0.500, +1.000]: better" in passed.detail
-    assert leaks.value == "0\u00a0% → 12.5\u00a0%"
+
+
+@pytest.mark.parametrize(("steps", "value", "hints"), [(16, "0\u00a0% → 12.5\u00a0%", 1), (8, "0\u00a0%", 0)])
+def test_the_leak_meter_shows_what_the_hint_judges(tmp_path, steps, value, hints):
+    run = small_run(tmp_path)
+    one = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    rows = [one | {"step": step, "rollout/leak_rate": 0.125 * (step > 8)} for step in range(1, steps + 1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_reported(run)
+    assert [tile.value for tile in page.headline(found) if tile.label == "Leak meter"] == [value]
+    assert sum("is 12 points above" in hint.sentence for hint in page.hints(found)) == hints
 
 
 def test_many_steps_are_thinned_to_means(undrawn):

@@ -74,6 +74,7 @@ def headline(run: ReportedRun) -> list[Tile]:
         is_demo = Path(run.config.data["train"]["data_path"]).parts[-4:] == _DEMO_DATA
         measured = _OF_THE_DEMO if is_demo and run.method.weighting == "continuation" else ""
         tiles[0] = tiles[0]._replace(caveat=f"{_CAVEAT}{measured}.")
+    tiles += _leak_tile(run)
     if run.digest.gaps.tokens.sum() and run.digest.gaps.mass.sum():
         threshold = run.method.probes.threshold
         tokens, mass = run.digest.gaps.at(threshold)
@@ -214,8 +215,16 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
         f"{counts[0]} → {counts[1]} samples correct, n = {after.asked}. "
         f"Paired change {rates[1] - rates[0]:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]: {verdict(low, high)}."
     )
-    leaks = f"{percent(before.leak_rate)} → {percent(after.leak_rate)}"
-    return [
-        Tile(f"pass@1, step {before.step} → {after.step}", f"{rates[0]:.3f} → {rates[1]:.3f}", detail),
-        Tile("Leak meter", leaks, "of responses refer to the private context"),
-    ]
+    return [Tile(f"pass@1, step {before.step} → {after.step}", f"{rates[0]:.3f} → {rates[1]:.3f}", detail)]
+
+
+def _leak_tile(run: ReportedRun) -> list[Tile]:
+    """The number that the hints judge; before `WINDOW` steps it is one."""
+    first, newest = health.LEAKS.ends(run.metrics)
+    if first is None or newest is None:
+        return []
+    what = "of the responses of training refer to the private context"
+    if len(run.metrics) <= health.WINDOW:
+        return [Tile("Leak meter", percent(newest), what)]
+    detail = f"{what}, first and newest {health.WINDOW} steps"
+    return [Tile("Leak meter", f"{percent(first)} → {percent(newest)}", detail)]
