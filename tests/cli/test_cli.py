@@ -125,7 +125,9 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     folder = run / "eval" / "held_out_step_000002_x4"
     assert code == 0 and len((folder / "held_out.jsonl").read_text().splitlines()) == 16
     assert out.startswith("| benchmark | pass@1 | pass@4 | solved | truncated |\n")
-    assert re.search(r"^\| held_out \| \d+\.\d % \[.*\] \| .* \| \d of 4 \| .*\nstep_000002 ", out, re.MULTILINE)
+    assert re.search(
+        r"^\| held_out \| \d+\.\d % \[.*\] \| .* \| \d of 4 \| .*\nthe run's own .*\nstep_000002 ", out, re.MULTILINE
+    )
     assert {"results.json", "results.md", "results.svg"} <= set(listing(folder))
     assert aopsd("report run")[:2] == (0, "run/report.html\n")  # on stderr it says that it draws, if that takes long
     assert (run / "report.html").stat().st_size > 1000
