@@ -1,17 +1,19 @@
 """The arms of step_cost_nemo.py: what each trains with, the numbers of a step, and the table of them.
 
-An arm is METHOD, METHOD@SCORING or METHOD:RATE. `uniform` is PG, `continuation` PG with a request a probe, `batched` PG
+An arm is METHOD[@SCORING][:RATE]. `uniform` is PG, `continuation` PG with a request a probe, `batched` PG
 with probes in batches, `topk16` the forward KL over 16 tokens, and `grpo` NeMo RL's own GRPO.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import re
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import Config, Scoring
 
 GOAL = 1.05  # the paper measured 1.125
 STOCK = "grpo"
@@ -30,6 +32,14 @@ def label_of(arm: str) -> str:
         return "NeMo RL's GRPO"
     label = (PG.get(method) or f"top-{method[4:]} forward KL") + (scoring and f", {scoring}")
     return label if rate is None else f"{label}, {rate:.1%}"
+
+
+def checked(arm: str) -> str:
+    """`arm` as it is. Raises ArgumentTypeError if it is none: an engine starts for minutes before one is looked at."""
+    form = re.fullmatch(rf"({'|'.join(PG)}|topk\d+|{STOCK})(@({'|'.join(get_args(Scoring))}))?(:0?\.\d+)?", arm)
+    if not form:
+        raise argparse.ArgumentTypeError(f"{arm}: expected METHOD[@SCORING][:RATE], such as batched@sampler:0.02")
+    return arm
 
 
 def split(arm: str) -> tuple[str, str, float | None]:

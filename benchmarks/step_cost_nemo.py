@@ -41,7 +41,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from benchmarks import baseline
-from benchmarks.arms import PG, STAGES, STOCK, Step, config_of, plain, report, split, summary
+from benchmarks.arms import PG, STAGES, STOCK, Step, checked, config_of, plain, report, split, summary
 from nemo_aopsd import builtin as embedded
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
@@ -321,7 +321,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--teacher-prompt", type=int, default=1500, help="tokens of the teacher's prompt (default 1500)")
     add("--question", type=int, default=300, help="tokens of the student's prompt (default 300)")
     add("--rate", type=float, default=0.0115, help="share of probed tokens (default 0.0115)")
-    add("--arm", action="append", help="METHOD or METHOD@SCORING; default uniform and continuation")
+    add("--arm", action="append", type=checked, help="METHOD[@SCORING][:RATE]; default uniform and continuation")
     add("--steps", type=int, default=3, help="rounds of a step an arm, behind the first round (default 3)")
     add("--minutes", type=float, default=9.0, help="no round that would end later; 0: no limit (default 9)")
     add("--layers", type=int, default=36, help="default 36, as Qwen3-4B")

@@ -10,8 +10,9 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, Yardstick, diagnose_direction
+from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, diagnose_direction
 from nemo_aopsd.analysis.diagnostics.direction_page import keeper, show, verdicts
+from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -104,6 +105,11 @@ def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
         and (weighting != "zero_triggered" or not marked.any())
         and (arm.triggered_cosine is None) == (weighting == "zero_triggered")
     )
+    uniform = next(arm for arm in result.arms if arm.weighting == "uniform")
+    assert arm.less_uniform == pytest.approx(arm.cosine - uniform.cosine, abs=1e-6)
+    if arm.triggered_cosine is not None:
+        apart = arm.triggered_cosine - uniform.triggered_cosine
+        assert arm.triggered_less_uniform == pytest.approx(apart, abs=1e-6)
     if weighting == "normalised":
         assert marked.mean().item() == pytest.approx(1, abs=0.2)  # 1 before the cap
 
@@ -147,6 +153,19 @@ def test_an_interval_is_student_s_of_the_groups():
     spread = math.sqrt(4 * 0.25 / 3)  # of the four products about 3.5
     assert along.error == pytest.approx(3.182 * math.sqrt(4) * spread / norms)
     assert yardstick([1.0, 0.0]).bearing([torch.tensor([3.0, 4.0])]).error == math.inf  # one group has no spread
+
+
+def test_two_weightings_are_held_against_the_same_groups():
+    """By hand: products 3, 3, 4, 4 over 5, less 4, 4, 0, 0 over 4, over sqrt(8)."""
+    stick = yardstick([1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0])
+    slanted, straight = stick.bearing([torch.tensor([3.0, 4.0])]), stick.bearing([torch.tensor([4.0, 0.0])])
+    difference, error = slanted.less(straight)
+    assert difference == pytest.approx((14 / 5 - 2) / math.sqrt(8))
+    parts = [-0.4, -0.4, 0.8, 0.8]  # about 0.2
+    spread = math.sqrt(sum((part - 0.2) ** 2 for part in parts) / 3)
+    assert error == pytest.approx(3.182 * math.sqrt(4) * spread / math.sqrt(8))
+    assert slanted.less(slanted) == (0, 0)  # what both share falls out
+    assert slanted.less(stick.bearing([torch.zeros(2)])) == (None, None)
 
 
 @pytest.mark.parametrize("heavy", [False, True])
@@ -231,32 +250,32 @@ def test_the_command_writes_page_and_numbers(tmp_path):
 )
 def test_a_sentence_a_context_says_where_its_uniform_update_points(cosine, error, verdict):
     arms = [
-        Arm("dag_frontier", weighting, *values, None, 1.0, 1.0)
-        for weighting, values in (("continuation", (0.9, 0.1)), ("uniform", (cosine, error)))
+        Arm("dag_frontier", weighting, *values, *[None] * 3, 1.0, 1.0)
+        for weighting, values in (("continuation", (0.9, 0.1, 0.3, 0.4)), ("uniform", (cosine, error, 0.0, 0.0)))
     ]
     enough = Direction(yardstick([1.0], [1.0], mixed=16), [], arms)
     assert verdicts(enough) == [f"dag_frontier: {verdict}"]
     of_both = verdicts(enough, "continuation")
     assert of_both[1] == verdicts(enough)[0] and "(continuation 0.9 \u00b1 0.1)" in of_both[0]
+    assert of_both[2] == "dag_frontier: continuation and uniform weights are not told apart (+0.3 \u00b1 0.4)"
     few = verdicts(Direction(yardstick([1.0], [1.0], mixed=15), [], arms))[0]
     told = "dag_frontier: undecided with 15 problems that have right and wrong answers ("
     assert few.startswith(told if cosine else "dag_frontier: undecided: its update")
 
 
 def test_a_weighting_that_is_not_measured_is_said_to_have_no_verdict():
-    found = Direction(yardstick([1.0], [1.0], mixed=16), [], [Arm("none", "uniform", *[0.1] * 5)])
+    found = Direction(yardstick([1.0], [1.0], mixed=16), [], [Arm("none", "uniform", *[0.1] * 9)])
     assert len(verdicts(found)) == 1
     assert "no verdict on aopsd.weighting=mine.py:Mine," in verdicts(found, "mine.py:Mine")[-1]
 
 
 def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):
-    tiny = -1.234e-05
     config = replace(make_config(tmp_path), policy={"model_name": "m"})
     signal = Signal("other_problem", 1024, 1024, 1.0, 10.0, -10.0, 1.0, 20.0, 10.0, 1.0)
-    arms = [Arm(signal.context, weighting, *[tiny] * 5) for weighting in WEIGHTINGS]
+    arms = [Arm(signal.context, weighting, *[-0.987654] * 7, 98.7654, 98.7654) for weighting in WEIGHTINGS]
     show(Direction(yardstick([0.0], [0.0]), [signal], arms), config, Console(width=80))
     said = capsys.readouterr().out
-    assert "…" not in said and said.count("-1.23e-05") == 5 * len(WEIGHTINGS)
+    assert "…" not in said and said.count("-0.988") == 7 * len(WEIGHTINGS) and max(map(len, said.splitlines())) <= 80
     assert all(number in said.split() for number in ("1.000", "10.000", "-10.000", "20.000"))
 
 

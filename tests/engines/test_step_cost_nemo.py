@@ -125,6 +125,13 @@ def run(monkeypatch, *words):
     bench.main()
 
 
+@pytest.mark.parametrize("arm", ["batched:0.02@sampler", "unifrom", "topk", "uniform@vllm", "grpo:2"])
+def test_an_arm_that_is_none_is_refused_before_anything_starts(arm, fake, monkeypatch, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--folder", tmp_path, "--arm", "batched@sampler:0.02", "--arm", arm)
+    assert f"{arm}: expected METHOD[@SCORING][:RATE]" in capsys.readouterr().err and not any(tmp_path.iterdir())
+
+
 def test_a_whole_run(fake, monkeypatch, tmp_path, capsys):
     """`main` over the fake engine: from arguments to the line of JSON."""
     names = ["uniform", "continuation", "uniform@prefill", "batched", "continuation:0.5"]

@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import combinations_with_replacement
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, Protocol
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from nemo_aopsd.analysis.diagnostics.yardstick import Bearing, Gradient, Yardstick, dot
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig, Weighting
 from nemo_aopsd.console import slow, track
 from nemo_aopsd.data.problems import Problem
@@ -35,7 +34,6 @@ from nemo_aopsd.method.rollout import Collection, Draft, Scored
 from nemo_aopsd.method.step import collect, rewarded
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.run.records import rollout_record
-from nemo_aopsd.stats import T_95
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import TrainRow
 
@@ -43,7 +41,6 @@ WEIGHTINGS: tuple[Weighting, ...] = (
     "uniform", "continuation", "normalised", "gap_matched", "gap_only", "shuffled", "constant", "zero_triggered"
 )  # fmt: skip
 GROUPS = 8  # of the problems that have right and wrong answers
-Gradient = list[Tensor]  # one a parameter
 Keep = Callable[[str, list[dict[str, Any]]], None]  # name of a file, and lines more of it
 
 
@@ -54,70 +51,21 @@ class GradientEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Bearing:
-    """A gradient's norm, and its cosine with the yardstick plus or minus `error`, a 95 % interval.
-
-    Both are None where one of the two gradients is 0.
-    """
-
-    norm: float
-    cosine: float | None
-    error: float | None
-
-
-@dataclass(frozen=True)
-class Yardstick:
-    """The policy gradient of correctness, as the sum of those of groups of problems."""
-
-    groups: list[Gradient]
-    num_answers: int
-    num_right: int
-    num_mixed: int  # problems with right and wrong answers: the others have no gradient
-    num_problems: int
-    num_undecided: int = 0  # answers that the grader could not judge, counted as wrong
-
-    @cached_property
-    def _products(self) -> list[list[float]]:
-        """Of each group with each; formed once, as a gradient is as large as the model."""
-        found = [[0.0] * len(self.groups) for _ in self.groups]
-        for (i, one), (j, other) in combinations_with_replacement(enumerate(self.groups), 2):
-            found[i][j] = found[j][i] = _dot(one, other)
-        return found
-
-    def _product(self, some: slice, others: slice) -> float:
-        return sum(sum(row[others]) for row in self._products[some])
-
-    @property
-    def agreement(self) -> float:
-        """The cosine of two halves, every second group and the rest; 0 if one of them is 0."""
-        one, other = slice(0, None, 2), slice(1, None, 2)
-        squares = self._product(one, one), self._product(other, other)
-        return _cosine(self._product(one, other), *squares) or 0.0
-
-    @property
-    def ceiling(self) -> float:
-        """What a perfect update would show against so noisy a whole: sqrt(2 h / (1 + h)) at agreement h."""
-        agreement = max(self.agreement, 0.0)
-        return math.sqrt(2 * agreement / (1 + agreement))
-
-    def bearing(self, gradient: Gradient) -> Bearing:
-        """The interval is Student's, of the groups' products: over other problems and answers, for this gradient."""
-        square, whole = _dot(gradient, gradient), self._product(slice(None), slice(None))
-        products = [_dot(gradient, group) for group in self.groups]
-        cosine, num = _cosine(sum(products), square, whole), len(products)
-        spread = T_95[num] * math.sqrt(num) * stdev(products) if num > 1 else math.inf
-        return Bearing(math.sqrt(square), cosine, None if cosine is None else spread / math.sqrt(square * whole))
-
-
-@dataclass(frozen=True, slots=True)
 class Arm:
-    """One context with one weighting; `error` as of a `Bearing`. Cosines are None where a gradient is 0."""
+    """One context with one weighting: the whole update, then its part at triggered tokens, each as of a `Bearing`.
+
+    `less_uniform` is the cosine less that of uniform weights. Cosines are None where a gradient is 0.
+    """
 
     context: str
     weighting: str
     cosine: float | None
     error: float | None
+    less_uniform: float | None
+    less_uniform_error: float | None
     triggered_cosine: float | None
+    triggered_less_uniform: float | None
+    triggered_less_uniform_error: float | None
     triggered_norm: float
     untriggered_norm: float
 
@@ -304,7 +252,8 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
         return engine.gradient(weighted, objective)
 
     rest = gradient([1 - mark for mark in marks])
-    norm_of_rest = math.sqrt(_dot(rest, rest))
+    norm_of_rest = math.sqrt(dot(rest, rest))
+    uniform: tuple[Bearing, Bearing] | None = None  # the first of WEIGHTINGS
     for weighting in track(WEIGHTINGS, f"{kind}: updates by weighting", Console(stderr=True)):
         update = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
         triggered = yardstick.bearing(update)
@@ -312,12 +261,15 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
         for part, other in zip(update, rest, strict=True):
             part.add_(other, alpha=elsewhere)  # in place: each gradient is as large as the model
         whole = yardstick.bearing(update)
+        uniform = uniform or (whole, triggered)
         yield Arm(
-            context=kind,
-            weighting=weighting,
-            cosine=whole.cosine,
-            error=whole.error,
-            triggered_cosine=triggered.cosine,
+            kind,
+            weighting,
+            whole.cosine,
+            whole.error,
+            *whole.less(uniform[0]),
+            triggered.cosine,
+            *triggered.less(uniform[1]),
             triggered_norm=triggered.norm,
             untriggered_norm=elsewhere * norm_of_rest,
         )
@@ -331,13 +283,3 @@ def _weights(rows: list[Scored], weighting: Weighting, config: Config) -> list[T
     counted = [row.draft.counted(config.aopsd) for row in rows]
     reweighed = reweigh([row.probes for row in rows], counted, weighting, seed, probes)
     return [probe_weights(own, len(row.weights)) for own, row in zip(reweighed, rows, strict=True)]
-
-
-def _dot(one: Gradient, other: Gradient) -> float:
-    return sum(torch.dot(a.flatten().double(), b.flatten().double()).item() for a, b in zip(one, other, strict=True))
-
-
-def _cosine(product: float, square: float, other_square: float) -> float | None:
-    """None if one of the two squares is 0."""
-    norms = math.sqrt(max(square * other_square, 0.0))
-    return product / norms if norms else None

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from nemo_aopsd.analysis.diagnostics.direction import GROUPS, Arm, Direction, Keep, Signal, Yardstick
+from nemo_aopsd.analysis.diagnostics.direction import GROUPS, Arm, Direction, Keep, Signal
+from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import counted, seed_words
 from nemo_aopsd.evaluation.tables import markdown_table
@@ -24,10 +25,20 @@ _LEGEND = (
     "share of the checkpoints, triggered of the tokens, leaks of the continuations."
 )
 
+_DIFFERENCES = (
+    "Less uniform: the cosine less that of uniform weights, with its own 95 % interval, which is narrower than that of "
+    "either, since both are held against the same groups of problems."
+)
+
 
 def verdicts(found: Direction, weighting: str = "uniform") -> list[str]:
-    """Where a context's update points, with uniform weights and with the config's, if the yardstick can tell."""
+    """Where a context's update points, with uniform weights and with the config's, if the yardstick can tell.
+
+    And which of the two points more towards correctness.
+    """
     told = [_verdict(arm, found.yardstick) for arm in found.arms if arm.weighting in ("uniform", weighting)]
+    if found.yardstick.num_mixed >= LEAST_MIXED:
+        told += [_beside_uniform(arm) for arm in found.arms if arm.weighting == weighting != "uniform"]
     if all(arm.weighting != weighting for arm in found.arms):
         told.append(f"no verdict on aopsd.weighting={weighting}, which is none of the weightings measured here")
     return told
@@ -45,6 +56,17 @@ def _verdict(arm: Arm, stick: Yardstick) -> str:
     return f"{arm.context}: points {'towards' if arm.cosine > 0 else 'away from'} correctness {numbers}"
 
 
+def _beside_uniform(arm: Arm) -> str:
+    difference, error = arm.less_uniform, arm.less_uniform_error
+    if difference is None or error is None:
+        return f"{arm.context}: {arm.weighting} and uniform weights: undecided: an update or the yardstick is 0"
+    numbers = f"({difference:+.2g} \u00b1 {error:.2g})"
+    if abs(difference) <= error:
+        return f"{arm.context}: {arm.weighting} and uniform weights are not told apart {numbers}"
+    side = "more" if difference > 0 else "less"
+    return f"{arm.context}: {arm.weighting} points {side} towards correctness than uniform weights {numbers}"
+
+
 def show(found: Direction, config: Config, console: Console) -> None:
     """Print the page so that it fits 80 columns: shorter heads, and a table of weightings a context."""
     console.print(_yardstick(found.yardstick, config), highlight=False, markup=False)
@@ -52,10 +74,11 @@ def show(found: Direction, config: Config, console: Console) -> None:
     signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
     console.print(_terminal_table(" ", heads, signals), highlight=False)
     console.print(_LEGEND, highlight=False, markup=False)
-    heads = ("weighting", "cosine", "\u00b1", "trig.", "its norm", "rest")
+    console.print(_DIFFERENCES, highlight=False, markup=False)
+    heads = ("weighting", "cosine", "\u00b1", "-unif.", "\u00b1", "trig.", "-unif.", "\u00b1", "norm", "rest")
     for signal in found.signals:
         own = [arm for arm in found.arms if arm.context == signal.context]
-        arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
+        arms = [[_short(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
         console.print(_terminal_table(f"\n{signal.context}", heads, arms), highlight=False)
     console.print()
     for sentence in verdicts(found, config.aopsd.weighting):
@@ -104,8 +127,9 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
     columns = ("context", "rollouts", "dropped", "progress", "mean abs gap (nats)", "mean gap (nats)")
     columns += ("triggered", "mean surprise L (nats)", "mean weight w", "leaks")
     parts += [_table(columns, found.signals), _LEGEND]
-    columns = ("context", "weighting", "cosine", "\u00b1 (95 %)", "triggered part", "its norm", "norm of the rest")
-    parts.append(_table(columns, found.arms))
+    columns = ("context", "weighting", "cosine", "\u00b1 (95 %)", "less uniform", "\u00b1", "triggered part")
+    columns += ("less uniform", "\u00b1", "its norm", "norm of the rest")
+    parts += [_table(columns, found.arms), _DIFFERENCES]
     parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found, config.aopsd.weighting)))
     parts.append(
         "What was sampled: the yardstick's answers in `answers.jsonl`; gaps, weights and probes of each rollout, token "
