@@ -1,7 +1,8 @@
 """The arms of step_cost_nemo.py: what each trains with, the numbers of a step, and the table of them.
 
 An arm is METHOD[@SCORING][:RATE]. `uniform` is PG, `continuation` PG with a request a probe, `batched` PG
-with probes in batches, `topk16` the forward KL over 16 tokens, and `grpo` NeMo RL's own GRPO.
+with probes in batches, `aopsd` the same with a judge and what it finds of a graph, `topk16` the forward KL over 16
+tokens, and `grpo` NeMo RL's own GRPO.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from nemo_aopsd.config.schema import Config, Scoring
 GOAL = 1.05  # the paper measured 1.125
 STOCK = "grpo"
 SHARED, SHARED_GOAL = ("rollout", "update"), 1.02  # stages of PG and of stock GRPO
-STAGES = ("rollout", "student", "teacher", "probes", "update")
+STAGES = ("rollout", "judge", "student", "teacher", "probes", "update")
 PG = {
     "uniform": "PG",
     "continuation": "PG + continuation",
     "batched": "PG + continuation in batches",
+    "aopsd": "AOPSD with a judge",
 }  # arms on sampled tokens
 
 
@@ -57,9 +59,13 @@ def plain(arm: str) -> str:
 def config_of(arm: str, config: Config, threshold: float) -> Config:
     """`config` with the method of this arm and `threshold` nats for probes."""
     method, scoring, _ = split(arm)
-    runner = "batched" if method == "batched" else "requests"
+    runner = "batched" if method in ("batched", "aopsd") else "requests"
     probes = dataclasses.replace(config.aopsd.probes, threshold=threshold, runner=runner)
     aopsd = dataclasses.replace(config.aopsd, probes=probes, scoring=scoring or config.aopsd.scoring)
+    if method == "aopsd":
+        context = dataclasses.replace(aopsd.context, kind="dag_frontier")
+        judge = dataclasses.replace(aopsd.judge, kind="log_odds")  # always readable, also of random weights
+        aopsd = dataclasses.replace(aopsd, context=context, judge=judge)
     if method in PG or method == STOCK:
         weighting = "uniform" if method in ("uniform", STOCK) else "continuation"
         return dataclasses.replace(config, aopsd=dataclasses.replace(aopsd, weighting=weighting))

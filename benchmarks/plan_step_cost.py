@@ -43,9 +43,12 @@ def compare(path: Path) -> Iterator[Line]:
     found = json.loads(path.read_text(encoding="utf-8"))
     scoring = found.get("scoring", "trainer")  # the default of the first runs, which do not name it
     overrides = [f"aopsd.scoring={scoring}", *found["overrides"], "data.train.data_path=none"]
-    config = make_config(argparse.Namespace(**found | {"overrides": overrides}), Path("Qwen/Qwen3-4B"))
+    config = make_config(
+        argparse.Namespace(**{"adam": False} | found | {"overrides": overrides}), Path("Qwen/Qwen3-4B")
+    )
     for arm, stages in found["seconds"].items():
-        measured = {stage: stages[stage]["median"] for stage in STAGES if stages[stage]["greatest"] > NOTHING}
+        timed_stages = [stage for stage in STAGES if stage in stages]  # older files know no judge
+        measured = {stage: stages[stage]["median"] for stage in timed_stages if stages[stage]["greatest"] > NOTHING}
         predicted = predict(found, arm, config)
         predicted["rollout"] += predicted.pop("refit")  # the engine changes turns within the rollout
         yield from (Line(arm, stage, seconds, measured.get(stage)) for stage, seconds in predicted.items())

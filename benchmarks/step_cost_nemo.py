@@ -6,14 +6,15 @@
 One GPU of 80 GB, 70 GB of host memory, 18 GB of disk under DIR. All arms run in one engine, in a new random order each
 round, over the real `step.train_step`, on random weights in the shape of Qwen3-4B, made once and kept in DIR. Methods
 are named in arms.py; `uniform@sampler` and the like score by what `aopsd.scoring` calls so, the others as the config
-says; `continuation:0.03` probes that share of the tokens, the others `--rate`. `grpo` is a step of NeMo RL's own GRPO
+says; `batched:0.03` probes that share of the tokens, the others `--rate`. `grpo` is a step of NeMo RL's own GRPO
 (stock_grpo.py): its refit, rollout and update are held against those of the `uniform` arms. Forced, so that the arms do
 the same work but for what is the method's:
   - every response has exactly `--tokens` tokens: neither model nor tokenizer has a token that ends a text;
   - the probe threshold is the quantile of |gap| that makes the wanted trigger rate, measured on a first step;
-  - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were;
-  - no judge (context `solution`): it would lengthen both arms and so flatter the ratio.
-Not measured: real text, and Adam, which both arms would have, so that leaving it out raises the ratio. NeMo RL's start
+  - no optimizer step (see OVERRIDES), so that weights, and with them the trigger rate, stay what they were; `--adam`
+    takes it, on a card of 140 GB;
+  - no judge (context `solution`), but for `aopsd`: it would lengthen both arms and so flatter the ratio.
+Not measured: real text. Adam, which both arms would have, lowers the ratio. NeMo RL's start
 takes some four of the 9 minutes, a step with 32 responses 35 to 40 s. A second run on the same DIR starts faster.
 
 With `--baseline`, what `--json` wrote on the same card before: its arms and sizes are run again, and the command ends
@@ -37,6 +38,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -53,10 +55,12 @@ from nemo_aopsd.method.context import student_messages, teacher_messages
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.step import StepResult, train_step
 
+CHECKPOINTS = 8  # of a problem's graph
 CONFIG = Path(__file__).parents[1] / "examples/configs/aopsd_qwen3_4b_megatron.yaml"
 # No judge. One card: 8 GB of weights, 16 GB of float32 gradients; Adam would add 40 GB (remainders, moments), SGD 48 GB
 # (float32 weights, momentum, gradients), of which 16 GB never leave for vLLM. Either makes its state in the first step
 # that it takes, so none is taken: each gradient and its norm are computed, and are then "too large".
+NO_STEP = "+policy.megatron_cfg.optimizer.grad_norm_skip_threshold=0.0"
 OVERRIDES = (
     "aopsd.context.kind=solution",
     "aopsd.curriculum.name=shuffle",
@@ -64,7 +68,6 @@ OVERRIDES = (
     "policy.megatron_cfg.tensor_model_parallel_size=1",
     "policy.megatron_cfg.sequence_parallel=false",
     "policy.megatron_cfg.distributed_data_parallel_config.overlap_param_gather=false",  # waits for a first step
-    "+policy.megatron_cfg.optimizer.grad_norm_skip_threshold=0.0",
 )
 
 
@@ -82,7 +85,7 @@ def main() -> None:
     nemo_rl.check(config)
     engine = nemo_rl.build(config)
     engine.tokenizer.end_ids = frozenset()  # before the workers start, for they are told of these
-    say(f"model: {model.name}, random weights; {device}; {' '.join([*OVERRIDES, *args.overrides])}")
+    say(f"model: {model.name}, random weights; {device}; {' '.join(overrides_of(args))}")
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     arms, exit_code = args.arm or ["uniform", "continuation"], 0
@@ -113,7 +116,7 @@ def read_baseline(args: argparse.Namespace, device: str) -> baseline.Stages:
             f"Expected a file of the same card. Make one: the same command with --json FILE."
         )
     sizes = ("responses", "tokens", "teacher_prompt", "question", "rate", "arm", "layers", "hidden", "overrides")
-    vars(args).update({name: then[name] for name in sizes}, steps=then["rounds"])
+    vars(args).update({name: then[name] for name in sizes}, steps=then["rounds"], adam=then.get("adam", False))
     return by_stage([Step(**step) for step in then["steps"]])
 
 
@@ -124,7 +127,7 @@ def by_stage(steps: Sequence[Step]) -> baseline.Stages:
         runs = [step.seconds for step in steps if step.arm == arm]
         whole = statistics.median(run["total"] for run in runs)
         for stage in (*STAGES, "total"):
-            seconds = [run[stage] for run in runs]
+            seconds = [run.get(stage, 0.0) for run in runs]  # older files know no judge
             if statistics.median(seconds) > baseline.LEAST_SHARE * whole:
                 found[f"{arm}: {stage}"] = seconds
     return found
@@ -199,7 +202,7 @@ def run_step(
     turns = {
         name: value for name, value in result.train_metrics.items() if name.partition("/")[0] in ("turn", "worker")
     }
-    seconds = {stage: result.seconds[stage] for stage in STAGES} | parts | turns | {"total": total}
+    seconds = {stage: result.seconds.get(stage, 0.0) for stage in STAGES} | parts | turns | {"total": total}
     suffixes = [len(probe.suffix) for row in result.scored for probe in row.probes]
     threshold = config.aopsd.probes.threshold
     rate = (gaps_of(result) >= threshold).float().mean().item() if split(name)[0] in PG else None
@@ -247,7 +250,11 @@ def make_config(args: argparse.Namespace, model: Path) -> Config:
         *(f"policy.sequence_packing.{kind}_mb_tokens={max(8192, longest)}" for kind in ("train", "logprob")),
         f"aopsd.num_prompts_per_step={args.responses}",
     ]
-    return load_config(CONFIG, [*OVERRIDES, *sizes, *args.overrides])
+    return load_config(CONFIG, [*sizes, *overrides_of(args)])
+
+
+def overrides_of(args: argparse.Namespace) -> list[str]:
+    return [*OVERRIDES, *([] if args.adam else [NO_STEP]), *args.overrides]
 
 
 def make_problems(tokenizer: Tokenizer, config: Config, question: int, teacher_prompt: int) -> list[Problem]:
@@ -263,13 +270,29 @@ def make_problems(tokenizer: Tokenizer, config: Config, question: int, teacher_p
             raise UserError(f"a prompt of {wanted} tokens has no room beside its template: raise it by {1 - room}.")
         return " ".join(rng.choices("0123456789", k=room))
 
+    def graph(problem: Problem, rng: random.Random) -> nx.DiGraph:
+        """Checkpoints without edges: each is reached or next, so that all are shown whatever the judge finds."""
+        empty = dataclasses.replace(problem, dag=_checkpoints([""] * CHECKPOINTS))
+        bare = teacher_messages(empty, "dag_frontier", prompts)
+        words = digits(bare, teacher_prompt, rng).split(" ")
+        each = max(len(words) // CHECKPOINTS, 1)
+        return _checkpoints([" ".join(words[place * each : (place + 1) * each]) for place in range(CHECKPOINTS)])
+
     def build(index: int) -> Problem:
         rng, empty = random.Random(index), Problem(f"p{index}", "", "1", "benchmark", solution="")
         problem = dataclasses.replace(empty, problem=digits(student_messages(empty, prompts), question, rng))
         bare = teacher_messages(problem, "solution", prompts)
-        return dataclasses.replace(problem, solution=digits(bare, teacher_prompt, rng))
+        problem = dataclasses.replace(problem, solution=digits(bare, teacher_prompt, rng))
+        return dataclasses.replace(problem, dag=graph(problem, rng))
 
     return [build(index) for index in range(config.aopsd.num_prompts_per_step)]
+
+
+def _checkpoints(statements: Sequence[str]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for number, statement in enumerate(statements, start=1):
+        graph.add_node(str(number), statement=statement)
+    return graph
 
 
 def write_model(folder: Path, layers: int, hidden: int) -> Path:
@@ -324,6 +347,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--arm", action="append", type=checked, help="METHOD[@SCORING][:RATE]; default uniform and continuation")
     add("--steps", type=int, default=3, help="rounds of a step an arm, behind the first round (default 3)")
     add("--minutes", type=float, default=9.0, help="no round that would end later; 0: no limit (default 9)")
+    add("--adam", action="store_true", help="take the optimizer's step; 140 GB with the default size")
     add("--layers", type=int, default=36, help="default 36, as Qwen3-4B")
     add("--hidden", type=int, default=2560, help="default 2560, as Qwen3-4B; a multiple of 320")
     add("overrides", nargs="*", help="key=value of the config")
