@@ -11,6 +11,12 @@ from __future__ import annotations
 SCORED_ROWS = 1024
 SPARE = 8 * 2**30
 
+
+def student_has_room(weights: float, free: float) -> bool:
+    """Whether vLLM's student can wait on a GPU: bytes of its weights there, and those that are free."""
+    return weights + SPARE <= free
+
+
 _OURS, _THEIRS = "nemo_aopsd.engines.nemo_rl", "nemo_rl.models"
 WORKERS = {
     "vllm": (

@@ -21,7 +21,7 @@ NOT_OF_THE_METHOD = (
     *("engine", "seed", "prompts", "thinking", "evaluation", "context.on_overlong"),
     *("num_prompts_per_step", "max_num_epochs", "max_num_steps", "max_response_tokens", "max_train_seconds"),
     *("judge.max_new_tokens", "judge.max_attempt_tokens", "judge.num_retries", "curriculum.num_initial_attempts"),
-    *("judge.threshold", "probes.keep_cache", "probes.runner", "scoring"),
+    *("judge.threshold", "probes.keep_cache", "probes.runner", "scoring", "keep_optimizer_on_gpu"),
 )
 # Ties go to these well-known methods, then to the order of `aopsd methods`.
 _FAMILIAR = ("aopsd", "opsd", "pg")

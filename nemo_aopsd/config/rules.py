@@ -108,6 +108,9 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
             "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
             "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
         )
+    if run.aopsd.keep_optimizer_on_gpu:
+        wanted = "false with aopsd.engine=local, which never moves its optimizer"
+        yield _wrong(run, "aopsd.keep_optimizer_on_gpu", wanted, "Leave it out, or set aopsd.engine=nemo_rl.")
     if run.aopsd.scoring != "trainer":
         wanted = "trainer with aopsd.engine=local, where one model samples and learns"
         yield _wrong(run, "aopsd.scoring", wanted, "Leave it out, or set aopsd.engine=nemo_rl.")

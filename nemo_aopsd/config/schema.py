@@ -354,6 +354,10 @@ class AOPSDConfig(Strict):
     `trainer` with what was not run so: FP8, pipeline and context parallelism, DTensor, an objective of your own, and
     `probes.keep_cache`; on the local engine one model samples and learns. A run's `config.yaml` says what it became:
     [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
+    keep_optimizer_on_gpu: bool = False
+    """On NeMo RL with Megatron only: the optimizer's state stays on the GPU while vLLM samples, where there is room for
+    it: `aopsd doctor` and a line in the log say so. Otherwise it moves to host memory and back in every step. Off, for
+    it has not run on a GPU yet."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)

@@ -220,6 +220,26 @@ def test_where_the_student_waits_while_vllm_shows_the_teacher_by_hand():
     assert not memory.student_waits_on_gpu(read_size(QWEN3_4B), replace(layout, keeps_cache=True), 1e12)
 
 
+def test_where_the_optimizer_stays_while_vllm_samples_by_hand():
+    """Beside 40 % of the GPU, less 2.5 GB of context, 8 GiB and vLLM's weights: 12 B x 2,011,326,208 / 4 copies."""
+    size, asked = read_size(QWEN3_4B), layout_of("aopsd_qwen3_4b_megatron.yaml", "aopsd.keep_optimizer_on_gpu=true")
+    state, asked = 3 * 2_011_326_208, replace(asked, utilization=0.6)
+    for more, stays in ((1e6, True), (-1e6, False)):
+        gpu = int((state + 8_044_936_192 + 8 * 2**30 + 2.5e9) / 0.4 + more)
+        moved, kept = (fit.check_cluster(size, replace(asked, keeps_optimizer=on), gpu, HOST) for on in (False, True))
+        (before, after), (rows, rows_kept) = zip(moved, kept, strict=True)
+        (was,), (found,) = ([check for check in checks if "beside" in check.name] for checks in (before, after))
+        told = ", optimizer (6.0 GB) there too" if stays else ", optimizer (6.0 GB) moved to the host: no room"
+        assert found.found == was.found + told and found.severity == "ok"
+        assert found.expected.startswith(gigabytes(2.5e9 + 1024 * 151936 * 14 + stays * state))
+        on_gpu, on_host = (
+            memory.total(rows_kept, place, "sampling") - memory.total(rows, place, "sampling")
+            for place in ("gpu", "host")
+        )
+        assert (on_gpu, on_host) == (stays * state, -8 * stays * state)
+    assert not memory.optimizer_stays(size, replace(asked, keeps_optimizer=False), 1e12)
+
+
 def test_a_trainer_that_scores_beside_vllm_by_hand():
     layout = layout_of("aopsd_qwen3_4b_megatron.yaml", "aopsd.probes.keep_cache=true")
     weights = 2 * sum(memory.shard(read_size(QWEN3_4B), layout))

@@ -65,6 +65,7 @@ PLAIN = {"weighting": "uniform", "curriculum": CurriculumConfig("shuffle"), "con
         (AOPSDConfig(teacher=TeacherConfig("frozen", 0.99)), "aopsd"),  # which a frozen teacher does not read
         (AOPSDConfig(max_num_steps=7, seed=5, num_prompts_per_step=4), "aopsd"),
         (AOPSDConfig(probes=ProbeConfig(keep_cache=True)), "aopsd"),
+        (AOPSDConfig(keep_optimizer_on_gpu=True), "aopsd"),
         (AOPSDConfig(max_num_steps=0, mask_truncated=True), "base"),
         (AOPSDConfig(**PLAIN, objective=OBJECTIVE), "opsd + objective.name=rkl"),
         (AOPSDConfig(**PLAIN, objective=ObjectiveConfig(name="fkl")), "opsd_unclipped"),

@@ -153,6 +153,11 @@ def test_what_is_read_of_another_one(base):
         (f"P.fuse_loss=true {TOP_K}", "P.fuse_loss", "=false"),
         (f"M.use_linear_ce_fusion_loss=true {TOP_K}", "M.use_linear_ce_fusion_loss", "=false"),
         (f"M.use_linear_ce_fusion_loss=true {OWN}", "M.use_linear_ce_fusion_loss", "=false"),
+        # optimizer
+        *(
+            (f"aopsd.keep_optimizer_on_gpu=true {other}", "aopsd.keep_optimizer_on_gpu", "=false")
+            for other in (ON_DTENSOR, "M.optimizer.optimizer_cpu_offload=true", "aopsd.probes.keep_cache=true")
+        ),
         # FP8
         (f"M.fp8_cfg.fp8_param=true {FP8}", "M.fp8_cfg.fp8_param", "=false"),
         (

@@ -130,7 +130,7 @@ class FakeGeneration:
         return futures
 
     def prepare_refit_info(self, info):
-        assert info == "info"
+        assert info == _shapes(self.llm.model)
 
     def prepare_for_generation(self, tags=None):
         assert tags or self.turns["trainer"] == "cpu", "the whole of vLLM woken beside a trainer on the GPU"
@@ -161,12 +161,15 @@ class FakeTrainerBase:
 
 class FakeTrainer(TeacherMixin, FakeTrainerBase):
     def __init__(self, model):
-        self.times_frozen = 0
+        self.times_frozen, self.student_bytes = 0, None
         self.model, self.reference = model, copy.deepcopy(model.state_dict())
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def freeze_heap(self):
         self.times_frozen += 1
+
+    def keep_optimizer(self, student_bytes):
+        self.student_bytes = student_bytes
 
     def named_weights(self):
         yield from self.model.named_parameters()
@@ -254,7 +257,7 @@ class FakePolicy:
         torch.save(self.worker.optimizer.state_dict(), _with_parent(optimizer_path))
 
     def prepare_refit_info(self):
-        return "info"
+        return _shapes(self.worker.model)
 
     def offload_before_refit(self):
         assert self.turns["trainer"] != "cpu", "a refit needs the trainer's weights on the GPU"
@@ -272,6 +275,10 @@ class FakePolicy:
 
     def shutdown(self):
         return True
+
+
+def _shapes(model):
+    return {name: (weight.shape, weight.dtype) for name, weight in model.named_parameters()}
 
 
 def _with_parent(path):

@@ -96,6 +96,18 @@ def test_a_kept_cache_needs_no_turn_between_rollout_and_update(config, problems,
         assert torch.equal(one.gap, other.gap)
 
 
+@pytest.mark.parametrize("sampler_tp", [1, 2])
+def test_the_trainer_learns_what_the_optimizer_must_leave_to_vllms_student(config, sampler_tp, turns):
+    config.policy["generation"]["vllm_cfg"]["tensor_parallel_size"] = sampler_tp
+    config.raw["cluster"]["gpus_per_node"] = sampler_tp
+    for asked in (False, True):
+        engine = nemo_rl.build(replace(config, aopsd=replace(config.aopsd, keep_optimizer_on_gpu=asked)))
+        worker = engine.cluster.policy.worker
+        weights = 4 * sum(weight.numel() for weight in worker.model.parameters())
+        assert worker.student_bytes == (weights / sampler_tp if asked else None)
+        engine.stop()
+
+
 def test_what_ray_reports_at_length_is_one_error_with_its_remedies():
     cause = torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB.\nmore")
     with pytest.raises(UserError, match=r"Tried 2 GiB\. `aopsd doctor CONFIG`.*keep_cache"), cluster_errors():

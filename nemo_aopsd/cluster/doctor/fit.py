@@ -29,7 +29,8 @@ _SMALLER = {
 
 def check_cluster(size: ModelSize, layout: Layout, gpu: int | None, host: int | None) -> tuple[list[Check], list[Item]]:
     """`gpu` and `host` are bytes, both None on a machine without GPUs, which is not the one that would train."""
-    rows, have = memory.items(size, layout), gpu or ASSUMED_GPU
+    have = gpu or ASSUMED_GPU
+    rows = memory.items(size, replace(layout, keeps_optimizer=memory.optimizer_stays(size, layout, have)))
     training = _training(rows, have, "" if gpu else " (assumed: no GPU here)")
     if gpu and (more := unrecomputed(size, layout, gpu)):
         training.found += f"; {KEEP_ALL} would fit, by estimate: {gigabytes(more)} of {gigabytes(gpu)}"
@@ -81,9 +82,13 @@ def _beside(size: ModelSize, layout: Layout, gpu: float) -> Check:
     if layout.keeps_cache:
         needed, who = needed + memory.scoring(size, layout), "vLLM's row scorer and the trainer, which scores beside it"
         remedy = f"Set aopsd.probes.keep_cache=false, or lower {VLLM}.gpu_memory_utilization"
-    severity, expected = OK if left >= needed else ERROR, f"{gigabytes(needed)} for {who}"
     place = "GPU" if memory.student_waits_on_gpu(size, layout, gpu) else "host"
     found = f"{gigabytes(left)} a GPU, student aside on the {place}"
+    if layout.keeps_optimizer:
+        state, stays = memory.optimizer(size, layout), memory.optimizer_stays(size, layout, gpu)
+        needed, who = (needed + state, f"{who} with its optimizer") if stays else (needed, who)
+        found += f", optimizer ({gigabytes(state)}) {'there too' if stays else 'moved to the host: no room'}"
+    severity, expected = OK if left >= needed else ERROR, f"{gigabytes(needed)} for {who}"
     return Check("memory: beside vLLM", severity, found, expected, remedy)
 
 

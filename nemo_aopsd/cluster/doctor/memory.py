@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from nemo_aopsd.cluster import SCORED_ROWS, SPARE
+from nemo_aopsd.cluster import SCORED_ROWS, student_has_room
 from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
@@ -59,6 +59,7 @@ class Layout:
     fp8: bool
     offloaded: float  # share of the optimizer that lives in host memory
     keeps_cache: bool  # vLLM is awake while the trainer scores
+    keeps_optimizer: bool  # on the GPU while vLLM samples, if there is room
 
     @property
     def gpus(self) -> int:
@@ -107,11 +108,12 @@ def read_layout(config: Config) -> Layout:
         fp8=tree.fp8_multiple > 1,
         offloaded=(tree[f"{MEGATRON}.optimizer.optimizer_offload_fraction"] or 0.0) if is_offloaded else 0.0,
         keeps_cache=aopsd.keeps_cache,
+        keeps_optimizer=aopsd.keep_optimizer_on_gpu,
     )
 
 
 def items(size: ModelSize, layout: Layout) -> list[Item]:
-    """Everything that is counted for a cluster."""
+    """Everything that is counted for a cluster, with room for the optimizer if it is to stay."""
     return [*_trainer(size, layout), *_sampler(size, layout), *_host(size, layout)]
 
 
@@ -136,11 +138,11 @@ def shard(size: ModelSize, layout: Layout) -> tuple[float, float]:
 def _trainer(size: ModelSize, layout: Layout) -> list[Item]:
     parameters = sum(shard(size, layout))
     gradient = FP32 if layout.fp32_gradients else BF16
-    on_gpu = (1 - layout.offloaded) * _optimizer(size, layout)
+    on_gpu, turns = (1 - layout.offloaded) * optimizer(size, layout), BOTH if layout.keeps_optimizer else (TRAIN,)
     rows = [
         Item("weights", "gpu", (TRAIN,), BF16 * parameters, "2 B x P"),
         Item("gradients", "gpu", (TRAIN,), gradient * parameters, f"{gradient} B x P"),
-        Item("optimizer", "gpu", (TRAIN,), on_gpu, "12 B x (Ps / copies + Pe / expert copies)"),
+        Item("optimizer", "gpu", turns, on_gpu, "12 B x (Ps / copies + Pe / expert copies)"),
         Item("activations", "gpu", (TRAIN,), activations(size, layout), "kept + 2 x one layer's"),
         Item("logits", "gpu", (TRAIN,), logits(size, layout), "see docs/doctor.md"),
         Item("CUDA, NCCL", "gpu", BOTH, CONTEXT, "estimate"),
@@ -151,7 +153,7 @@ def _trainer(size: ModelSize, layout: Layout) -> list[Item]:
     return rows
 
 
-def _optimizer(size: ModelSize, layout: Layout) -> float:
+def optimizer(size: ModelSize, layout: Layout) -> float:
     """Adam in float32: master weights and two moments, shared out over the copies of a shard."""
     shared, experts = shard(size, layout)
     return 12 * (shared / layout.copies + experts / layout.expert_copies)
@@ -222,10 +224,17 @@ def cache_room(size: ModelSize, layout: Layout, gpu: float) -> float:
     return layout.utilization * gpu - sampler_weights(size, layout) - SAMPLER_EXTRA
 
 
-def student_waits_on_gpu(size: ModelSize, layout: Layout, gpu: float) -> bool:
-    """While vLLM shows the teacher; on the host where vLLM leaves too little of `gpu` bytes, or the trainer scores."""
-    left = (1 - layout.utilization) * gpu - CONTEXT
-    return not layout.keeps_cache and left >= sampler_weights(size, layout) + SPARE
+def student_waits_on_gpu(size: ModelSize, layout: Layout, gpu: float, beside: float = 0.0) -> bool:
+    """While vLLM shows the teacher; on the host where vLLM and `beside` bytes leave too little of `gpu` bytes, or the
+    trainer scores.
+    """
+    left = (1 - layout.utilization) * gpu - CONTEXT - beside
+    return not layout.keeps_cache and student_has_room(sampler_weights(size, layout), left)
+
+
+def optimizer_stays(size: ModelSize, layout: Layout, gpu: float) -> bool:
+    """On the GPU while vLLM samples: if the setting is on, and the student can wait beside it."""
+    return layout.keeps_optimizer and student_waits_on_gpu(size, layout, gpu, optimizer(size, layout))
 
 
 def _sampler(size: ModelSize, layout: Layout) -> list[Item]:
@@ -243,10 +252,11 @@ def _host(size: ModelSize, layout: Layout) -> list[Item]:
     gpus = layout.gpus_per_node
     weights, bank = gpus * BF16 * sum(shard(size, layout)), gpus * sampler_weights(size, layout)
     aside = "2 B x P x GPUs: while the teacher scores, or asleep"
+    moved = 0.0 if layout.keeps_optimizer else gpus * optimizer(size, layout)
     return [
         Item("reference weights", "host", BOTH, weights, "2 B x P x GPUs"),
         Item("student aside", "host", BOTH, weights, aside),
-        Item("optimizer aside", "host", BOTH, gpus * _optimizer(size, layout), "as on the GPUs, x GPUs"),
+        Item("optimizer aside", "host", BOTH, moved, "as on the GPUs, x GPUs"),
         Item("pinned teacher bank", "host", BOTH, bank, "vLLM weights x GPUs"),
         Item("pinned student bank", "host", BOTH, bank, "vLLM weights x GPUs"),
         Item("vLLM asleep (level 1)", "host", (TRAIN,), bank, "vLLM weights x GPUs"),

@@ -63,7 +63,8 @@ class Cluster:
         self.generation = _start_sampler(self.nodes, policy, tokenizer, end_ids)
         self._must(self.generation.finish_generation(), "put vLLM to sleep")
         self.policy = _start_trainer(self.nodes, policy, settings, tokenizer, config.aopsd.max_num_steps, checkpoint)
-        self.generation.prepare_refit_info(self.policy.prepare_refit_info())
+        info: dict[str, tuple[torch.Size, torch.dtype]] = self.policy.prepare_refit_info()
+        self.generation.prepare_refit_info(info)
         self.keeps_cache = config.aopsd.keeps_cache
         self.sampler_has_turn = False
         self.is_stale = True  # vLLM's student is older than the trainer's
@@ -72,6 +73,10 @@ class Cluster:
         self.has_trained = False
         self.clock = Clock()
         atexit.register(self._kill)  # before Ray's exit handler; NeMo RL's clean-up would fail after it
+        if config.aopsd.keep_optimizer_on_gpu:
+            size = sum(shape.numel() * dtype.itemsize for shape, dtype in info.values())
+            sampler_tp = config.policy["generation"]["vllm_cfg"]["tensor_parallel_size"]
+            self.train_everywhere("keep_optimizer", student_bytes=size / sampler_tp)
         self.train_everywhere("freeze_heap")
 
     def let_sample(self, role: Role) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 from unittest.mock import patch
 
 import ray
+import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.models.megatron import train
 from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from nemo_rl.models.policy.workers.megatron_policy_worker import MegatronPolicyWorkerImpl
 from torch import Tensor
 
+from nemo_aopsd.cluster import student_has_room
 from nemo_aopsd.engines.nemo_rl import packed_rope
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import TeacherMixin, move_states
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
@@ -24,6 +26,8 @@ from nemo_aopsd.engines.nemo_rl.top_k_loss import prepare
 
 
 class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
+    student_bytes: float | None = None  # of vLLM's weights on this GPU; None where the optimizer always moves
+
     def __init__(self, *args: Any, **kwargs: Any):
         packed_rope.use()
         super().__init__(*args, **kwargs)
@@ -39,8 +43,34 @@ class TeacherMegatronWorkerImpl(TeacherMixin, MegatronPolicyWorkerImpl):
 
     def move_optimizer(self, device: str) -> None:
         """NeMo RL's, but through page-locked host memory, which is kept: a copy is several times as fast."""
+        states = [state for _, state in self.optimizer.state.items()]
+        on_gpu = any(torch.is_tensor(value) and value.is_cuda for state in states for value in state.values())
         with self.clock("move_optimizer"):
-            move_states((state for _, state in self.optimizer.state.items()), device, self.pinned)
+            if not (device == "cpu" and on_gpu and self.optimizer_stays):
+                move_states(states, device, self.pinned)
+
+    def keep_optimizer(self, student_bytes: float) -> None:
+        """From now on it stays on the GPU, if vLLM and its student aside, of so many bytes, have room beside it."""
+        self.student_bytes = student_bytes
+
+    @cached_property
+    def optimizer_stays(self) -> bool:
+        """Decided once, with the whole state on the GPU, no gradients and vLLM asleep, by each rank for itself.
+
+        The weights may still be there. They leave before vLLM takes all of its share, but not before its own weights.
+        """
+        if self.student_bytes is None:
+            return False
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        share = self.cfg["generation"]["vllm_cfg"]["gpu_memory_utilization"] * total
+        moved = (buffer.param_data for buffer in (*self.model.buffers, *self.model.expert_parallel_buffers))
+        weights = sum(data.untyped_storage().nbytes() for data in moved if data is not None)  # 0 once they are gone
+        left = free - max(share - weights, 0)
+        stays = student_has_room(self.student_bytes, left)
+        where = "stays on the GPU" if stays else "moves to host memory"
+        print(f"aopsd.keep_optimizer_on_gpu: the state {where}; {left / 1e9:.1f} GB are left beside it and vLLM")
+        return stays
 
     def stream_weights_via_ipc_zmq(self, **kwargs: Any) -> None:
         self.gather_weights()

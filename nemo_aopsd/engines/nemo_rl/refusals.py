@@ -161,6 +161,17 @@ def _top_k(tree: Tree) -> Iterator[Fault]:
         yield from _off(tree, key, why, "aopsd.engine=local")
 
 
+def _optimizer(tree: Tree) -> Iterator[Fault]:
+    key = "aopsd.keep_optimizer_on_gpu"
+    for other, why in (
+        (f"{DTENSOR}.enabled", "only Megatron's worker can keep it there"),
+        (f"{MEGATRON}.optimizer.optimizer_cpu_offload", "that keeps it in host memory"),
+        ("aopsd.probes.keep_cache", "the trainer scores beside vLLM, which takes that room"),
+    ):
+        if tree[other]:
+            yield from _off(tree, key, f"{other} is true, and {why}")
+
+
 def _fp8(tree: Tree) -> Iterator[Fault]:
     key = f"{MEGATRON}.fp8_cfg.fp8_param"
     if tree.fp8_multiple == 1 or not tree[key]:
@@ -254,6 +265,6 @@ def _model(tree: Tree) -> Iterator[Fault]:
 
 
 _RULES: tuple[Rule, ...] = (
-    *(_backend, _teacher, _grpo, _sampler, _scoring, _loss, _top_k, _fp8, _trackers),
+    *(_backend, _teacher, _grpo, _sampler, _scoring, _loss, _top_k, _optimizer, _fp8, _trackers),
     *(gpu_faults, _sequence_parallel, _batch, _lengths, _padding, _packing, _model),
 )

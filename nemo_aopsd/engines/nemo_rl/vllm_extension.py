@@ -9,7 +9,7 @@ import torch
 from nemo_rl.models.generation.vllm.vllm_backend import VllmInternalWorkerExtension
 from torch import Tensor
 
-from nemo_aopsd.cluster import SPARE
+from nemo_aopsd.cluster import student_has_room
 from nemo_aopsd.engines.nemo_rl import branch_forward, vllm_patches
 from nemo_aopsd.engines.nemo_rl.branch_runner import Batch
 from nemo_aopsd.engines.nemo_rl.teacher_mixin import OwnRefitSocket
@@ -64,8 +64,8 @@ class WeightBankExtension(OwnRefitSocket, VllmInternalWorkerExtension):
         """Give the model the teacher's weights, the student's kept aside: not on the GPU if the trainer works there
         meanwhile.
         """
-        room = 0 if beside_trainer else torch.cuda.mem_get_info()[0] - SPARE
-        self.student_on_gpu = sum(weight.nbytes for weight in self.model_runner.model.parameters()) <= room
+        size = sum(weight.nbytes for weight in self.model_runner.model.parameters())
+        self.student_on_gpu = not beside_trainer and student_has_room(size, torch.cuda.mem_get_info()[0])
         self.student_bank = self._copy_aside(self.student_bank, self.student_on_gpu)
         self._copy_to_model(self.teacher_bank)
 
