@@ -57,6 +57,7 @@ class Layout:
     chunk: int | None
     fp32_gradients: bool
     fp8: bool
+    state: int  # bytes a parameter of the optimizer's
     offloaded: float  # share of the optimizer that lives in host memory
     keeps_cache: bool  # vLLM is awake while the trainer scores
     keeps_optimizer: bool  # on the GPU while vLLM samples, if there is room
@@ -106,6 +107,8 @@ def read_layout(config: Config) -> Layout:
         chunk=tree["policy.logprob_chunk_size"],
         fp32_gradients=bool(tree[f"{MEGATRON}.distributed_data_parallel_config.grad_reduce_in_fp32"]),
         fp8=tree.fp8_multiple > 1,
+        # Two float32 moments and the master weights, of which the precision-aware one keeps what bfloat16 lacks.
+        state=10 if tree[f"{MEGATRON}.optimizer.use_precision_aware_optimizer"] else 12,
         offloaded=(tree[f"{MEGATRON}.optimizer.optimizer_offload_fraction"] or 0.0) if is_offloaded else 0.0,
         keeps_cache=aopsd.keeps_cache,
         keeps_optimizer=aopsd.keep_optimizer_on_gpu,
@@ -142,7 +145,7 @@ def _trainer(size: ModelSize, layout: Layout) -> list[Item]:
     rows = [
         Item("weights", "gpu", (TRAIN,), BF16 * parameters, "2 B x P"),
         Item("gradients", "gpu", (TRAIN,), gradient * parameters, f"{gradient} B x P"),
-        Item("optimizer", "gpu", turns, on_gpu, "12 B x (Ps / copies + Pe / expert copies)"),
+        Item("optimizer", "gpu", turns, on_gpu, f"{layout.state} B x (Ps / copies + Pe / expert copies)"),
         Item("activations", "gpu", (TRAIN,), activations(size, layout), "kept + 2 x one layer's"),
         Item("logits", "gpu", (TRAIN,), logits(size, layout), "see docs/doctor.md"),
         Item("CUDA, NCCL", "gpu", BOTH, CONTEXT, "estimate"),
@@ -154,9 +157,9 @@ def _trainer(size: ModelSize, layout: Layout) -> list[Item]:
 
 
 def optimizer(size: ModelSize, layout: Layout) -> float:
-    """Adam in float32: master weights and two moments, shared out over the copies of a shard."""
+    """Adam's state, shared out over the copies of a shard."""
     shared, experts = shard(size, layout)
-    return 12 * (shared / layout.copies + experts / layout.expert_copies)
+    return layout.state * (shared / layout.copies + experts / layout.expert_copies)
 
 
 def layer_bytes(size: ModelSize) -> int:
