@@ -27,7 +27,7 @@ _LEGEND = (
 
 _DIFFERENCES = (
     "Less uniform: the cosine less that of uniform weights, with its own 95 % interval, paired by the yardstick's "
-    "groups of problems. No interval covers other answers for the updates: see whether other values of aopsd.seed agree."
+    "groups of problems. No interval covers other answers for the updates: see whether other seeds (aopsd.seed) agree."
 )
 
 
