@@ -112,7 +112,7 @@ def student_prompts(
     problems: Sequence[Problem], tokenizer: Tokenizer, prompts: str, thinking: bool | None
 ) -> list[Tokens]:
     """What the student reads of each problem, in token ids."""
-    return [tokenizer.render(student_messages(problem, prompts), thinking) for problem in problems]
+    return tokenizer.render_all([student_messages(problem, prompts) for problem in problems], thinking)
 
 
 def teacher_messages(

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nemo_aopsd.config.extension import is_own, made
@@ -105,10 +105,17 @@ def defused(attempt: str) -> str:
     return _MARKUP.sub(r"(\1)", attempt)
 
 
-def judge_prompts(problem: Problem, attempt: str, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> list[Tokens]:
-    """`questions` in token ids. Those of `log_odds` never think, whatever is set: the first token is the answer."""
+def judge_prompts(
+    problems: Sequence[Problem], attempts: Sequence[str], tokenizer: Tokenizer, aopsd: AOPSDConfig
+) -> list[list[Tokens]]:
+    """`questions` on each attempt in token ids.
+
+    Those of `log_odds` never think, whatever is set: the first token is the answer.
+    """
     thinking = False if aopsd.judge.kind == "log_odds" else aopsd.thinking.student
-    return tokenizer.render_all(questions(problem, attempt, aopsd), thinking)
+    asked = [questions(problem, attempt, aopsd) for problem, attempt in zip(problems, attempts, strict=True)]
+    rendered = iter(tokenizer.render_all(list(chain.from_iterable(asked)), thinking))
+    return [[next(rendered) for _ in row] for row in asked]
 
 
 def questions(problem: Problem, attempt: str, aopsd: AOPSDConfig) -> list[list[Message]]:
@@ -198,10 +205,7 @@ def judge_attempts(
         judge = made("judge.kind", aopsd.judge.kind, aopsd)
         return checked_verdicts(aopsd.judge.kind, judge.judge(problems, responses, model, tokenizer, seed), problems)
     room = config.max_row_tokens - aopsd.judge.verdict_tokens
-    asked = [
-        _ask_within(room, problem, response, tokenizer, aopsd)
-        for problem, response in zip(problems, responses, strict=True)
-    ]
+    asked = _ask_within(room, problems, responses, tokenizer, aopsd)
     if aopsd.judge.kind != "log_odds":
         return _read_written(model, tokenizer, problems, asked, aopsd.judge, seed)
     return _read_log_odds(model, tokenizer, problems, asked, aopsd.judge.threshold)
@@ -267,8 +271,9 @@ def _read_log_odds(
 
 
 def _common_prefix(rows: Sequence[Tokens]) -> Tokens:
-    columns = zip(*rows, strict=False)  # to the end of the shortest
-    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    first, last = min(rows), max(rows)  # as lists are ordered: what these two share, all between share
+    pairs = enumerate(zip(first, last, strict=False))
+    return first[: next((index for index, (one, other) in pairs if one != other), len(first))]
 
 
 def answer_tokens(tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:
@@ -298,23 +303,35 @@ def log_odds(logprobs: Tensor, num_yes: int) -> float:
     return (answers[:num_yes].logsumexp(0) - answers[num_yes:].logsumexp(0)).item()
 
 
-def _ask_within(room: int, problem: Problem, response: Tokens, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> Asked:
+def _ask_within(
+    room: int, problems: Sequence[Problem], responses: Sequence[Tokens], tokenizer: Tokenizer, aopsd: AOPSDConfig
+) -> list[Asked]:
     """Prompts of at most `room` tokens each; of a longer attempt the middle is left out."""
-    limit = aopsd.judge.max_attempt_tokens
-    while True:
-        attempt, cut = shorten(response, tokenizer.decode, limit)
-        prompts = judge_prompts(problem, attempt, tokenizer, aopsd)
-        longest = max(map(len, prompts))
-        excess = longest - room
-        if excess <= 0:
-            return Asked(prompts, cut, attempt)
-        if limit == 0:
-            raise UserError(
-                f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {longest} tokens without any "
-                f"attempt, but policy.max_total_sequence_length leaves {room} beside the verdict. Raise it, or lower "
-                "aopsd.judge.max_new_tokens where aopsd.judge.kind is not log_odds."
-            )
-        limit = max(0, min(limit, len(response)) - excess)
+    asked: dict[int, Asked] = {}
+    limits = dict.fromkeys(range(len(responses)), aopsd.judge.max_attempt_tokens)  # of those that are still too long
+    while limits:
+        shown = [shorten(responses[index], tokenizer.decode, limit) for index, limit in limits.items()]
+        attempts = [attempt for attempt, _ in shown]
+        prompts = judge_prompts([problems[index] for index in limits], attempts, tokenizer, aopsd)
+        rows = zip(limits, prompts, shown, strict=True)
+        asked |= {index: Asked(own, cut, attempt) for index, own, (attempt, cut) in rows}
+        limits = {
+            index: _lower(limit, longest, room, problems[index], responses[index])
+            for index, limit in limits.items()
+            if (longest := max(map(len, asked[index].prompts))) > room
+        }
+    return [asked[index] for index in range(len(responses))]
+
+
+def _lower(limit: int, longest: int, room: int, problem: Problem, response: Tokens) -> int:
+    """How many tokens of a response to show after `limit`, which made a prompt of `longest` tokens."""
+    if limit == 0:
+        raise UserError(
+            f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {longest} tokens without any "
+            f"attempt, but policy.max_total_sequence_length leaves {room} beside the verdict. Raise it, or lower "
+            "aopsd.judge.max_new_tokens where aopsd.judge.kind is not log_odds."
+        )
+    return max(0, min(limit, len(response)) - (longest - room))
 
 
 def shorten(response: Tokens, decode: Callable[[Tokens], str], limit: int) -> tuple[str, bool]:

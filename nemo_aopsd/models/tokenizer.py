@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.models.config_json import find_cached
 from nemo_aopsd.thoughts import is_thought_mark
 from nemo_aopsd.types import Tokens
+
+_AT_ONCE = 256  # conversations of a call: enough for its threads, and what it returns of each token takes 100 bytes
+_LEAST_SHARED = 8  # characters behind a seam
 
 
 class HFTokenizer:
@@ -34,6 +38,7 @@ class HFTokenizer:
         special = {id: token.content for id, token in hf.added_tokens_decoder.items() if token.special}
         marks = {id for id, token in special.items() if is_thought_mark(token)}
         self._hidden = special.keys() - marks if marks else None  # None: all special tokens
+        self._piece_of: dict[int, str] = {}
         self._adds_bos = hf.bos_token_id is not None and plain[:1] == [hf.bos_token_id]
 
     def render(self, messages: list[Message], thinking: bool | None) -> Tokens:
@@ -42,8 +47,33 @@ class HFTokenizer:
 
     def render_all(self, conversations: list[list[Message]], thinking: bool | None) -> list[Tokens]:
         options = {} if thinking is None else {"enable_thinking": thinking}
-        texts = self.hf.apply_chat_template(conversations, add_generation_prompt=True, tokenize=False, **options)
-        return [self._with_one_bos(ids) for ids in self.hf(texts, add_special_tokens=False)["input_ids"]]
+        rendered = []
+        for start in range(0, len(conversations), _AT_ONCE):
+            block = conversations[start : start + _AT_ONCE]
+            texts = self.hf.apply_chat_template(block, add_generation_prompt=True, tokenize=False, **options)
+            rendered += [self._with_one_bos(ids) for ids in self._encode_all(texts)]
+        return rendered
+
+    def _encode_all(self, texts: Sequence[str]) -> list[Tokens]:
+        """The ids of each text as if it stood alone; a beginning that it shares with its leader is read once.
+
+        Where a leader's tail, read by itself, gives other ids than within the leader, texts are read whole.
+        """
+        leaders = list(_leaders(texts))
+        parts = [part[seam:] for text, (leader, seam) in zip(texts, leaders, strict=True) for part in (leader, text)]
+        ids = self._ids_of(parts)
+        found: list[Tokens | None] = []
+        for text, (leader, seam) in zip(texts, leaders, strict=True):
+            whole, tail = ids[leader], ids[leader[seam:]]
+            before = len(whole) - len(tail)
+            found.append(whole[:before] + ids[text[seam:]] if whole[before:] == tail else None)
+        alone = self._ids_of(text for text, row in zip(texts, found, strict=True) if row is None)
+        return [alone[text] if row is None else row for text, row in zip(texts, found, strict=True)]
+
+    def _ids_of(self, texts: Iterable[str]) -> dict[str, Tokens]:
+        different = list(dict.fromkeys(texts))
+        ids = self.hf(different, add_special_tokens=False)["input_ids"] if different else []
+        return dict(zip(different, ids, strict=True))
 
     def _with_one_bos(self, ids: Tokens) -> Tokens:
         bos = self.hf.bos_token_id
@@ -61,7 +91,30 @@ class HFTokenizer:
         return self.hf.decode(tokens, skip_special_tokens=self._hidden is None, clean_up_tokenization_spaces=False)
 
     def pieces(self, tokens: Tokens) -> list[str]:
-        return [self.hf.decode([token], clean_up_tokenization_spaces=False) for token in tokens]
+        for token in set(tokens).difference(self._piece_of):
+            self._piece_of[token] = self.hf.decode([token], clean_up_tokenization_spaces=False)
+        return [self._piece_of[token] for token in tokens]
+
+
+def _leaders(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """For each text one before it that begins as it does, and the seam behind that beginning; or itself, and 0."""
+    leader = ""
+    for text in texts:
+        seam = _seam(leader, text)
+        leader = leader if seam else text
+        yield leader, seam
+
+
+def _seam(leader: str, text: str) -> int:
+    """The beginning of the last line of which both share the first characters; 0 if most of the text is behind it.
+
+    Tokenizers look a few characters ahead, and take blanks together: those at the seam are shared, and the first is
+    no blank.
+    """
+    most = min(len(leader), len(text))
+    num_shared = bisect_left(range(1, most + 1), True, key=lambda length: leader[:length] != text[:length])
+    seam = text.rfind("\n", 0, max(0, num_shared - _LEAST_SHARED)) + 1
+    return seam if 2 * seam > len(text) and not text[seam].isspace() else 0
 
 
 _ANY_OF = ("tokenizer_config.json", "config.json", "tokenizer.json")  # of which a tokenizer needs one

@@ -52,4 +52,4 @@ def rollout_record(draft: Draft, scored: Scored | None, tokenizer: Tokenizer, co
 
 
 def _rounded(values: Tensor | None) -> list[float] | None:
-    return None if values is None else [round(value, 6) for value in values.tolist()]
+    return None if values is None else values.double().round(decimals=6).tolist()

@@ -56,7 +56,7 @@ def check_lengths(
     # As judge.py refuses it in the middle of a step. A judge model of its own has another tokenizer.
     if aopsd.needs_progress and not aopsd.judge.has_own_model and not is_own(aopsd.judge.kind):
         judge, behind = aopsd.judge, aopsd.judge.verdict_tokens
-        prompts = [judge_prompts(problem, CUT, tokenizer, aopsd) for problem in problems]
+        prompts = judge_prompts(problems, [CUT] * len(problems), tokenizer, aopsd)
         tokens = [max(map(len, rows)) + behind for rows in prompts]
         what = f"the judge's prompt without any attempt, with {behind} tokens of a verdict, does not fit"
         otherwise = "lower aopsd.judge.max_new_tokens" if judge.kind != "log_odds" else "drop these problems"
@@ -64,8 +64,8 @@ def check_lengths(
         if judge.kind == "log_odds":
             answer_tokens(tokenizer)
     if aopsd.objective.reads_teacher:
-        told = _teacher_messages(problems, aopsd)
-        prompts = [len(tokenizer.render(messages, aopsd.thinking.teacher)) for messages in told]
+        told = list(_teacher_messages(problems, aopsd))
+        prompts = list(map(len, tokenizer.render_all(told, aopsd.thinking.teacher)))
         fatal, warnings = _teacher(config, problems, measured, prompts)
         faults += fatal
     if faults:

@@ -135,7 +135,7 @@ class _AdaptiveSampler:
             shown_messages(problem, aopsd, largest_closed_subset(problem.graph, verdict.judged))
             for problem, verdict in zip(problems, verdicts, strict=True)
         ]
-        rendered = [engine.tokenizer.render(messages, aopsd.thinking.teacher) for messages in shown]
+        rendered = engine.tokenizer.render_all(shown, aopsd.thinking.teacher)
         _check_room(problems, rendered, self.config)
         return rendered
 
