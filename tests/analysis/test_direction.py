@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, diagnose_direction
 from nemo_aopsd.analysis.diagnostics.direction_page import keeper, show, verdicts
-from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick
+from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick, sketch
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
@@ -72,31 +72,32 @@ def found(tmp_path, monkeypatch):
 def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found):
     engine, result = found
     stick = result.yardstick
-    groups = engine.rows[: len(stick.groups)]
+    groups = engine.rows[: len(stick.parts)]
     assert len(groups) == stick.num_mixed == 3  # fewer than there may be
     assert all(len({tuple(row.prompt) for row in rows}) == 1 for rows in groups)
     together = [row for rows in groups for row in rows]
     expected = by_hand(engine, together, [row.advantages for row in together])
-    assert torch.allclose(sum(group[0] for group in stick.groups), expected)
+    assert torch.allclose(stick.parts.sum(0), expected.flatten().double())
     for rows in groups:
         advantages = [row.advantages[0].item() for row in rows]
         assert sum(advantages) == pytest.approx(0) and len(rows) == 4  # one of them may be 0
         assert {round(value * 4) / 4 for value in advantages} == set(advantages)  # quarters, of four answers
     assert (stick.num_right, stick.num_undecided) == (5, 3)  # of the 8 that are finished
     assert stick.num_answers == 24
+    assert sorted(stick.group_of.values()) == [0, 0, 1, 1, 2, 2]  # the others are dealt in turn, too
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
     engine, result = found
-    rest, *triggered = engine.rows[len(result.yardstick.groups) :]
+    rest, *triggered = updates(engine, result.yardstick)
     rows = dict(zip(WEIGHTINGS, triggered, strict=True))[weighting]
     arm = next(arm for arm in result.arms if arm.weighting == weighting)
     elsewhere = 1.0 if weighting in ("uniform", "zero_triggered") else 0.5
     weights = [elsewhere * one.weights + own.weights for one, own in zip(rest, rows, strict=True)]
     gaps = [(row.teacher_logprobs - row.old_logprobs).clamp(-10, 10) for row in rows]
     whole = by_hand(engine, rows, [w * g for w, g in zip(weights, gaps, strict=True)])
-    oracle = sum(group[0] for group in result.yardstick.groups)
+    oracle = result.yardstick.parts.sum(0).view_as(whole)
     expected = (whole * oracle).sum() / whole.norm() / oracle.norm()
     assert arm.cosine == pytest.approx(expected.item(), abs=1e-6)
     marked = torch.cat([own.weights for own in rows])[torch.cat([gap.abs() for gap in gaps]) >= 1.5]
@@ -114,8 +115,19 @@ def test_an_arm_is_the_update_that_its_weights_make(found, weighting):
         assert marked.mean().item() == pytest.approx(1, abs=0.2)  # 1 before the cap
 
 
-def yardstick(*groups, mixed=100):
-    return Yardstick([[torch.tensor(group)] for group in groups], 1024, 512, mixed, 128)
+def updates(engine, stick):
+    """The rows of each update, in the order that they were made in, group by group; behind those of the yardstick."""
+    num = len(stick.parts)
+    made = engine.rows[num:]
+    return [[row for rows in made[start : start + num] for row in rows] for start in range(0, len(made), num)]
+
+
+def yardstick(*parts, mixed=100):
+    return Yardstick(torch.tensor(parts, dtype=torch.float64), {}, 1024, 512, mixed, 128)
+
+
+def same_in_each_group(gradient, num):
+    return torch.tensor([gradient] * num, dtype=torch.float64) / num
 
 
 def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkeypatch):
@@ -124,8 +136,8 @@ def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkey
     context = ContextConfig(kind="dag_full")
     aopsd = AOPSDConfig(context=context, probes=ProbeConfig(threshold=0.5), mask_truncated=True)
     problems = [make_problem(index) for index in range(6)]
-    diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
-    arms = dict(zip(WEIGHTINGS, engine.rows[-len(WEIGHTINGS) :], strict=True))
+    result = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
+    arms = dict(zip(WEIGHTINGS, updates(engine, result.yardstick)[1:], strict=True))
     masks = [row.mask.all().item() for row in arms["continuation"]]
     assert set(masks) == {True, False}
     own, matched = (
@@ -141,42 +153,74 @@ def test_a_noisy_yardstick_says_how_much_it_can_show():
     assert yardstick([1.0, 0.0], [0.0, 1.0]).ceiling == 0
     slanted = yardstick([0.5, 0.0], [0.5, 0.0], [0.5, 0.0], [0.5, math.sqrt(3)])  # halves [1, 0] and [1, sqrt(3)]
     assert slanted.agreement == pytest.approx(0.5) and slanted.ceiling == pytest.approx(math.sqrt(2 * 0.5 / 1.5))
-    nowhere = same.bearing([torch.zeros(2)])
+    nowhere = same.bearing(torch.zeros(2, 2, dtype=torch.float64))
     assert (nowhere.norm, nowhere.cosine, nowhere.error) == (0, None, None)
 
 
-def test_an_interval_is_student_s_of_the_groups():
-    """By hand: products 3, 3, 4 and 4 with a gradient of norm 5; the whole is [2, 2], of norm sqrt(8)."""
-    along = yardstick([1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]).bearing([torch.tensor([3.0, 4.0])])
-    norms = 5 * math.sqrt(8)
-    assert along.norm == 5 and along.cosine == pytest.approx(14 / norms)
-    spread = math.sqrt(4 * 0.25 / 3)  # of the four products about 3.5
-    assert along.error == pytest.approx(3.182 * math.sqrt(4) * spread / norms)
-    assert yardstick([1.0, 0.0]).bearing([torch.tensor([3.0, 4.0])]).error == math.inf  # one group has no spread
+def test_an_interval_is_the_jackknife_s_over_groups_of_both_sides():
+    """By hand: cosines of [2, 1] with [2, 1], and without each of three groups; deviations about their mean."""
+    stick = yardstick([1.0, 0.0], [1.0, 0.0], [0.0, 1.0])
+    along = stick.bearing(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
+    assert along.norm == pytest.approx(math.sqrt(5)) and along.cosine == pytest.approx(4 / 5)
+    # [1, 1] with [0, 2]; [1, 1] with [1, 1]; [2, 0] with [1, 1]
+    without = [1 / math.sqrt(2), 1.0, 1 / math.sqrt(2)]
+    assert along.without == pytest.approx(without)
+    mean = sum(without) / 3
+    variance = (3 - 1) / 3 * sum((value - mean) ** 2 for value in without)
+    assert along.error == pytest.approx(4.303 * math.sqrt(variance))
+    assert yardstick([1.0, 0.0]).bearing(torch.ones(1, 2, dtype=torch.float64)).error == math.inf  # nothing is left
 
 
 def test_two_weightings_are_held_against_the_same_groups():
-    """By hand: products 3, 3, 4, 4 over 5, less 4, 4, 0, 0 over 4, over sqrt(8)."""
-    stick = yardstick([1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0])
-    slanted, straight = stick.bearing([torch.tensor([3.0, 4.0])]), stick.bearing([torch.tensor([4.0, 0.0])])
-    difference, error = slanted.less(straight)
-    assert difference == pytest.approx((14 / 5 - 2) / math.sqrt(8))
-    parts = [-0.4, -0.4, 0.8, 0.8]  # about 0.2
-    spread = math.sqrt(sum((part - 0.2) ** 2 for part in parts) / 3)
-    assert error == pytest.approx(3.182 * math.sqrt(4) * spread / math.sqrt(8))
-    assert slanted.less(slanted) == (0, 0)  # what both share falls out
-    assert slanted.less(stick.bearing([torch.zeros(2)])) == (None, None)
+    stick = yardstick([1.0, 0.0], [1.0, 0.0], [0.0, 1.0])
+    one = stick.bearing(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
+    other = stick.bearing(same_in_each_group([3.0, 4.0], 3))
+    difference, error = one.less(other)
+    assert difference == pytest.approx(4 / 5 - 10 / 5 / math.sqrt(5))
+    apart = [a - b for a, b in zip(one.without, other.without, strict=True)]
+    variance = (3 - 1) / 3 * sum((value - sum(apart) / 3) ** 2 for value in apart)
+    assert error == pytest.approx(4.303 * math.sqrt(variance))
+    assert one.less(one) == (0, 0)  # what both share falls out
+    assert one.less(stick.bearing(torch.zeros(3, 2, dtype=torch.float64))) == (None, None)
 
 
 @pytest.mark.parametrize("heavy", [False, True])
-def test_an_update_that_points_nowhere_gets_a_verdict_in_five_of_a_hundred(heavy):
-    generator, decided = torch.Generator().manual_seed(0), 0
-    for _ in range(600):
-        groups = torch.randn(8, 50, generator=generator)
-        groups = groups**3 if heavy else groups
-        found = Yardstick([[group] for group in groups], 1024, 512, 100, 128).bearing([torch.eye(50)[0]])
-        decided += abs(found.cosine) > found.error
-    assert decided / 600 < 0.07 and (heavy or decided / 600 > 0.03)
+def test_updates_of_their_own_answers_get_a_verdict_by_chance_in_five_of_a_hundred_at_most(heavy):
+    """One that points nowhere, and two that point equally on average: both sides are noisy, and the noise is shared."""
+    generator, decided, apart = torch.Generator().manual_seed(0), 0, 0
+
+    def noise():
+        values = torch.randn(8, 100, generator=generator, dtype=torch.float64)
+        return values**3 if heavy else values
+
+    for _ in range(400):
+        truth, shared = torch.zeros(100), noise()
+        truth[0] = 4.0
+        stick = Yardstick(truth + noise(), {}, 1024, 512, 100, 128)
+        nowhere, one, other = noise(), truth + shared + noise(), truth + shared + noise()
+        along = stick.bearing(nowhere)
+        decided += abs(along.cosine) > along.error
+        difference, error = stick.bearing(one).less(stick.bearing(other))
+        apart += abs(difference) > error
+    assert decided / 400 < 0.07 and apart / 400 < 0.07
+    assert heavy or (decided and apart)  # not because an interval is endless
+
+
+@pytest.mark.parametrize("shapes", [[(40, 30), (7,)], [(3,), (2000,), (3, 5)]])
+def test_a_sketch_keeps_inner_products(shapes):
+    generator = torch.Generator().manual_seed(0)
+    one, noise = ([torch.randn(*shape, generator=generator) for shape in shapes] for _ in range(2))
+    other = [0.5 * a + b for a, b in zip(one, noise, strict=True)]
+    whole = [torch.cat([part.flatten() for part in gradient]).double() for gradient in (one, other)]
+    exact = [sketch(gradient) for gradient in (one, other)]
+    assert all(torch.equal(found, entries) for found, entries in zip(exact, whole, strict=True))
+    norms = whole[0].norm() * whole[1].norm()
+    for size in (101, 499):  # smaller than either
+        short = [sketch(gradient, size) for gradient in (one, other)]
+        assert all(len(found) == size for found in short) and torch.equal(short[0], sketch(one, size))
+        assert abs(short[0] @ short[1] - whole[0] @ whole[1]) < 3 * norms / math.sqrt(size)
+        both = sketch([a + 2 * b for a, b in zip(one, other, strict=True)], size)
+        torch.testing.assert_close(both, short[0] + 2 * short[1], atol=1e-4, rtol=0)  # linear, to float32
 
 
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
@@ -221,8 +265,7 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     answers, rollouts = ([*read_jsonl(out / f"{name}.jsonl")] for name in ("answers", "rollouts"))
     assert sum(one["correct"] for _, one in answers) == numbers["yardstick"]["num_right"] and len(answers) == 48
     owners = {one["problem_id"]: one["group"] for _, one in answers if one["group"] is not None}
-    assert sorted(owners.values()) == [place % 8 for place in range(len(owners))] or len(owners) > 8
-    assert len(owners) == numbers["yardstick"]["num_mixed"]
+    assert len(owners) == 12 and set(owners.values()) == set(range(min(8, numbers["yardstick"]["num_mixed"])))
     kept = [parse(Rollout, json.dumps(one | {"epoch": 0, "step": 1}).encode(), where) for where, one in rollouts]
     triggered = [abs(gap) >= AOPSDConfig().probes.threshold for one in kept for gap in one.gaps()]
     assert sum(triggered) / len(triggered) == pytest.approx(numbers["contexts"][0]["triggered"])
@@ -232,7 +275,7 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     *_, written = lines
     assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
     uniform, own = [line for line in page.splitlines() if line.startswith("- dag_full: ")]
-    few = f"- dag_full: undecided with {len(owners)} problems that have right and wrong answers "
+    few = f"- dag_full: undecided with {numbers['yardstick']['num_mixed']} problems that have right and wrong answers "
     assert uniform.startswith(f"{few}(uniform ") and own.startswith(f"{few}(continuation ")  # the config's
     assert all(line[2:] in " ".join(result.output.split()) for line in (uniform, own))
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output

@@ -1,14 +1,13 @@
 """Which way would an update point? Before any training, the update of each context and weighting against correctness.
 
 The yardstick is the policy gradient of correctness from fresh answers: REINFORCE, a problem's mean reward the baseline.
-It is formed by groups of problems, whose spread gives each cosine its interval. Nothing is updated. At the weights that
-answered, the surrogate's gradient is a sum over tokens, w_t g_t grad log p_t. So its part at untriggered tokens is
-formed once for all weightings of a context.
+It and each update are formed by groups of problems, which give each cosine its interval. Nothing is updated. At the
+weights that answered, the surrogate's gradient is a sum over tokens, w_t g_t grad log p_t. So its part at untriggered
+tokens is formed once for all weightings of a context.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -18,7 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from nemo_aopsd.analysis.diagnostics.yardstick import Bearing, Gradient, Yardstick, dot
+from nemo_aopsd.analysis.diagnostics.yardstick import Bearing, Gradient, Yardstick, sketch
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig, Weighting
 from nemo_aopsd.console import slow, track
 from nemo_aopsd.data.problems import Problem
@@ -146,34 +145,38 @@ def measure_correctness(
     right = [draft.reward or 0.0 for draft in drafts]
     means = [mean(right[start : start + num_answers]) for start in range(0, len(right), num_answers)]
     mixed = [index for index, rate in enumerate(means) if 0 < rate < 1]
-    group_of = {index: place % GROUPS for place, index in enumerate(mixed)}  # problems are dealt in turn
+    alike = [index for index in range(len(means)) if index not in set(mixed)]
+    num_groups = min(GROUPS, len(mixed)) or GROUPS
+    group_of = {index: place % num_groups for kind in (mixed, alike) for place, index in enumerate(kind)}  # in turn
     owners = [index // num_answers for index in range(len(drafts))]
-    keep("answers", [_answer_record(d, group_of.get(i), tokenizer) for d, i in zip(drafts, owners, strict=True)])
+    keep("answers", [_answer_record(d, group_of[i], tokenizer) for d, i in zip(drafts, owners, strict=True)])
     if not mixed:
         raise UserError(
             f"{len(right)} answers, {sum(right):.0f} right: no problem has right and wrong answers, so correctness has "
             "no direction. Take more --answers, more --problems or problems of another difficulty."
         )
-    rows: list[list[TrainRow]] = [[] for _ in range(min(GROUPS, len(mixed)))]
-    for prompt, output, value, owner in zip(prompts, outputs, right, owners, strict=True):
-        if owner in group_of:
-            rows[group_of[owner]].append(_answer_row(prompt, output.tokens, value - means[owner]))
-    with slow(f"the gradient of their correctness, from {sum(map(len, rows))} answers"):
-        groups = _parts(rows, engine)
+    used = [index for index, owner in enumerate(owners) if 0 < means[owner] < 1]
+    rows = [_answer_row(prompts[i], outputs[i].tokens, right[i] - means[owners[i]]) for i in used]
+    with slow(f"the gradient of their correctness, from {len(rows)} answers"):
+        groups = [group_of[owners[index]] for index in used]
+        parts = _by_group(rows, groups, num_groups, engine, _Correctness(ObjectiveConfig()))
+    group_of_id = {problem.id: group_of[index] for index, problem in enumerate(problems)}
     num_undecided = sum(draft.undecided for draft in drafts)
-    return Yardstick(groups, len(right), int(sum(right)), len(mixed), len(means), num_undecided)
+    return Yardstick(parts, group_of_id, len(right), int(sum(right)), len(mixed), len(means), num_undecided)
 
 
-def _parts(rows: list[list[TrainRow]], engine: GradientEngine) -> list[Gradient]:
-    """Of each group its part of the gradient of all. On a GPU in bfloat16: in float32 they would be eight models."""
-    tokens = [sum(len(row.response) for row in group) for group in rows]
-    found = list[Gradient]()
-    for group, num in zip(rows, tokens, strict=True):
-        gradient = engine.gradient(group, _Correctness(ObjectiveConfig()))
-        for part in gradient:
-            part.mul_(num / sum(tokens))
-        found.append([part.bfloat16() if part.is_cuda else part for part in gradient])
-    return found
+def _by_group(
+    rows: Sequence[TrainRow], groups: Sequence[int], num_groups: int, engine: GradientEngine, objective: Objective
+) -> Tensor:
+    """Of each group of `rows` its part of the gradient of all of them: [groups, numbers of a sketch]."""
+    is_mean_of_tokens = objective.config.aggregation == "token_mean"
+    counts = [row.mask.sum().item() if is_mean_of_tokens else float(row.mask.any()) for row in rows]
+    parts = []
+    for number in range(num_groups):
+        own = [index for index, group in enumerate(groups) if group == number]
+        share = sum(counts[index] for index in own) / sum(counts)
+        parts.append(share * sketch(engine.gradient([rows[index] for index in own], objective)))
+    return torch.stack(parts)
 
 
 class _Correctness(BaseObjective):
@@ -247,20 +250,19 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
     for row, mark in zip(rows, marks, strict=True):
         mark[[probe.position for probe in row.probes]] = 1.0
 
-    def gradient(weights: Sequence[Tensor]) -> Gradient:
+    groups = [yardstick.group_of[row.draft.problem.id] for row in rows]
+
+    def gradient(weights: Sequence[Tensor]) -> Tensor:
         weighted = [replace(row, weights=own) for row, own in zip(train_rows, weights, strict=True)]
-        return engine.gradient(weighted, objective)
+        return _by_group(weighted, groups, len(yardstick.parts), engine, objective)
 
     rest = gradient([1 - mark for mark in marks])
-    norm_of_rest = math.sqrt(dot(rest, rest))
+    norm_of_rest = rest.sum(0).norm().item()
     uniform: tuple[Bearing, Bearing] | None = None  # the first of WEIGHTINGS
     for weighting in track(WEIGHTINGS, f"{kind}: updates by weighting", Console(stderr=True)):
         update = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
-        triggered = yardstick.bearing(update)
         elsewhere = aopsd.probes.untriggered_weight if weighting in (*CONTINUED, "gap_only") else 1.0
-        for part, other in zip(update, rest, strict=True):
-            part.add_(other, alpha=elsewhere)  # in place: each gradient is as large as the model
-        whole = yardstick.bearing(update)
+        triggered, whole = yardstick.bearing(update), yardstick.bearing(update + elsewhere * rest)
         uniform = uniform or (whole, triggered)
         yield Arm(
             kind,
