@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class HFTokenizer:
         special = {id: token.content for id, token in hf.added_tokens_decoder.items() if token.special}
         marks = {id for id, token in special.items() if is_thought_mark(token)}
         self._hidden = special.keys() - marks if marks else None  # None: all special tokens
+        self._openers = {token[0] for token in hf.get_added_vocab()}
         self._piece_of: dict[int, str] = {}
         self._adds_bos = hf.bos_token_id is not None and plain[:1] == [hf.bos_token_id]
 
@@ -59,7 +60,7 @@ class HFTokenizer:
 
         Where a leader's tail, read by itself, gives other ids than within the leader, texts are read whole.
         """
-        leaders = list(_leaders(texts))
+        leaders = list(_leaders(texts, self._openers))
         parts = [part[seam:] for text, (leader, seam) in zip(texts, leaders, strict=True) for part in (leader, text)]
         ids = self._ids_of(parts)
         found: list[Tokens | None] = []
@@ -96,25 +97,27 @@ class HFTokenizer:
         return [self._piece_of[token] for token in tokens]
 
 
-def _leaders(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
+def _leaders(texts: Iterable[str], openers: Collection[str]) -> Iterator[tuple[str, int]]:
     """For each text one before it that begins as it does, and the seam behind that beginning; or itself, and 0."""
     leader = ""
     for text in texts:
-        seam = _seam(leader, text)
+        seam = _seam(leader, text, openers)
         leader = leader if seam else text
         yield leader, seam
 
 
-def _seam(leader: str, text: str) -> int:
+def _seam(leader: str, text: str, openers: Collection[str]) -> int:
     """The beginning of the last line of which both share the first characters; 0 if most of the text is behind it.
 
     Tokenizers look a few characters ahead, and take blanks together: those at the seam are shared, and the first is
-    no blank.
+    no blank. Nor is it one of `openers`, with which added tokens begin: these may take the blanks before them, and may
+    be longer than what is shared.
     """
     most = min(len(leader), len(text))
     num_shared = bisect_left(range(1, most + 1), True, key=lambda length: leader[:length] != text[:length])
     seam = text.rfind("\n", 0, max(0, num_shared - _LEAST_SHARED)) + 1
-    return seam if 2 * seam > len(text) and not text[seam].isspace() else 0
+    is_safe = 2 * seam > len(text) and not text[seam].isspace() and text[seam] not in openers
+    return seam if is_safe else 0
 
 
 _ANY_OF = ("tokenizer_config.json", "config.json", "tokenizer.json")  # of which a tokenizer needs one

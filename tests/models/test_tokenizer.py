@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig
@@ -60,6 +60,14 @@ def test_a_beginning_that_is_read_once_changes_no_id(endings, prefix_space, is_s
     rendered = tokenizer.render_all([[{"role": "user", "content": text}] for text in texts], None)
     assert rendered == [tokenizer.encode(text) for text in texts]
     assert (tokenizer.num_read < sum(map(len, set(texts)))) == is_shared
+
+
+def test_a_beginning_does_not_end_where_an_added_token_may_begin():
+    core = words().hf
+    core.add_tokens([AddedToken("<|end_of_turn|>", lstrip=True)])  # takes the line break before it
+    tokenizer, texts = HFTokenizer(core, []), [f"{STORY}\n{ending}" for ending in ("<|end_of_turn|>", "<|end_of_day|>")]
+    rendered = tokenizer.render_all([[{"role": "user", "content": text}] for text in texts], None)
+    assert rendered == [tokenizer.encode(text) for text in texts]
 
 
 def test_blocks_of_conversations_keep_their_order():
