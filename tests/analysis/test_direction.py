@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, diagnose_direction
-from nemo_aopsd.analysis.diagnostics.direction_page import keeper, show, verdicts
+from nemo_aopsd.analysis.diagnostics.direction_page import keeper, show, verdicts, write_direction
 from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick, sketch
 from nemo_aopsd.cli.diagnose import app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
@@ -21,6 +21,7 @@ from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.grading import Grade
 from nemo_aopsd.method import step
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.rollout import Draft
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.run.reader import parse
 from nemo_aopsd.run.record_types import Rollout
@@ -145,6 +146,23 @@ def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkey
     )
     assert own != pytest.approx(matched)
     assert sum(compress(own, masks)) == pytest.approx(sum(compress(matched, masks)))
+
+
+@pytest.mark.parametrize(("which", "rollouts"), [("mask", 6), ("drop", 0)])
+def test_a_context_of_which_no_rollout_counts_has_no_update(which, rollouts, tmp_path, monkeypatch):
+    monkeypatch.setattr(step, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
+    engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
+    aopsd = AOPSDConfig(context=ContextConfig(kind="dag_full"), mask_truncated=True)
+    if which == "mask":
+        monkeypatch.setattr(Draft, "counted", lambda *_: False)
+    else:
+        monkeypatch.setattr(step, "_fits", lambda *_: False)
+    problems = [make_problem(index) for index in range(6)]
+    found = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
+    assert found.signals[0].rollouts == rollouts and (found.signals[0].mean_gap is None) == (which == "drop")
+    assert all(arm.cosine is None and arm.triggered_norm == arm.untriggered_norm == 0 for arm in found.arms)
+    told = "dag_full: undecided: its update or the yardstick is 0"
+    assert [sentence[: len(told)] for sentence in verdicts(found)] == [told]
 
 
 def test_a_noisy_yardstick_says_how_much_it_can_show():
@@ -310,6 +328,13 @@ def test_a_weighting_that_is_not_measured_is_said_to_have_no_verdict():
     found = Direction(yardstick([1.0], [1.0], mixed=16), [], [Arm("none", "uniform", *[0.1] * 9)])
     assert len(verdicts(found)) == 1
     assert "no verdict on aopsd.weighting=mine.py:Mine," in verdicts(found, "mine.py:Mine")[-1]
+
+
+def test_an_infinite_error_is_null_in_json(tmp_path):
+    config = replace(make_config(tmp_path), policy={"model_name": "m"})
+    arm = Arm("none", "uniform", 0.1, math.inf, *[0.1] * 7)
+    _, numbers = write_direction(tmp_path, Direction(yardstick([1.0]), [], [arm]), config)
+    assert json.loads(numbers.read_text(), parse_constant=pytest.fail)["arms"][0]["error"] is None
 
 
 def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):

@@ -71,15 +71,18 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a context's teacher said, in nats. `leaks` is the share of probes whose continuation names the context."""
+    """What a context's teacher said, in nats; None where no rollout has it, as if all were dropped.
+
+    `leaks` is the share of probes whose continuation names the context.
+    """
 
     context: str
     rollouts: int
     dropped: int
     progress: float | None
-    mean_abs_gap: float
-    mean_gap: float  # minus the KL of the student from the teacher, estimated on the student's own tokens
-    triggered: float  # share of tokens
+    mean_abs_gap: float | None
+    mean_gap: float | None  # minus the KL of the student from the teacher, estimated on the student's own tokens
+    triggered: float | None  # share of tokens
     surprise: float | None  # mean L
     weight: float | None
     leaks: float | None
@@ -171,10 +174,10 @@ def _by_group(
     """Of each group of `rows` its part of the gradient of all of them: [groups, numbers of a sketch]."""
     is_mean_of_tokens = objective.config.aggregation == "token_mean"
     counts = [row.mask.sum().item() if is_mean_of_tokens else float(row.mask.any()) for row in rows]
-    parts = []
+    whole, parts = sum(counts) or 1.0, []  # where no row counts, each gradient is 0
     for number in range(num_groups):
         own = [index for index, group in enumerate(groups) if group == number]
-        share = sum(counts[index] for index in own) / sum(counts)
+        share = sum(counts[index] for index in own) / whole
         parts.append(share * sketch(engine.gradient([rows[index] for index in own], objective)))
     return torch.stack(parts)
 
@@ -216,7 +219,7 @@ def _collect(
     found = collect(
         problems, engine, build_objective(aopsd.objective), replace(config, aopsd=aopsd), donors=donors, seed=aopsd.seed
     )
-    gaps = torch.cat([gap for row in found.scored if (gap := row.gap) is not None])
+    gaps = [value for row in found.scored if (gap := row.gap) is not None for value in gap.tolist()]
     probes = [probe for row in found.scored for probe in row.probes]
     reached = [draft.progress for draft in found.drafts if draft.progress is not None]
     patterns = leak_patterns(aopsd.prompts)
@@ -226,9 +229,9 @@ def _collect(
         len(found.scored),
         len(found.drafts) - len(found.scored),
         _mean(reached),
-        gaps.abs().mean().item(),
-        gaps.mean().item(),
-        len(probes) / len(gaps),
+        _mean(list(map(abs, gaps))),
+        _mean(gaps),
+        len(probes) / len(gaps) if gaps else None,
         _mean([probe.nll for probe in probes if probe.nll is not None]),
         _mean([probe.weight for probe in probes]),
         _mean([float(leak) for leak in leaks]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,8 +27,8 @@ _LEGEND = (
 )
 
 _DIFFERENCES = (
-    "Less uniform: the cosine less that of uniform weights, with its own 95 % interval. It is narrower than that of "
-    "either, since both are held against the same groups of problems."
+    "Less uniform: the cosine less that of uniform weights, with its own 95 % interval. Most are narrower than that "
+    "of either, since both are held against the same groups of problems."
 )
 
 
@@ -140,13 +141,18 @@ def write_direction(folder: Path, found: Direction, config: Config) -> list[Path
         "seed": config.aopsd.seed,
         "yardstick": {name: getattr(stick, name) for name in names},
         "contexts": [asdict(signal) for signal in found.signals],
-        "arms": [asdict(arm) for arm in found.arms],
+        "arms": [_finite(asdict(arm)) for arm in found.arms],
     }
     folder.mkdir(parents=True, exist_ok=True)
     page, data = (folder / name for name in FILES[:2])
-    atomic_write(data, json.dumps(numbers, indent=1) + "\n")
+    atomic_write(data, json.dumps(numbers, indent=1, allow_nan=False) + "\n")
     atomic_write(page, "\n\n".join(parts) + "\n")
     return [page, data]
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """With null for the error of one group, which is infinite: JSON has no such number."""
+    return {name: None if value == math.inf else value for name, value in values.items()}
 
 
 def _table(columns: Sequence[str], rows: Sequence[Signal | Arm]) -> str:
