@@ -147,6 +147,12 @@ def test_what_a_setting_changes(override, name, ratio):
     assert after[name] == pytest.approx(ratio * before[name])
 
 
+def test_rows_grouped_by_a_budget_of_tokens_without_packing_take_what_it_says():
+    grouped = "policy.sequence_packing.enabled=false", "policy.dynamic_batching.enabled=true"
+    layout = layout_of("aopsd_qwen3_4b_megatron.yaml", *grouped, "policy.dynamic_batching.train_mb_tokens=65536")
+    assert layout.pack_tokens == 65536
+
+
 def test_fp8_keeps_quantised_weights_beside_and_without_recomputation_every_layer_is_kept():
     assert sizes(QWEN3_4B, layout_of("aopsd_qwen3_4b_megatron_fp8.yaml"))["FP8 weights"] == 2 * 2_011_326_208
     file, key = "aopsd_qwen3_4b_megatron.yaml", "policy.megatron_cfg.activation_checkpointing=false"

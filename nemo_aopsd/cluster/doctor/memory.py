@@ -85,7 +85,7 @@ def read_layout(config: Config) -> Layout:
     """The layout of a cluster config for Megatron in which `broken_sizes` finds nothing."""
     tree, aopsd = Tree(config.raw), config.aopsd
     row = tree.size("policy.max_total_sequence_length")
-    budget = tree["policy.sequence_packing.train_mb_tokens"] if tree.is_packed else None
+    budget = next((tree[f"policy.{block}.train_mb_tokens"] for block in tree.token_budgets), None)
     is_offloaded = tree[f"{MEGATRON}.optimizer.optimizer_cpu_offload"]
     return Layout(
         nodes=tree.size("cluster.num_nodes"),
