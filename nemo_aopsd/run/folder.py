@@ -36,7 +36,7 @@ _MAY_CHANGE = (
     *("checkpointing.enabled", "checkpointing.save_period", "checkpointing.keep_top_k"),
     *("policy.generation_batch_size", "policy.logprob_batch_size", "policy.train_micro_batch_size"),
     *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
-    "policy.enforce_eager",
+    *("policy.enforce_eager", "aopsd.keep_optimizer_on_gpu"),
 )
 _PROBLEMS = {"data.train.data_path": "problems", "aopsd.evaluation.data_path": "held_out"}  # as a checkpoint calls them
 _SHOWN_BY = ("context.kind", "judge.kind")  # what the teacher reads

@@ -198,6 +198,12 @@ def test_parts_of_ones_own_may_lie_elsewhere_when_a_run_goes_on_but_not_differ(r
         run_folder.check_resumable(run, parts("there"))
 
 
+def test_a_run_whose_optimizer_left_vllm_too_little_goes_on_without_it_on_the_gpu(run):
+    on_nemo, keeps = "aopsd.engine=nemo_rl", "aopsd.keep_optimizer_on_gpu=true"
+    (run / "config.yaml").write_text(to_yaml(config_of(run, on_nemo, keeps)))
+    run_folder.check_resumable(run, config_of(run, on_nemo))
+
+
 def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
     run_folder.check_resumable(run, config_of(run))
     with pytest.raises(UserError, match=r"nowhere: no such run folder"):
