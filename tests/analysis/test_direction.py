@@ -293,7 +293,7 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     *_, written = lines
     assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
     uniform, own = [line for line in page.splitlines() if line.startswith("- dag_full: ")]
-    few = f"- dag_full: undecided with {numbers['yardstick']['num_mixed']} problems that have right and wrong answers "
+    few = f"- dag_full: undecided with {numbers['yardstick']['num_mixed']} problems of right and wrong answers "
     assert uniform.startswith(f"{few}(uniform ") and own.startswith(f"{few}(continuation ")  # the config's
     assert all(line[2:] in " ".join(result.output.split()) for line in (uniform, own))
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
@@ -320,7 +320,7 @@ def test_a_sentence_a_context_says_where_its_uniform_update_points(cosine, error
     assert of_both[1] == verdicts(enough)[0] and "(continuation 0.9 \u00b1 0.1)" in of_both[0]
     assert of_both[2] == "dag_frontier: continuation and uniform weights are not told apart (+0.3 \u00b1 0.4)"
     few = verdicts(Direction(yardstick([1.0], [1.0], mixed=15), [], arms))[0]
-    told = "dag_frontier: undecided with 15 problems that have right and wrong answers ("
+    told = "dag_frontier: undecided with 15 problems of right and wrong answers ("
     assert few.startswith(told if cosine else "dag_frontier: undecided: its update")
 
 

@@ -51,7 +51,7 @@ def _verdict(arm: Arm, stick: Yardstick) -> str:
     numbers = f"({arm.weighting} {arm.cosine:.2g} \u00b1 {arm.error:.2g})"
     if stick.num_mixed < LEAST_MIXED:
         few = counted(stick.num_mixed, "problem")
-        return f"{arm.context}: undecided with {few} that have right and wrong answers {numbers}"
+        return f"{arm.context}: undecided with {few} of right and wrong answers {numbers}"
     if abs(arm.cosine) <= arm.error:
         return f"{arm.context}: undecided: the interval holds 0 {numbers}"
     return f"{arm.context}: points {'towards' if arm.cosine > 0 else 'away from'} correctness {numbers}"
