@@ -243,7 +243,9 @@ def decode_line(line: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
     except json.JSONDecodeError as error:
-        raise UserError(f"{where}: broken JSON: {error.msg} at column {error.colno}. Correct the line.") from error
+        raise UserError(
+            f"{where}: broken JSON: {error.msg.removesuffix(' at')} at column {error.colno}. Correct the line."
+        ) from error
     except RecursionError as error:
         raise UserError(f"{where}: JSON nested too deeply to be read. Flatten the line.") from error
     except ValueError as error:

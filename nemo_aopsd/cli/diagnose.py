@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -188,12 +189,28 @@ def direction(
     engine = engines.pick(settings)
     engine.check(settings)
     found, _ = check_inputs(settings)
+    if len(found) < problems:
+        typer.echo(f"all {len(found)} problems of {train}: --problems asks for {problems}")
     chosen = random.Random(settings.aopsd.seed).sample(found, min(problems, len(found)))
+    if aside := _move_aside(out, FILES):
+        typer.echo(f"what was in {out} is now in {aside}")
     kinds = context or [settings.aopsd.context.kind]
     result = diagnose_direction(settings, chosen, engine.build(settings), kinds, answers, keeper(out))
     page, *_ = write_direction(out, result, settings)
     show(result, settings, Console())
     typer.echo(", ".join([str(page), *FILES[1:]]))
+
+
+def _move_aside(out: Path, files: Sequence[str]) -> Path | None:
+    """Rename a folder that has only `files` of an earlier call. Raises UserError if it has others beside them."""
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if not names & set(files):
+        return None
+    if others := sorted(names - set(files)):
+        raise UserError(f"{out}: has an earlier direction, and {others[0]} beside it. Give another --out.")
+    aside = next(path for number in count(1) if not (path := out.with_name(f"{out.name}.{number}")).exists())
+    out.rename(aside)
+    return aside
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:

@@ -61,6 +61,10 @@ def convert(
     if held_out:
         write_jsonl(dev_path(out), (row for row in kept if row["id"] in drawn))
         report.notes = [f"{held_out:>7}  held out in {dev_path(out)}, drawn with --seed {seed}"]
+    elif not bare and dev_path(out).exists():
+        report.notes = [
+            f"warning: {dev_path(out)} is of an earlier call; its problems are in {out}, too, without --held-out"
+        ]
     return report
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.diagnostics.direction import WEIGHTINGS, Arm, Direction, Signal, diagnose_direction
-from nemo_aopsd.analysis.diagnostics.direction_page import keeper, show, verdicts, write_direction
+from nemo_aopsd.analysis.diagnostics.direction_page import FILES, keeper, show, verdicts, write_direction
 from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick, sketch
-from nemo_aopsd.cli.diagnose import app
+from nemo_aopsd.cli.diagnose import _move_aside, app
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError
@@ -293,7 +293,8 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     *_, written = lines
     assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
     uniform, own = [line for line in page.splitlines() if line.startswith("- dag_full: ")]
-    few = f"- dag_full: undecided with {numbers['yardstick']['num_mixed']} problems of right and wrong answers "
+    num_mixed = numbers["yardstick"]["num_mixed"]
+    few = f"- dag_full: undecided with {num_mixed} problems of right and wrong answers, 16 needed "
     assert uniform.startswith(f"{few}(uniform ") and own.startswith(f"{few}(continuation ")  # the config's
     assert all(line[2:] in " ".join(result.output.split()) for line in (uniform, own))
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
@@ -314,14 +315,50 @@ def test_a_sentence_a_context_says_where_its_uniform_update_points(cosine, error
         Arm("dag_frontier", weighting, *values, *[None] * 3, 1.0, 1.0)
         for weighting, values in (("continuation", (0.9, 0.1, 0.3, 0.4)), ("uniform", (cosine, error, 0.0, 0.0)))
     ]
-    enough = Direction(yardstick([1.0], [1.0], mixed=16), [], arms)
-    assert verdicts(enough) == [f"dag_frontier: {verdict}"]
+    signal = Signal("dag_frontier", 8, 0, 0.5, 0.1, -0.1, 0.02, 1.0, 0.5, 0.0)
+    enough = Direction(yardstick([1.0], [1.0], mixed=16), [signal], arms)
+    none = "dag_frontier: no weighting is above uniform weights beyond its interval: aopsd.weighting=uniform"
+    assert verdicts(enough) == [f"dag_frontier: {verdict}", none]
     of_both = verdicts(enough, "continuation")
     assert of_both[1] == verdicts(enough)[0] and "(continuation 0.9 \u00b1 0.1)" in of_both[0]
-    assert of_both[2] == "dag_frontier: continuation and uniform weights are not told apart (+0.3 \u00b1 0.4)"
+    assert of_both[2:] == ["dag_frontier: continuation and uniform weights are not told apart (+0.3 \u00b1 0.4)", none]
     few = verdicts(Direction(yardstick([1.0], [1.0], mixed=15), [], arms))[0]
-    told = "dag_frontier: undecided with 15 problems of right and wrong answers ("
+    told = "dag_frontier: undecided with 15 problems of right and wrong answers, 16 needed ("
     assert few.startswith(told if cosine else "dag_frontier: undecided: its update")
+
+
+def test_the_weighting_to_try_is_the_best_that_is_no_control():
+    arms = [
+        Arm("dag_full", weighting, 0.1, 0.1, *apart, *[None] * 3, 1.0, 1.0)
+        for weighting, apart in {
+            "uniform": (0.0, 0.0),
+            "continuation": (0.05, 0.04),
+            "normalised": (0.1, 0.04),
+            "gap_only": (0.2, 0.3),
+            "shuffled": (0.4, 0.1),
+        }.items()
+    ]
+    signal = Signal("dag_full", 8, 0, None, 0.1, -0.1, 0.02, 1.0, 0.5, 0.0)
+    told = verdicts(Direction(yardstick([1.0], [1.0], mixed=16), [signal], arms))
+    best = "dag_full: normalised is above uniform weights (+0.1 \u00b1 0.04): try aopsd.weighting=normalised"
+    assert told[-1] == best
+    assert best not in verdicts(Direction(yardstick([1.0], [1.0], mixed=15), [signal], arms))
+
+
+def test_an_earlier_folder_is_moved_aside_unless_it_has_more(tmp_path):
+    out = tmp_path / "direction"
+    assert _move_aside(out, FILES) is None
+    for number in (1, 2):
+        out.mkdir()
+        (out / "answers.jsonl").write_text(str(number))
+        assert _move_aside(out, FILES) == tmp_path / f"direction.{number}" and not out.exists()
+    assert (tmp_path / "direction.1/answers.jsonl").read_text() == "1"
+    out.mkdir()
+    (out / "notes.txt").touch()
+    assert _move_aside(out, FILES) is None  # nothing of it would be replaced
+    (out / "direction.md").touch()
+    with pytest.raises(UserError, match=r"notes\.txt beside it"):
+        _move_aside(out, FILES)
 
 
 def test_a_weighting_that_is_not_measured_is_said_to_have_no_verdict():

@@ -84,6 +84,14 @@ def test_held_out_rows_are_drawn_by_the_seed_and_trained_on_by_nobody(tmp_path: 
     assert split(0, [worked for worked in shops if worked != left_out])[1] == first[1]
 
 
+def test_held_out_problems_of_an_earlier_call_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    source, out = _source(tmp_path, [SHOP, SHOP.replace("ruler", "pencil")]), tmp_path / "out.jsonl"
+    words = ["data", "gsm8k", str(source), "--out", str(out)]
+    for more, told in ((["--held-out", "1"], False), ([], True), (["--bare"], False)):
+        said = CliRunner().invoke(app, [*words, *more], catch_exceptions=False).output
+        assert (f"warning: {dev_path(out)} is of an earlier call" in said) is told
+
+
 def test_bare_keeps_every_row_and_makes_no_graph(tmp_path: Path) -> None:
     problems = _convert(tmp_path, [*REASONS.values(), SHOP], bare=True)
     assert [problem.answer for problem in problems] == ["4", "9", "9", "100", "517.5"]

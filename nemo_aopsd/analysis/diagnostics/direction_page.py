@@ -26,23 +26,39 @@ _LEGEND = (
     "share of the checkpoints, triggered of the tokens, leaks of the continuations."
 )
 
+CONTROLS = ("gap_matched", "shuffled", "constant", "zero_triggered")
+
 _DIFFERENCES = (
     "Less uniform: the cosine less that of uniform weights, with its own 95 % interval. Most are narrower than that "
-    "of either, since both are held against the same groups of problems."
+    "of either, since both are held against the same groups of problems. Behind it the part at triggered tokens, the "
+    f"norm of that part and of the rest. {', '.join(CONTROLS[:-1])} and {CONTROLS[-1]} are controls. How to read it: "
+    "docs/diagnostics.md, direction."
 )
 
 
 def verdicts(found: Direction, weighting: str = "uniform") -> list[str]:
     """Where a context's update points, with uniform weights and with the config's, if the yardstick can tell.
 
-    And which of the two points more towards correctness.
+    And whether a weighting points more towards correctness than uniform weights.
     """
     told = [_verdict(arm, found.yardstick) for arm in found.arms if arm.weighting in ("uniform", weighting)]
     if found.yardstick.num_mixed >= LEAST_MIXED:
         told += [_beside_uniform(arm) for arm in found.arms if arm.weighting == weighting != "uniform"]
+        told += [_advice([arm for arm in found.arms if arm.context == signal.context]) for signal in found.signals]
     if all(arm.weighting != weighting for arm in found.arms):
         told.append(f"no verdict on aopsd.weighting={weighting}, which is none of the weightings measured here")
     return told
+
+
+def _advice(arms: Sequence[Arm]) -> str:
+    """Which weighting to try under the context of `arms`."""
+    known = [(arm.less_uniform, arm.less_uniform_error or 0.0, arm) for arm in arms if arm.less_uniform is not None]
+    above = [(more, arm) for more, error, arm in known if more > error and arm.weighting not in CONTROLS]
+    if not above:
+        return f"{arms[0].context}: no weighting is above uniform weights beyond its interval: aopsd.weighting=uniform"
+    best = max(above, key=lambda pair: pair[0])[1]
+    numbers = f"({best.less_uniform:+.2g} \u00b1 {best.less_uniform_error:.2g})"
+    return f"{best.context}: {best.weighting} is above uniform weights {numbers}: try aopsd.weighting={best.weighting}"
 
 
 def _verdict(arm: Arm, stick: Yardstick) -> str:
@@ -51,7 +67,7 @@ def _verdict(arm: Arm, stick: Yardstick) -> str:
     numbers = f"({arm.weighting} {arm.cosine:.2g} \u00b1 {arm.error:.2g})"
     if stick.num_mixed < LEAST_MIXED:
         few = counted(stick.num_mixed, "problem")
-        return f"{arm.context}: undecided with {few} of right and wrong answers {numbers}"
+        return f"{arm.context}: undecided with {few} of right and wrong answers, {LEAST_MIXED} needed {numbers}"
     if abs(arm.cosine) <= arm.error:
         return f"{arm.context}: undecided: the interval holds 0 {numbers}"
     return f"{arm.context}: points {'towards' if arm.cosine > 0 else 'away from'} correctness {numbers}"
