@@ -52,11 +52,12 @@ def around(installed=MATRIX, **machine_options):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """Settings with 8 problems of the built-in set to train on and to measure on, not its 784."""
-    file = tmp_path_factory.mktemp("few") / "problems.jsonl"
+    """Settings with 8 problems of the built-in set to train on and 8 to measure on, not its 784."""
+    folder = tmp_path_factory.mktemp("few")
     lines = (REPO / "nemo_aopsd/builtin/data/train.jsonl").read_text(encoding="utf-8").splitlines()
-    file.write_text("\n".join(lines[:8]), encoding="utf-8")
-    return [f"data.train.data_path={file}", f"aopsd.evaluation.data_path={file}"]
+    for name, own in (("problems", lines[:8]), ("held_out", lines[8:16])):
+        (folder / f"{name}.jsonl").write_text("\n".join(own), encoding="utf-8")
+    return [f"data.train.data_path={folder}/problems.jsonl", f"aopsd.evaluation.data_path={folder}/held_out.jsonl"]
 
 
 @pytest.fixture
@@ -325,6 +326,9 @@ def test_problems_are_counted_and_those_that_training_would_refuse_are_an_error(
 
     check = problems()
     assert check.severity == "ok" and check.found.startswith("384, ") and "400 held-out problems, " in check.found
+    trained_on = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", []).data["train"]["data_path"]
+    check = problems(f"aopsd.evaluation.data_path={trained_on}")
+    assert check.severity == "warn" and "384 are also trained on" in check.found
     graph = {"nodes": [{"id": name, "statement": f"step {name}"} for name in "ab"], "edges": [["a", "b"], ["b", "a"]]}
     (tmp_path / "cycle.jsonl").write_text(json.dumps({"id": "p", "problem": "?", "answer": "1", "dag": graph}))
     for key, file, named in (

@@ -78,9 +78,12 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
             diagnosis.checks.append(machine.check_precision(precision, bool(around.gpus)))
         remedy = "Correct what is named, or run where the data is"
         problems = attempt("problems", "problems that this config can train on", remedy, lambda: _data(config))
+        if problems.severity == OK and _num_leaked(config):
+            problems.severity, problems.remedy = WARN, "Hold other problems out: pass@k of these is not held out"
         diagnosis.checks.append(problems)
         size = _check_model(config, diagnosis)
-        if all(check.severity == OK for check in diagnosis.checks if check.name in ("problems", "tokenizer")):
+        has_tokenizer = all(check.severity == OK for check in diagnosis.checks if check.name == "tokenizer")
+        if problems.severity != ERROR and has_tokenizer:
             diagnosis.checks += _texts(config)
         diagnosis.checks += _folders(config, size)
         if size:
@@ -122,8 +125,14 @@ def _data(config: Config) -> str:
     problems, held_out = check_inputs(config)
     evaluation = "none held out"
     if held_out:
-        evaluation = f"{asked_of(len(held_out), len(also_in(held_out, problems)))}, {config.aopsd.evaluation.data_path}"
+        evaluation = f"{asked_of(len(held_out), _num_leaked(config))}, {config.aopsd.evaluation.data_path}"
     return f"{len(problems)}, {config.data['train']['data_path']}; {evaluation}"
+
+
+def _num_leaked(config: Config) -> int:
+    """Held-out problems that are also trained on."""
+    problems, held_out = check_inputs(config)
+    return len(also_in(held_out or [], problems))
 
 
 def _texts(config: Config) -> Iterator[Check]:
