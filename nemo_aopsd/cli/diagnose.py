@@ -16,7 +16,7 @@ from nemo_aopsd import engines
 from nemo_aopsd.cli.options import Commands, ConfigPath, Overrides, RunPath, finite, load_chosen
 from nemo_aopsd.config.schema import CHOICES
 from nemo_aopsd.console import seed_words, show_page
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import keep_inputs
 from nemo_aopsd.run import layout
@@ -180,7 +180,8 @@ def direction(
 
     for kind in context or ():
         if kind not in CHOICES["context.kind"]:
-            raise UserError(f"--context {kind}: no such context. Choose from {', '.join(CHOICES['context.kind'])}.")
+            known = CHOICES["context.kind"]
+            raise UserError(f"--context {kind}: no such context. Choose from {', '.join(known)}.{nearest(kind, known)}")
     settings = load_chosen(config, overrides, None)
     if settings.aopsd.engine != "local":
         raise UserError("aopsd.engine is nemo_rl; only the local engine forms gradients. Set aopsd.engine=local.")

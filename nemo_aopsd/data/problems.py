@@ -106,8 +106,9 @@ def bad_fields(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """
     for field, value in zip(NEEDED, (record.get("id"), record.get("problem"), answer_text(record)), strict=True):
         if not isinstance(value, str) or not value.strip():
-            hint = misspelt(record, field) if field not in record else ""
-            yield field, f"`{field}` must be a non-empty string, got {repr(value)[:80]}.{hint}"
+            has_it = field in record
+            found, hint = (f"got {repr(value)[:80]}", "") if has_it else ("but it is missing", misspelt(record, field))
+            yield field, f"`{field}` must be a non-empty string, {found}.{hint}"
     if not isinstance(record.get("solution"), str | None):
         yield "solution", f"`solution` must be a string, got {type(record['solution']).__name__}."
     for field in ("plan", "subproblems"):

@@ -316,6 +316,9 @@ def test_an_epoch_is_its_steps():
     stages = {"refit", "rollout", "judge", "teacher", "probes", "update"}  # sampling has scored the student
     assert set(found["step_seconds"]) == stages and found["measured_errors"]["total"] == list(ERRORS["total"])
     assert found["epoch_seconds"]["rollout"] == pytest.approx(23 * found["step_seconds"]["rollout"])  # 725 problems
+    assert found["run_steps"] == found["steps_per_epoch"] * 3  # epochs
+    a_step = sum(found["step_seconds"].values())
+    assert found["run_seconds"] == pytest.approx(found["initial_attempts_seconds"] + found["run_steps"] * a_step)
     assert found["epoch_gpu_hours"] == pytest.approx(sum(found["epoch_seconds"].values()) * 8 / 3600)
     assert found["initial_attempts_seconds"] > found["epoch_seconds"]["rollout"]  # eight attempts a problem
     assert {check["name"] for check in found["memory_checks"]} >= {"memory: training", "memory: sampling"}

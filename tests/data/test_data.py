@@ -61,7 +61,7 @@ def test_whole_surrogate_pairs_are_characters(write):
         (b'{"answer": ' + b"1" * 5000 + b"}", "a number has too many digits. Write it as a string"),
         (rb'{"id": "a\ud800"}', r"`id` holds \\ud800, half of a character"),
         (rb'{"id": "a", "plan": ["x", "\uDFFFx"]}', r"`plan` holds \\udfff, half of a character"),
-        ({}, "`id` must be a non-empty string, got None"),
+        ({}, "`id` must be a non-empty string, but it is missing"),
         (GOOD | {"id": ""}, "`id` must be a non-empty string, got ''"),
         (GOOD | {"id": 7}, "`id` must be a non-empty string, got 7"),
         (GOOD | {"id": "p2", "problem": " \n"}, "`problem` must be a non-empty string"),

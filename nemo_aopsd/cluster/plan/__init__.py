@@ -5,6 +5,7 @@ docs/scaling.md has the formulas, and what was measured.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 from nemo_aopsd.cluster.doctor import fit, memory
@@ -43,6 +44,11 @@ class Plan:
     memory: list[Item]
     notes: list[str]
     unrecomputed: Unrecomputed | None  # where that would fit
+    run_steps: int  # at most: a budget of tokens may end the run sooner
+
+    @property
+    def run_seconds(self) -> float:
+        return self.first_seconds + sum(self.step_seconds.values()) * self.run_steps
 
     @property
     def epoch_seconds(self) -> dict[str, float]:
@@ -103,6 +109,7 @@ def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
         items,
         _notes(setup, work),
         None if unmeasured else _unrecomputed(setup, work),
+        min(config.aopsd.max_num_epochs * work.steps, config.aopsd.max_num_steps or sys.maxsize),
     )
 
 

@@ -33,6 +33,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "step_seconds": plan.step_seconds,
         "epoch_seconds": epoch,
         "epoch_gpu_hours": plan.gpu_hours(sum(epoch.values())),
+        "run_steps": plan.run_steps,
+        "run_seconds": plan.run_seconds,
         "initial_attempts_seconds": plan.first_seconds,
         "measured_errors": ERRORS,
         "unmeasured": plan.unmeasured,
@@ -101,6 +103,9 @@ def show(plan: Plan, console: Console) -> None:
         console.print(f"[bold red]no seconds[/]: never measured with {escape(', '.join(plan.unmeasured))}")
     else:
         console.print(_stages(plan))
+        minutes, hours = plan.run_seconds / 60, plan.gpu_hours(plan.run_seconds)
+        steps = counted(plan.run_steps, "step")
+        console.print(f"\nthe whole run, {steps}: {minutes:,.0f} min, {hours:,.2f} GPU-hours", highlight=False)
     sums = ", ".join(f"{turn} {gigabytes(total(plan.memory, 'gpu', turn))}" for turn in (TRAIN, SAMPLE))
     console.print(f"\nmemory of one GPU: {sums}, one row's cache counted", highlight=False)
     for check in plan.checks:
@@ -120,7 +125,7 @@ def show(plan: Plan, console: Console) -> None:
 
 def _stages(plan: Plan) -> Table:
     table = Table("stage", box=None, pad_edge=False)
-    for head in ("s a step", "share", "s an epoch", "GPU-hours", "error where measured"):
+    for head in ("s a step", "share", "s an epoch", "its GPU-hours", "error where measured"):
         table.add_column(head, justify="right")
     epoch, whole = plan.epoch_seconds, sum(plan.step_seconds.values())
     for stage, seconds in (*plan.step_seconds.items(), ("total", whole)):
