@@ -33,6 +33,9 @@ class Words:
     def render(self, messages, thinking):
         return [f"thinking={thinking}", *(message["content"] for message in messages)]
 
+    def render_all(self, conversations, thinking):
+        return [self.render(messages, thinking) for messages in conversations]
+
     def decode(self, tokens):
         return " ".join(tokens)
 
