@@ -292,6 +292,11 @@ def _object(content: bytes, keys: tuple[str, ...], where: str, remedy: str) -> d
     return record
 
 
+def free_beside(path: Path) -> Path:
+    """`path` with the first number behind it that no file or folder has: `runs/demo.1`."""
+    return next(free for number in itertools.count(1) if not (free := path.with_name(f"{path.name}.{number}")).exists())
+
+
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed for one purpose of one step, so that resuming needs no generator state.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,7 @@ from nemo_aopsd.config.schema import CHOICES
 from nemo_aopsd.console import seed_words, show_page
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import keep_inputs
+from nemo_aopsd.files import free_beside, keep_inputs
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.folder import check_shown
 from nemo_aopsd.run.preflight import check_inputs
@@ -209,9 +208,7 @@ def _move_aside(out: Path, files: Sequence[str]) -> Path | None:
         return None
     if others := sorted(names - set(files)):
         raise UserError(f"{out}: has an earlier direction, and {others[0]} beside it. Give another --out.")
-    aside = next(path for number in count(1) if not (path := out.with_name(f"{out.name}.{number}")).exists())
-    out.rename(aside)
-    return aside
+    return out.rename(free_beside(out))
 
 
 def _write(run: Path, result: Result, read: Sequence[tuple[str, Path | None]] = ()) -> None:

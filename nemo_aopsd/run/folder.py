@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from itertools import count, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
 from nemo_aopsd.data.problems import fingerprint, load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import naming, open_locked, read_journal, read_json
+from nemo_aopsd.files import free_beside, naming, open_locked, read_journal, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.prompts import is_family
 from nemo_aopsd.run import checkpoint, layout
@@ -429,7 +429,7 @@ def move_aside(run: Path) -> Path | None:
         return None
     load_run_config(run)
     run = run.absolute()
-    aside = next(path for number in count(1) if not (path := run.with_name(f"{run.name}.{number}")).exists())
+    aside = free_beside(run)
     aside.mkdir()
     for name in (*_FOLDERS, *_FILES):
         if (run / name).exists():

@@ -148,7 +148,7 @@ def measure_correctness(
     right = [draft.reward or 0.0 for draft in drafts]
     means = [mean(right[start : start + num_answers]) for start in range(0, len(right), num_answers)]
     mixed = [index for index, rate in enumerate(means) if 0 < rate < 1]
-    alike = [index for index in range(len(means)) if index not in set(mixed)]
+    alike = [index for index, rate in enumerate(means) if rate in (0, 1)]
     num_groups = min(GROUPS, len(mixed)) or GROUPS
     group_of = {index: place % num_groups for kind in (mixed, alike) for place, index in enumerate(kind)}  # in turn
     owners = [index // num_answers for index in range(len(drafts))]
