@@ -90,21 +90,27 @@ def main() -> None:
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     arms, exit_code = args.arm or ["uniform", "continuation"], 0
     again = partial(measure, engine, config, problems, arms, args.rate, args.steps, deadline, say)
+    asked = {name: value for name, value in vars(args).items() if name not in ("folder", "json", "baseline")}
+    asked |= {"device": device, "scoring": config.aopsd.scoring}  # the scoring of arms that name none
+
+    def keep(steps: Sequence[Step]) -> None:
+        if args.json:
+            args.json.write_text(as_json(asked, steps) + "\n")
+
     try:
-        steps = again()
+        steps = again(keep)
         if then:
             exit_code = baseline.verdict(then, by_stage(steps), lambda: by_stage(again()), "seconds")
     finally:
         engine.stop()
     say("\n".join(report(steps)))
-    asked = {name: value for name, value in vars(args).items() if name not in ("folder", "json", "baseline")}
-    asked["scoring"] = config.aopsd.scoring  # of arms that name none
-    line = json.dumps({"device": device, **asked, **summary(steps), "steps": [dataclasses.asdict(s) for s in steps]})
-    say(line)
-    if args.json:
-        args.json.write_text(line + "\n")
+    say(as_json(asked, steps))
     if exit_code:
         sys.exit(exit_code)
+
+
+def as_json(asked: dict[str, Any], steps: Sequence[Step]) -> str:
+    return json.dumps({**asked, **summary(steps), "steps": [dataclasses.asdict(step) for step in steps]})
 
 
 def read_baseline(args: argparse.Namespace, device: str) -> baseline.Stages:
@@ -142,10 +148,12 @@ def measure(
     num_rounds: int,
     deadline: float,
     say: Callable[[str], None],
+    keep: Callable[[Sequence[Step]], None] = lambda steps: None,
 ) -> list[Step]:
     """`num_rounds` rounds of a step an arm in random order, behind one that warms up each method and scoring.
 
-    That makes the threshold for `rate`, from a step of PG with the scoring of the first arm.
+    That makes the threshold for `rate`, from a step of PG with the scoring of the first arm. `keep` gets all steps so
+    far behind each round.
 
     Fewer, but at least one, where the next would end after `deadline` (of `time.monotonic`) if it took as long.
     """
@@ -171,6 +179,7 @@ def measure(
         for name in random.Random(number).sample(arms, len(arms)):
             steps.append(run_arm(engine, name, configs[name], problems, parts, seed=number))
             say(f"round {number}, {steps[-1]}")
+        keep(steps)
         took = time.monotonic() - start
     return steps
 
@@ -337,7 +346,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="where the model is or will be written")
-    add("--json", type=Path, help="file for the last line of the output")
+    add("--json", type=Path, help="file for the numbers, written behind each round")
     add("--baseline", type=Path, help="such a file of this card, to hold the stages against")
     add("--responses", type=int, default=32, help="responses a step (default 32)")
     add("--tokens", type=int, default=2048, help="tokens of each response (default 2048)")

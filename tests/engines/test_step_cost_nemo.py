@@ -151,6 +151,14 @@ def test_a_whole_run(fake, monkeypatch, tmp_path, capsys):
     assert steps["continuation:0.5"]["num_probes"] > 2 * steps["continuation"]["num_probes"] > 0
 
 
+def test_an_interrupted_run_leaves_its_finished_rounds(fake, monkeypatch, tmp_path):
+    train, left = bench.train_step, iter(range(3))  # for the threshold, and two rounds
+    monkeypatch.setattr(bench, "train_step", lambda *args, **kwargs: next(left) + 1 and train(*args, **kwargs))
+    with pytest.raises((StopIteration, RuntimeError)):
+        run(monkeypatch, "--folder", tmp_path, *SMALL.split(), "--arm", "uniform", "--json", tmp_path / "r", *FAKES)
+    assert json.loads((tmp_path / "r").read_text())["rounds"] == 2 and fake.stopped
+
+
 def test_a_run_is_held_against_one_of_the_same_card(fake, monkeypatch, tmp_path, capsys):
     file = tmp_path / "then.json"
     run(monkeypatch, "--folder", tmp_path, *SMALL.split(), "--steps", "2", "--json", file, *FAKES)
