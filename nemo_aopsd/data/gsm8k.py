@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.console import counted
 from nemo_aopsd.data.leaks import find_graph_faults
+from nemo_aopsd.data.prepare import normalise
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed, write_jsonl
@@ -31,8 +33,9 @@ def convert(
 ) -> Report:
     """Write the rows of GSM8K (`question`, `answer`) to `out` as problems with graphs; counts by reason come back.
 
-    `held_out` rows, drawn by `seed`, go to `dev_path(out)` instead. `bare` keeps every row and makes no graph: for
-    evaluation. Raises UserError for a row that is none of GSM8K, and if fewer rows are left than shall be held out.
+    `held_out` rows, drawn by `seed`, go to `dev_path(out)` instead; others that ask the same are left out. `bare` keeps
+    every row and makes no graph: for evaluation. Raises UserError for a row that is none of GSM8K, and if fewer rows
+    are left than shall be held out.
     """
     report, kept = Report(out), []
     for where, record in rows:
@@ -43,23 +46,27 @@ def convert(
             report.left_out[reason] += 1
         else:
             kept.append(row)
-    report.kept = len(kept) - held_out
-    if report.kept <= 0:
-        lines = "\n".join([*list(report.lines())[:-1], f"{len(kept):>7}  are left"])
+    drawn = _draw(kept, held_out, seed)
+    rest = [row for row in kept if normalise(row["problem"]) not in drawn]
+    if repeats := len(kept) - len(rest) - len(drawn):
+        report.left_out["asks what is held out"] = repeats
+    report.kept = len(rest)
+    if not rest or len(drawn) < held_out:
+        usable = len(rest) + len(drawn)
+        lines = "\n".join([*list(report.lines())[:-1], f"{usable:>7}  are left"])
         remedies = ["lower --held-out"] if kept else []
         if min_checkpoints > 1 and report.left_out[_too_few(min_checkpoints)]:
             remedies.append("try --min-checkpoints 1 (the last calculation is the answer and does not count)")
         remedy = " or ".join([*remedies, "give other rows"])
         wanted = f"more than the {held_out} to hold out" if held_out else "at least one"
         raise UserError(
-            f"{out}: of {counted(report.read, 'row')} {len(kept)} can be used, expected {wanted}. "
+            f"{out}: of {counted(report.read, 'row')} {usable} can be used, expected {wanted}. "
             f"{remedy[0].upper()}{remedy[1:]}.\n{lines}"
         )
-    # By their text, so that a rule that drops other rows in a later version draws the same problems.
-    drawn = {row["id"] for row in sorted(kept, key=lambda row: derive_seed(seed, *_text(row)))[:held_out]}
-    write_jsonl(out, (row for row in kept if row["id"] not in drawn))
+    write_jsonl(out, rest)
     if held_out:
-        write_jsonl(dev_path(out), (row for row in kept if row["id"] in drawn))
+        ids = {row["id"] for row in drawn.values()}
+        write_jsonl(dev_path(out), (row for row in kept if row["id"] in ids))
         report.notes = [f"{held_out:>7}  held out in {dev_path(out)}, drawn with --seed {seed}"]
     elif not bare and dev_path(out).exists():
         report.notes = [
@@ -68,8 +75,15 @@ def convert(
     return report
 
 
-def _text(row: dict[str, Any]) -> tuple[str, str]:
-    return row["problem"], row["solution"]
+def _draw(rows: Iterable[dict[str, Any]], number: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Rows to hold out by their question; of rows that ask the same, one.
+
+    They are drawn by their text, so that a rule that drops other rows in a later version draws the same problems.
+    """
+    first: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: derive_seed(seed, row["problem"], row["solution"])):
+        first.setdefault(normalise(row["problem"]), row)
+    return dict(islice(first.items(), number))
 
 
 def dev_path(out: Path) -> Path:

@@ -84,6 +84,21 @@ def test_held_out_rows_are_drawn_by_the_seed_and_trained_on_by_nobody(tmp_path: 
     assert split(0, [worked for worked in shops if worked != left_out])[1] == first[1]
 
 
+def test_what_is_held_out_is_not_trained_on_in_another_row(tmp_path: Path) -> None:
+    """Six questions in two rows each, with another solution or layout; whatever is drawn, its other row goes."""
+    rows = [
+        (f"row {n}", {"question": f"How  many, {n // 2}?" if n % 2 else f"how many {n // 2}?", "answer": worked})
+        for n, worked in enumerate([SHOP, SHOP.replace("ruler", "pencil")] * 6)
+    ]
+    out = tmp_path / "out.jsonl"
+    report = convert(iter(rows), out, held_out=4)
+    asked = [{row.problem.split()[-1] for row in load_problems(path)} for path in (out, dev_path(out))]
+    assert (len(asked[0]), len(asked[1]), asked[0] & asked[1]) == (2, 4, set())
+    assert report.kept == 4 and report.left_out["asks what is held out"] == 4
+    with pytest.raises(UserError, match="12 rows 6 can be used, expected more than the 6 to hold out"):
+        convert(iter(rows), out, held_out=6)
+
+
 def test_held_out_problems_of_an_earlier_call_that_are_trained_on_are_told(tmp_path: Path) -> None:
     source, out = _source(tmp_path, [SHOP, SHOP.replace("ruler", "pencil")]), tmp_path / "out.jsonl"
     words = ["data", "gsm8k", str(source), "--out", str(out)]
@@ -127,14 +142,14 @@ def test_where_no_row_is_left_the_reasons_are_counted_and_the_option_that_helps_
 
 
 def _convert(folder: Path, worked: list[str], **options: int):
-    rows = ((f"row {n}", {"question": "q", "answer": text}) for n, text in enumerate(worked))
+    rows = ((f"row {n}", {"question": f"Of what: {text}", "answer": text}) for n, text in enumerate(worked))
     convert(rows, folder / "out.jsonl", **options)
     return load_problems(folder / "out.jsonl")
 
 
 def _source(folder: Path, worked: list[str]) -> Path:
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps({"question": "q", "answer": text}) + "\n" for text in worked))
+    path.write_text("".join(json.dumps({"question": f"Of what: {text}", "answer": text}) + "\n" for text in worked))
     return path
 
 
