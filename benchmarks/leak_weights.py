@@ -3,7 +3,7 @@
 python -m benchmarks.leak_weights STEPS RUN [RUN ...]     the first STEPS of runs with aopsd.weighting=continuation
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +32,17 @@ def weights_of(steps: Sequence[Sequence[Probe]], weighting: str, config: ProbeCo
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", type=int)
+    parser.add_argument("runs", type=Path, nargs="+")
+    arguments = parser.parse_args()
     leaks: list[bool] = []
     probes: list[Probe] = []
     weights: dict[str, list[float]] = {name: [] for name in WEIGHTINGS}
-    for run in map(load_run, map(Path, sys.argv[2:])):
+    for run in map(load_run, arguments.runs):
         aopsd, steps = run.config.aopsd, {}
         for rollout in run.rollouts():
-            if rollout.step > int(sys.argv[1]):
+            if rollout.step > arguments.steps:
                 break
             if rollout.finished or not aopsd.mask_truncated:  # others have no weight in the loss
                 steps.setdefault(rollout.step, []).extend(rollout.probes)

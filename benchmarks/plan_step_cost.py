@@ -83,8 +83,9 @@ def card(device: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", type=Path)
+    path = parser.parse_args().measured
     print(f"{'arm':21}{'stage':10}{'plan, s':>8}{'run, s':>8} {'error':>6}")
-    for line in compare(parser.parse_args().measured):
+    for line in compare(path):
         measured, error = ("", "") if line.error is None else (f"{line.measured:.2f}", f"{line.error:+.0%}")
         print(f"{line.arm:21}{line.stage:10}{line.predicted:8.2f}{measured:>8} {error:>6}")
 

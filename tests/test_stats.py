@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import seed_differences
+from benchmarks import leak_weights, plan_step_cost, rounding, seed_differences
 from nemo_aopsd.stats import (
     bootstrap_interval,
     crossed_bootstrap_interval,
@@ -195,3 +195,12 @@ def test_the_differences_of_seeds_name_their_columns_and_equal_a_hand_calculatio
     monkeypatch.setattr("sys.argv", ["seed_differences"])  # the page of results that the checkout has
     seed_differences.main()
     assert capsys.readouterr().out.startswith("5 seeds")
+
+
+@pytest.mark.parametrize("benchmark", [leak_weights, plan_step_cost, rounding])
+def test_a_benchmark_that_is_not_told_what_to_read_says_so_and_prints_no_table(benchmark, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [benchmark.__name__])
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main()
+    said = capsys.readouterr()
+    assert said.out == "" and "the following arguments are required" in said.err
