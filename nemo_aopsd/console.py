@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread, Timer
+from threading import Event, Thread
 from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -43,16 +43,27 @@ class RateColumn(ProgressColumn):
 
 
 @contextmanager
-def slow(stage: str, after: float = _SLOW) -> Iterator[None]:
-    """Says on stderr what is going on, if it goes on for so many seconds. For what has no parts to count."""
-    line = f"{stage} ..."
-    timer = Timer(after, lambda: Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True))
-    timer.daemon = True
-    timer.start()
+def slow(stage: str, after: float = _SLOW, every: float = EVERY) -> Iterator[None]:
+    """Says on stderr what is going on, if it goes on for `after` seconds, and then for how long it has.
+
+    For what has no parts to count.
+    """
+    ended, begun = Event(), time.monotonic()
+
+    def say(line: str) -> None:
+        Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def work() -> None:
+        if not ended.wait(after):
+            say(f"{stage} ...")
+        while not ended.wait(every):
+            say(f"{stage}: {duration(time.monotonic() - begun)} so far")
+
+    Thread(target=work, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
 
 
 @contextmanager

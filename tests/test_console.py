@@ -69,10 +69,14 @@ def test_a_build_of_graphs_says_in_a_log_how_far_it_is(capsys):
 def test_only_a_stage_that_goes_on_is_told(capsys):
     with slow("a short one", after=60.0):
         pass
-    with slow("loading [the model]", after=0.0):
-        told = ""
-        while not told:
+    told = ""
+    with slow("loading [the model]", after=0.0, every=0.01):
+        while told.count("\n") < 2:
             time.sleep(0.01)
-            told = capsys.readouterr().err
-    assert told == "loading [the model] ...\n"
+            told += capsys.readouterr().err
+    first, second, *_ = told.splitlines()
+    assert (first, second[:20], second[-7:]) == ("loading [the model] ...", "loading [the model]:", " so far")
+    time.sleep(0.05)
+    capsys.readouterr()
+    time.sleep(0.05)
     assert capsys.readouterr().err == ""

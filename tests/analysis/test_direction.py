@@ -62,9 +62,8 @@ def found(tmp_path, monkeypatch):
         step, "grade", lambda text, _: Grade(not len(text) % 2, "ungradable" if len(text) % 2 else "correct")
     )
     engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
-    aopsd = AOPSDConfig(
-        context=ContextConfig(kind="dag_full"), probes=ProbeConfig(threshold=1.5, untriggered_weight=0.5)
-    )
+    probes = ProbeConfig(threshold=1.5, untriggered_weight=0.5)
+    aopsd = AOPSDConfig(seed=15, context=ContextConfig(kind="dag_full"), probes=probes)
     problems = [make_problem(index) for index in range(6)]
     result = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
     return engine, result
@@ -83,9 +82,20 @@ def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found
         advantages = [row.advantages[0].item() for row in rows]
         assert sum(advantages) == pytest.approx(0) and len(rows) == 4  # one of them may be 0
         assert {round(value * 4) / 4 for value in advantages} == set(advantages)  # quarters, of four answers
-    assert (stick.num_right, stick.num_undecided) == (5, 3)  # of the 8 that are finished
+    assert (stick.num_right, stick.num_undecided) == (4, 3)  # of the 7 that are finished
     assert stick.num_answers == 24
     assert sorted(stick.group_of.values()) == [0, 0, 1, 1, 2, 2]  # the others are dealt in turn, too
+
+
+def test_sampling_says_how_far_it_is_and_no_batch_repeats_another(tmp_path, monkeypatch, capsys):
+    """Four batches of six answers, all to one question."""
+    monkeypatch.setattr(step, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
+    engine, kept = GradientEngine(random_table(0, end_boost=1.0), random_table(1)), {}
+    config = make_config(tmp_path, generation_batch_size=6)
+    diagnose_direction(config, [make_problem(0)], engine, [], 24, kept.__setitem__)
+    assert capsys.readouterr().err.startswith("answers, batches: 4 to go\n")
+    told = [record["response_text"] for record in kept["answers"]]
+    assert len({tuple(told[start : start + 6]) for start in range(0, 24, 6)}) == 4
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)

@@ -18,6 +18,7 @@ from rich.console import Console
 from torch import Tensor
 
 from nemo_aopsd.analysis.diagnostics.yardstick import Bearing, Gradient, Yardstick, sketch
+from nemo_aopsd.config.nemo_rl_keys import PolicyKeys
 from nemo_aopsd.config.schema import CONTINUED, Config, ObjectiveConfig, Weighting
 from nemo_aopsd.console import slow, track
 from nemo_aopsd.data.problems import Problem
@@ -34,7 +35,7 @@ from nemo_aopsd.method.step import collect, rewarded
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.thoughts import whole_text
-from nemo_aopsd.types import TrainRow
+from nemo_aopsd.types import Generation, TrainRow
 
 WEIGHTINGS: tuple[Weighting, ...] = (
     "uniform", "continuation", "normalised", "gap_matched", "gap_only", "shuffled", "constant", "zero_triggered"
@@ -142,8 +143,11 @@ def measure_correctness(
     tokenizer, aopsd = engine.tokenizer, config.aopsd
     asked = [problem for problem in problems for _ in range(num_answers)]
     prompts = student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)
-    with slow(f"sampling {len(asked)} answers to {len(problems)} problems"):
-        outputs = engine.student.generate(prompts, config.rollout, derive_seed(aopsd.seed, "direction"))
+    outputs: list[Generation] = []
+    size = config.policy.get("generation_batch_size") or PolicyKeys.generation_batch_size
+    for start in track(range(0, len(prompts), size), "answers, batches", Console(stderr=True)):
+        seed = derive_seed(aopsd.seed, "direction", start)
+        outputs += engine.student.generate(prompts[start : start + size], config.rollout, seed)
     drafts = [rewarded(Draft(*row), tokenizer) for row in zip(asked, prompts, outputs, strict=True)]
     right = [draft.reward or 0.0 for draft in drafts]
     means = [mean(right[start : start + num_answers]) for start in range(0, len(right), num_answers)]
