@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,12 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from nemo_aopsd.analysis.diagnostics.direction import GROUPS, Arm, Direction, Keep, Signal
+from nemo_aopsd.analysis.diagnostics.direction import GROUPS, Arm, Direction, Keep
 from nemo_aopsd.analysis.diagnostics.yardstick import Yardstick
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import counted, seed_words
-from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import atomic_write, write_jsonl
+from nemo_aopsd.files import atomic_write, json_text, write_jsonl
 
 LEAST_MIXED = 2 * GROUPS  # problems with right and wrong answers: of groups of one, the spread says little
 
@@ -25,9 +24,7 @@ _LEGEND = (
     "Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a "
     "share of the checkpoints, triggered of the tokens, leaks of the continuations."
 )
-
 CONTROLS = ("gap_matched", "shuffled", "constant", "zero_triggered")
-
 _DIFFERENCES = (
     "Less uniform: the cosine less that of uniform weights, with its own 95 % interval. Most are narrower than that "
     "of either, since both are held against the same groups of problems. Behind it the part at triggered tokens, the "
@@ -85,17 +82,17 @@ def _beside_uniform(arm: Arm) -> str:
 
 
 def show(found: Direction, config: Config, console: Console) -> None:
-    """Print the page so that it fits 80 columns: shorter heads, and a table of weightings a context."""
+    """Print it so that it fits 80 columns: a table of contexts, and one of weightings a context."""
     console.print(_yardstick(found.yardstick, config), highlight=False, markup=False)
     heads = ("context", "rollouts", "drop", "prog.", "|gap|", "gap", "trig.", "L", "w", "leaks")
-    signals = [[_short(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
+    signals = [[_text(getattr(signal, name)) for name in signal.__slots__] for signal in found.signals]
     console.print(_terminal_table(" ", heads, signals), highlight=False)
     console.print(_LEGEND, highlight=False, markup=False)
     console.print(_DIFFERENCES, highlight=False, markup=False)
     heads = ("weighting", "cosine", "\u00b1", "-unif.", "\u00b1", "trig.", "-unif.", "\u00b1", "norm", "rest")
     for signal in found.signals:
         own = [arm for arm in found.arms if arm.context == signal.context]
-        arms = [[_short(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
+        arms = [[_text(getattr(arm, name)) for name in arm.__slots__ if name != "context"] for arm in own]
         console.print(_terminal_table(f"\n{signal.context}", heads, arms), highlight=False)
     console.print()
     for sentence in verdicts(found, config.aopsd.weighting):
@@ -122,6 +119,10 @@ def _yardstick(stick: Yardstick, config: Config) -> str:
     )
 
 
+_SAMPLED = (
+    "What was sampled: the yardstick's answers in `answers.jsonl`; gaps, weights and probes of each rollout, token by "
+    "token, in `rollouts.jsonl`. All digits of the numbers: `direction.json`."
+)
 FILES = ("direction.md", "direction.json", "answers.jsonl", "rollouts.jsonl")
 
 
@@ -131,38 +132,25 @@ def keeper(folder: Path) -> Keep:
 
     def keep(name: str, records: list[dict[str, Any]]) -> None:
         kept[name] = kept.get(name, []) + records
-        folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(folder / f"{name}.jsonl", kept[name])
 
     return keep
 
 
 def write_direction(folder: Path, found: Direction, config: Config) -> list[Path]:
-    """Write direction.md and direction.json, and return their paths."""
-    stick = found.yardstick
-    parts = ["# Does an update point towards correctness?", _yardstick(stick, config)]
-    columns = ("context", "rollouts", "dropped", "progress", "mean abs gap (nats)", "mean gap (nats)")
-    columns += ("triggered", "mean surprise L (nats)", "mean weight w", "leaks")
-    parts += [_table(columns, found.signals), _LEGEND]
-    columns = ("context", "weighting", "cosine", "\u00b1 (95 %)", "less uniform", "\u00b1", "triggered part")
-    columns += ("less uniform", "\u00b1", "its norm", "norm of the rest")
-    parts += [_table(columns, found.arms), _DIFFERENCES]
-    parts.append("\n".join(f"- {sentence}" for sentence in verdicts(found, config.aopsd.weighting)))
-    parts.append(
-        "What was sampled: the yardstick's answers in `answers.jsonl`; gaps, weights and probes of each rollout, token "
-        "by token, in `rollouts.jsonl`."
-    )
+    """Write what `show` prints to direction.md, all digits to direction.json, and return their paths."""
+    shown = io.StringIO()
+    show(found, config, Console(file=shown, width=120))
     names = ("num_answers", "num_right", "num_undecided", "num_mixed", "num_problems", "agreement", "ceiling")
     numbers = {
         "seed": config.aopsd.seed,
-        "yardstick": {name: getattr(stick, name) for name in names},
+        "yardstick": {name: getattr(found.yardstick, name) for name in names},
         "contexts": [asdict(signal) for signal in found.signals],
         "arms": [_finite(asdict(arm)) for arm in found.arms],
     }
-    folder.mkdir(parents=True, exist_ok=True)
     page, data = (folder / name for name in FILES[:2])
-    atomic_write(data, json.dumps(numbers, indent=1, allow_nan=False) + "\n")
-    atomic_write(page, "\n\n".join(parts) + "\n")
+    atomic_write(data, json_text(numbers))
+    atomic_write(page, f"# Does an update point towards correctness?\n\n```\n{shown.getvalue()}```\n\n{_SAMPLED}\n")
     return [page, data]
 
 
@@ -171,15 +159,5 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value == math.inf else value for name, value in values.items()}
 
 
-def _table(columns: Sequence[str], rows: Sequence[Signal | Arm]) -> str:
-    cells = [[getattr(row, name) for name in row.__slots__] for row in rows]
-    return markdown_table(columns, [[_text(cell) for cell in row] for row in cells])
-
-
 def _text(cell: str | float | None) -> str:
-    return "-" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
-
-
-def _short(cell: str | float | None) -> str:
-    """As `_text`, at most 7 wide."""
-    return f"{cell:.3f}" if isinstance(cell, float) else _text(cell)
+    return "-" if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from nemo_aopsd.analysis.diagnostics.intervals import METHOD, Estimate
 from nemo_aopsd.evaluation.tables import markdown_table
-from nemo_aopsd.files import atomic_write
+from nemo_aopsd.files import atomic_write, json_text
 
 Cell = str | int | float | bool | None | Estimate
 
@@ -46,15 +45,10 @@ def write(folder: Path, result: Result) -> list[Path]:
         "tables": {table.title: [_plain(row) for row in table.rows] for table in result.tables},
         "notes": list(result.notes),
     }
-    contents = {
-        ".md": markdown(result),
-        ".json": json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
-        ".svg": result.figure,
-    }
-    paths = [folder / f"{result.name}{suffix}" for suffix in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        atomic_write(path, content)
-    return paths
+    contents = {".md": markdown(result), ".json": json_text(document), ".svg": result.figure}
+    for suffix, content in contents.items():
+        atomic_write(folder / f"{result.name}{suffix}", content)
+    return [folder / f"{result.name}{suffix}" for suffix in contents]
 
 
 def markdown(result: Result) -> str:
@@ -64,7 +58,9 @@ def markdown(result: Result) -> str:
     parts = [f"# {result.title}", f"Samples: {samples}.", f"Settings: {settings}.", METHOD]
     parts.append(f"![{result.title}]({result.name}.svg)")
     for table in result.tables:
-        parts += [f"## {table.title}", _markdown_table(table.rows)]
+        heads = list(table.rows[0]) if table.rows else []
+        cells = [[_text(row[head]) for head in heads] for row in table.rows]
+        parts += [f"## {table.title}", markdown_table(heads, cells) if cells else "(no row)"]
     parts.append("\n".join(f"- {note}" for note in result.notes))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -73,13 +69,6 @@ def intervals_of(estimates: Sequence[Estimate]) -> list[tuple[Any, Any]] | None:
     """The ends of each estimate, for `figures.with_errors`; None if one has no interval."""
     ends = [(one.low, one.high) for one in estimates]
     return None if any(low is None for low, _ in ends) else ends
-
-
-def _markdown_table(rows: Sequence[Mapping[str, Cell]]) -> str:
-    if not rows:
-        return "(no row)"
-    heads = list(rows[0])
-    return markdown_table(heads, [[_text(row[head]) for head in heads] for row in rows])
 
 
 def _text(cell: Cell) -> str:
