@@ -205,8 +205,6 @@ def test_label_book(tmp_path):
         assert book.labels == {"b": "leakage", "a": "redundant"}
         assert (book.undo(), book.undo(), book.undo()) == ("a", "b", None)
         book.add("b", "useful")
-        with pytest.raises(ValueError, match="no label"):
-            book.add("a", "splendid")
         with pytest.raises(UserError, match="another process is labelling"):
             LabelBook(path, HAND)
     with pytest.raises(UserError, match="Choose another --name"):
@@ -224,10 +222,8 @@ def test_names_that_are_no_file_names_are_refused(tmp_path, name):
     [
         ('{"event": "a", "label": "splendid", "origin": {}}', "'splendid' is none of"),
         ('{"event": "a"}', "expected an object with event, label, origin"),
-        ('{"event": "a", "label": "useful", "origin": {"kind": "hand"}}\n' * 2 + '{"event": "b", "label": null, '
-         '"origin": {"kind": "model"}}', "labelled by"),
     ],
-)  # fmt: skip
+)
 def test_broken_label_files_are_named(tmp_path, line, message):
     path = tmp_path / "l.jsonl"
     path.write_text(line + "\n")
@@ -377,7 +373,7 @@ def test_what_is_broken_or_of_another_sample_is_named(labelled):
         ("events.jsonl", '{"id": "a"}\n', "events.jsonl:1: `problem_id`"),
         ("events.jsonl", b"\xe9", "events.jsonl:1: "),
         ("events.jsonl", '{"id": "a', "events.jsonl:1: "),
-        ("events.jsonl", "", "events.jsonl: 0 events, but sample.json says 60"),
+        ("events.jsonl", "", "events.jsonl: 0 events, sample.json says 60"),
         ("labels/ada.jsonl", foreign, "1 of 1 labels are of events outside this sample"),
     ):
         whole = (folder / name).read_bytes()

@@ -1,6 +1,5 @@
-"""Labelling by hand: keys, undo, going on, a full disk, and a kill of the command."""
+"""Labelling by hand: keys, undo, going on, and a kill of the command."""
 
-import errno
 import io
 import json
 import signal
@@ -10,7 +9,6 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from nemo_aopsd.analysis.audit import labels
 from nemo_aopsd.analysis.audit.events import Event
 from nemo_aopsd.analysis.audit.labels import LabelBook, label_events, labels_path, read_labels
 from tests.diagnosed import write_lines
@@ -64,21 +62,6 @@ def test_all_parts_are_shown_as_they_are_and_none_steers_the_terminal(tmp_path):
     assert "[red]x[/] \ufffd[2J\ufffd & \\frac{1}{2} three" in shown and "\x1b" not in shown
     for part in ("Find x_1 < 3.", "[1] x = 2", " two[red]", "812 earlier characters"):
         assert part in shown
-
-
-def test_a_full_disk_is_told_and_leaves_no_half_line(tmp_path, monkeypatch):
-    real, full = labels.append_jsonl, [True]
-
-    def half(path, record):
-        if not full.pop() if full else True:
-            return real(path, record)
-        with path.open("a") as file:
-            file.write(json.dumps(record)[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(labels, "append_jsonl", half)
-    assert "not saved" in label(tmp_path, [event(1)], ["1", "3"])
-    assert found(tmp_path) == {"e1": "leakage"}
 
 
 def test_a_kill_loses_no_label(tmp_path):

@@ -72,9 +72,7 @@ def find_events(run: Path) -> tuple[list[Place], int]:
                 if probe.nll is None:
                     num_empty += 1
                 elif not 0 <= probe.nll < math.inf:  # NaN fails, too
-                    raise UserError(
-                        f"{rollout.where}: `nll` must be null or a number from 0 up, got {probe.nll}. Restore the file."
-                    )
+                    raise UserError(f"{rollout.where}: `nll` must be null or a number from 0 up, got {probe.nll}.")
                 else:
                     places.append(Place(file, row, index, probe.nll))
     if not places:
@@ -101,9 +99,7 @@ def read_events(places: Iterable[Place], config: Config) -> Iterator[tuple[Place
             if row not in rows:
                 continue
             if (problem := problems.get(rollout.problem_id)) is None:
-                raise UserError(
-                    f"{rollout.where}: {source} has no problem {rollout.problem_id!r} any more. Restore it."
-                )
+                raise UserError(f"{rollout.where}: {source} has no problem {rollout.problem_id!r} now. Restore it.")
             messages = shown_messages(problem, aopsd, frozenset(rollout.reached or ()), donors)
             yield from ((place, *_event(place, rollout, problem, messages[-1]["content"])) for place in rows[row])
 
@@ -115,10 +111,7 @@ def _rollouts(file: Path) -> Iterator[Rollout]:
 def _event(place: Place, rollout: Rollout, problem: Problem, teacher_read: str) -> tuple[Event, Key]:
     probe, pieces = rollout.probes[place.probe], rollout.pieces
     if pieces is None or probe.anchor_text is None or probe.suffix_text is None:
-        raise UserError(
-            f"{rollout.where}: no `pieces`, `anchor_text` or `suffix_text`, which the audit needs. Restore the "
-            "file, or train again."
-        )
+        raise UserError(f"{rollout.where}: no `pieces`, `anchor_text` or `suffix_text`. Restore the file.")
     before = "".join(pieces[: probe.position])
     seen = {
         "problem_id": problem.id,

@@ -39,9 +39,7 @@ Record = dict[str, Any]
 def labels_path(run: Path, name: str) -> Path:
     """The file of a labeller. Raises UserError on a name that is no plain file name."""
     if not re.fullmatch(r"[\w@][\w.@-]{0,63}", name):
-        raise UserError(
-            f"--name {name!r}: expected 1 to 64 letters, digits, or `.`, `-`, `_`, `@`. Choose another name."
-        )
+        raise UserError(f"--name {name!r}: expected 1 to 64 letters, digits, or `.`, `-`, `_`, `@`. Choose another.")
     return run / layout.LABELS / f"{name}.jsonl"
 
 
@@ -54,10 +52,6 @@ def read_labels(path: Path) -> tuple[Record, dict[str, str], int]:
         event, label = line["event"], line["label"]
         if label is not None and label not in LABELS:
             raise UserError(f"{path}:{number}: label {label!r} is none of {', '.join(LABELS)}. Correct the line.")
-        if origin and line["origin"] != origin:
-            raise UserError(
-                f"{path}:{number}: labelled by {line['origin']}, the lines before by {origin}. Use a file for each."
-            )
         origin = line["origin"]
         labels.pop(event, None)  # so that the order is that of the last labels
         unread.discard(event)
@@ -88,9 +82,7 @@ class LabelBook(OwnFile):
             )
 
     def add(self, event: str, label: str, **details: Any) -> None:
-        """Journal a label; on disk when this returns. Raises ValueError on one that does not exist."""
-        if label not in LABELS:
-            raise ValueError(f"no label {label!r}")
+        """Journal a label; on disk when this returns."""
         self._append(event, label, details)
         self.labels.pop(event, None)  # so that it is the newest
         self.labels[event] = label
@@ -109,12 +101,7 @@ class LabelBook(OwnFile):
         return event
 
     def _append(self, event: str, label: str | None, details: Record) -> None:
-        size = os.fstat(self._file).st_size
-        try:
-            append_jsonl(self.path, {"event": event, "label": label, "origin": self.origin, **details})
-        except OSError:
-            os.ftruncate(self._file, size)  # half a line would spoil the next one
-            raise
+        append_jsonl(self.path, {"event": event, "label": label, "origin": self.origin, **details})
 
 
 def label_events(events: Sequence[Event], book: LabelBook, console: Console, ask: Callable[[], str]) -> None:
@@ -126,13 +113,10 @@ def label_events(events: Sequence[Event], book: LabelBook, console: Console, ask
         answer = ask().strip().lower()
         if answer == "q":
             return
-        try:
-            if answer == "u":
-                book.undo()
-            elif answer in KEYS:
-                book.add(todo[0].id, KEYS[answer])
-        except OSError as error:  # a full disk; the same event is asked again
-            console.print(f"not saved: {book.path}: {error.strerror or error}", style="red", markup=False)
+        if answer == "u":
+            book.undo()
+        elif answer in KEYS:
+            book.add(todo[0].id, KEYS[answer])
 
 
 def _show(event: Event, place: str, console: Console) -> None:

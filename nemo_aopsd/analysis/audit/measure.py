@@ -29,13 +29,8 @@ def by_bin(labels: Mapping[str, str], nlls: Mapping[str, float], sample: Sample)
         }
         for count, population, drawn in zip(counts, sample.population_per_bin, sample.drawn_per_bin, strict=True)
     ]
-    total = Counter(labels.values())
-    return {
-        "labelled": len(labels),
-        "counts": {label: total[label] for label in LABELS},
-        "base_rate": rates,
-        "bins": bins,
-    }
+    total = {label: sum(count[label] for count in counts) for label in LABELS}
+    return {"labelled": len(labels), "counts": total, "base_rate": rates, "bins": bins}
 
 
 def base_rates(counts: Sequence[Counter], population: Sequence[int], *, weighted: bool) -> dict[str, float | None]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from nemo_aopsd.analysis.audit.events import Event, Key, Place, find_events, read_events
 from nemo_aopsd.errors import UserError
@@ -83,7 +84,7 @@ def read_sample(run: Path) -> Sample:
 
 
 def load_events(run: Path) -> list[Event]:
-    """What labellers see, in the order of the sample. Raises UserError if nothing is drawn or the file is damaged."""
+    """What labellers see, in the order of the sample. Raises UserError if there is none or the file is damaged."""
     return _read_drawn(run, "events.jsonl", Event)
 
 
@@ -97,7 +98,7 @@ def _read_drawn(run: Path, name: str, kind: type[T]) -> list[T]:
     lines = [parse(kind, line, where) for where, line in read_lines(path)]
     if len(lines) != expected:
         raise UserError(
-            f"{path}: {len(lines)} events, but sample.json says {expected}. Restore it, or move the folder away."
+            f"{path}: {len(lines)} events, sample.json says {expected}. Restore it, or move the folder away."
         )
     return lines
 
@@ -156,8 +157,7 @@ def summary(drawn: Sample) -> str:
 
 
 def count_per_bin(nlls: Sequence[float], edges: Sequence[float]) -> list[int]:
-    counts = Counter(bin_of(nll, edges) for nll in nlls)
-    return [counts[index] for index in range(len(edges) + 1)]
+    return np.bincount(np.digitize(nlls, edges), minlength=len(edges) + 1).tolist()
 
 
 def _same_sample(folder: Path, wanted: dict[str, Any]) -> Sample:
