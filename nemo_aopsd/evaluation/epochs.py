@@ -56,8 +56,9 @@ def evaluate(
     started = time.monotonic()
     stem = out / EPOCH.format(epoch)
     summary_path = stem.with_suffix(".json")
+    rendered = student_prompts(problems, tokenizer, prompts, thinking)
     made_with = {"seed": seed, "block_size": BLOCK_SIZE, "weights": weights}
-    asked = prepare(manifest, stem, problems, config, tokenizer, prompts, thinking, made_with)
+    asked = prepare(manifest, stem, problems, rendered, config, tokenizer, prompts, made_with)
     if summary_path.exists():
         return read_json(summary_path, "num_samples", "correct_per_problem", remedy="Delete it to have it made anew.")
     sampler = BlockSampler(model, sampling_of(config), seed, BLOCK_SIZE)
@@ -72,19 +73,20 @@ def prepare(
     manifest: Manifest,
     stem: Path,
     problems: Sequence[Problem],
+    rendered: Sequence[Tokens],
     config: EvaluationConfig,
     tokenizer: Tokenizer,
     prompts: str,
-    thinking: bool | None,
     made_with: Mapping[str, Any],
 ) -> Questions:
-    """What is asked, once `stem.settings.json` agrees on what the samples in `stem.jsonl` are made with.
+    """What is asked, a `rendered` prompt a problem, once `stem.settings.json` agrees on what samples are made with.
 
     `made_with` are the caller's entries there: whatever changes a sample and is not in `config`. Raises UserError if
     there are samples that were made with anything else.
     """
-    rendered = student_prompts(problems, tokenizer, prompts, thinking)
-    settings = {**settings_of(config), **made_with, "prompts_and_answers": digest_of(problems, rendered)}
+    content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(problems, rendered, strict=True)]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    settings = {**settings_of(config), **made_with, "prompts_and_answers": digest}
     check_settings(manifest, stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
     return Questions(problems, rendered, config.num_samples, tokenizer, leak_patterns(prompts))
 
@@ -107,12 +109,6 @@ def paired_interval(before: Summary, after: Summary) -> tuple[float, float]:
         [earlier[problem] / before["num_samples"] for problem in earlier],
         [later[problem] / after["num_samples"] for problem in earlier],
     )
-
-
-def digest_of(problems: Sequence[Problem], prompts: Sequence[Tokens]) -> str:
-    """One name for the prompts of these problems and the answers that they are graded with."""
-    content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(problems, prompts, strict=True)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def settings_of(config: EvaluationConfig) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from nemo_aopsd.evaluation.samples import Sampler, collect
 from nemo_aopsd.evaluation.summary import Summary, macro_average, summarize
 from nemo_aopsd.files import atomic_write, derive_seed, json_text
 from nemo_aopsd.manifest import NAME, Manifest
+from nemo_aopsd.method.context import student_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,13 @@ class Session:
         out.mkdir(parents=True, exist_ok=True)
         manifest, files = Manifest(out), {name: out / f"{name}.jsonl" for name in benchmarks}
         warn(manifest.check([*out.glob("*.jsonl"), *out.glob("*.settings.json")]))
-        settings = (self.config, self.tokenizer, self.prompts, self.thinking)
         seeds = {name: derive_seed(self.seed, "benchmark", name) for name in benchmarks}
-        prepared = {
-            name: prepare(manifest, out / name, problems, *settings, {**self.made_with, "seed": seeds[name]})
-            for name, problems in benchmarks.items()
-        }
+        prepared = {}
+        for name, problems in benchmarks.items():
+            rendered = student_prompts(problems, self.tokenizer, self.prompts, self.thinking)
+            made_with = {**self.made_with, "seed": seeds[name]}
+            asked = (problems, rendered, self.config, self.tokenizer, self.prompts)
+            prepared[name] = prepare(manifest, out / name, *asked, made_with)
         summaries: dict[str, Summary] = {}
         before = {name: file.read_bytes().count(b"\n") if file.exists() else 0 for name, file in files.items()}
         for name in benchmarks:

@@ -13,7 +13,7 @@ the frontier.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from nemo_aopsd.data.dag import largest_closed_subset
 from nemo_aopsd.data.problems import Problem, fingerprint, load_problems
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.epochs import digest_of, sampling_of
-from nemo_aopsd.evaluation.samples import BlockSampler, Questions, Sampled, Sampler, check_settings, collect
+from nemo_aopsd.evaluation.epochs import prepare, sampling_of
+from nemo_aopsd.evaluation.samples import BlockSampler, Sampled, Sampler, collect
 from nemo_aopsd.evaluation.summary import summarize
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import derive_seed, json_text, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import donors_for, has_context, shown_messages, student_prompts, teacher_messages
-from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.method.step import judge_rollouts
 from nemo_aopsd.run import layout
 from nemo_aopsd.stats import pass_at_k
@@ -74,21 +73,28 @@ def evaluate_teacher(plan: Plan, kind: str, config: Config, engine: Engine) -> d
     """Sample and grade the teacher under context `kind`; returns the summary. An interrupted call is taken up again."""
     aopsd, stem = config.aopsd, plan.folder / kind.rpartition(":")[2]
     prompts = _fixed_prompts(plan.problems, kind, config, engine)
-    made_with = _settings(plan, kind, config, prompts)
+    evaluation = replace(aopsd.evaluation, num_samples=plan.num_samples)
+    made_with = {
+        "context": kind,
+        "mark_frontier": aopsd.context.mark_frontier,
+        "seed": aopsd.seed,
+        "block_size": BLOCK_SIZE,
+        "model": str(config.policy["model_name"]),
+        "problems": fingerprint(plan.problems),
+    }
     manifest = Manifest(plan.folder)
     warn(manifest.check(path for path in plan.folder.glob("*") if path.suffix in (".json", ".jsonl")))
-    check_settings(manifest, stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), made_with)
+    asked = prepare(manifest, stem, plan.problems, prompts, evaluation, engine.tokenizer, aopsd.prompts, made_with)
     summary_path = stem.with_suffix(".json")
     if summary_path.exists():
         return read_json(summary_path, "num_problems", "correct_per_problem", remedy="Delete it to have it made anew.")
     seed = derive_seed(aopsd.seed, "teacher", kind)
-    sampler: Sampler = BlockSampler(engine.teacher, sampling_of(config.aopsd.evaluation), seed, BLOCK_SIZE)
+    sampler: Sampler = BlockSampler(engine.teacher, sampling_of(evaluation), seed, BLOCK_SIZE)
     if is_adaptive(kind):
         sampler = _AdaptiveSampler(plan, config, engine, seed)
-    asked = Questions(plan.problems, prompts, plan.num_samples, engine.tokenizer, leak_patterns(aopsd.prompts))
     lines = collect(manifest, stem.with_suffix(".jsonl"), asked, sampler, f"teacher, {kind}")
-    about = {"context": kind, "data": plan.data, "num_left_out": plan.num_left_out}
-    summary = about | summarize(lines, plan.num_samples)
+    summary = {"context": kind, "data": plan.data, "num_left_out": plan.num_left_out}
+    summary |= summarize(lines, plan.num_samples)
     manifest.replace(summary_path, json_text(summary))
     return summary
 
@@ -162,17 +168,3 @@ def _check_room(problems: Sequence[Problem], prompts: Sequence[Tokens], config: 
                 f"{problem.where}: problem {problem.id!r}: prompt {len(prompt)} + answer {answer} tokens exceed "
                 f"policy.max_total_sequence_length={limit}. Lower the answer: --max-new-tokens N."
             )
-
-
-def _settings(plan: Plan, kind: str, config: Config, prompts: Sequence[Tokens]) -> dict[str, Any]:
-    return {
-        **asdict(sampling_of(config.aopsd.evaluation)),
-        "num_samples": plan.num_samples,
-        "context": kind,
-        "mark_frontier": config.aopsd.context.mark_frontier,
-        "seed": config.aopsd.seed,
-        "block_size": BLOCK_SIZE,
-        "model": str(config.policy["model_name"]),
-        "problems": fingerprint(plan.problems),
-        "prompts_and_answers": digest_of(plan.problems, prompts),
-    }
