@@ -80,8 +80,9 @@ def test_hints_are_the_rules_that_the_steps_broke(tmp_path):
     assert page.hints(read_reported(with_metrics(run, **{"rollout/truncated": 0, "judge/failed": 0}))) == []
     with_metrics(run, **{"rollout/truncated": 1, "train/divergence": -0.5, "train/frac_negative": 0.1})
     cut, negative = page.hints(read_reported(run))
-    assert cut.sentence.startswith("50%") and cut.when == "steps 8 to 9 of 9"
-    assert "aopsd.objective.token_clip" in negative.remedy and negative.when == "steps 1 to 9 of 9"
+    assert cut.sentence.startswith("50%") and (cut.first, cut.last) == (8, 9)
+    assert "aopsd.objective.token_clip" in negative.remedy and (negative.first, negative.last) == (1, 9)
+    assert "(steps 8 to 9 of 9)" in write_report(run).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_fall_of_pass_at_1_is_the_first_thing_to_look_at(tmp_path):
     first |= {"correct_per_problem": dict.fromkeys("abcd", 2), "pass_at_k": {"1": 1.0}}
     (run / "eval/epoch_000.json").write_text(json.dumps(first))
     (hint,) = page.hints(read_reported(run))
-    assert "from 1.000 at step 0 to 0.000 at step 2" in hint.sentence and hint.when == "steps 0 to 2 of 2"
+    assert "from 1.000 at step 0 to 0.000 at step 2" in hint.sentence and (hint.first, hint.last) == (0, 2)
 
 
 def test_a_table_without_a_number_is_not_shown_nor_is_a_column(tmp_path):

@@ -152,9 +152,7 @@ def _find_events(
 def _event(problem: str, probe: Probe, known: Patterns, decode: Decode, where: str) -> Event:
     tokens = [probe.anchor, *probe.suffix]
     if probe.anchor_text is None:
-        raise UserError(
-            f"{where}: `anchor_text` of a probe is missing, so no tokenizer can be checked. Restore the file."
-        )
+        raise UserError(f"{where}: `anchor_text` of a probe is missing. Restore the file.")
     found = decode([probe.anchor])
     if found and found.strip() != probe.anchor_text.strip():  # special tokens decode to nothing and prove nothing
         raise UserError(

@@ -55,11 +55,7 @@ def estimate(
 
 
 def share(events: Mapping[str, float], trials: Mapping[str, float]) -> Estimate:
-    """Events of all problems over trials of all problems; both by problem, a problem without an event may be absent.
-
-    >>> share({"a": 1}, {"a": 2}).value
-    0.5
-    """
+    """Events of all problems over trials of all problems; both by problem, a problem without an event may be absent."""
     sums = {problem: (events.get(problem, 0), count) for problem, count in trials.items()}
     return estimate(sums, lambda totals: ratio(totals[:, :1], totals[:, 1:]))[0]
 
@@ -72,10 +68,8 @@ def ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
 
 
 def _with_interval(value: float, draws: np.ndarray | None, num_problems: int, is_share: bool) -> Estimate:
-    if np.isnan(value):
-        return Estimate(None, is_share=is_share)
-    if draws is None:
-        return Estimate(value, is_share=is_share)
+    if np.isnan(value) or draws is None:
+        return Estimate(None if np.isnan(value) else value, is_share=is_share)
     if is_share and value in (0.0, 1.0):
         return Estimate(value, *wilson_interval(round(value) * num_problems, num_problems), is_share=True)
     low, high = np.quantile(draws[~np.isnan(draws)], [0.025, 0.975])

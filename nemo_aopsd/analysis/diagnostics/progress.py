@@ -95,15 +95,13 @@ def agreement(read: Sequence[Judged]) -> list[dict]:
 
 
 def _judged(rollout: Rollout, answers: dict[str, str], file: Path) -> Judged | None:
-    problem, failed, progress = rollout.problem_id, rollout.judge_failed, rollout.progress
-    if failed is None:
+    problem = rollout.problem_id
+    if rollout.judge_failed is None:
         return None
     if problem not in answers:
         raise UserError(f"{rollout.where}: problem {problem!r} is not in {file}. Name its file: --problems FILE.")
-    if (progress is None) != failed:
-        raise UserError(f"{rollout.where}: `progress` {progress} with `judge_failed` {failed}. Restore the file.")
     graded = grade(rollout.response_text, answers[problem])
-    return Judged(problem, progress, graded.correct, graded.reason in ("correct", "wrong", "no_answer"))
+    return Judged(problem, rollout.progress, graded.correct, graded.reason in ("correct", "wrong", "no_answer"))
 
 
 def _progress(read: Sequence[Judged]) -> np.ndarray:

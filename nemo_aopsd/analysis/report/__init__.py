@@ -40,6 +40,7 @@ def write_report(run: Path, others: Sequence[Path] = ()) -> Path:
         differences=differences(sources),
         cautions=cautions(sources),
         hints=page.hints(data),
+        num_steps=len(data.metrics),
         nothing_to_see=page.nothing_to_see(data),
         facts=page.facts(data),
         comparison=side_by_side(sources),

@@ -41,17 +41,10 @@ def pass_at_k(
     with _drawing(WIDE, 3.1) as figure:
         axes, last = figure.subplots(), evaluations[-1].step
         for index, k in enumerate(ks):
-            # Samplings may differ between evaluations, so a k can be absent from some.
-            shown = [evaluation for evaluation in evaluations if k in evaluation.pass_at_k]
             offset = (index - (len(ks) - 1) / 2) * 0.015 * last
-            svg.with_errors(
-                axes,
-                [evaluation.step + offset for evaluation in shown],
-                [evaluation.pass_at_k[k] for evaluation in shown],
-                [(evaluation.pass_at_k_interval[k].low, evaluation.pass_at_k_interval[k].high) for evaluation in shown],
-                label=f"pass@{k}",
-                **_look(index),
-            )
+            at, rates = [one.step + offset for one in evaluations], [one.pass_at_k[k] for one in evaluations]
+            ends = [(one.pass_at_k_interval[k].low, one.pass_at_k_interval[k].high) for one in evaluations]
+            svg.with_errors(axes, at, rates, ends, label=f"pass@{k}", **_look(index))
         for index, (name, found) in enumerate((others or {}).items(), start=len(ks)):
             at, rates = [one.step for one in found], [one.pass_at_k[1] for one in found]
             svg.with_errors(axes, at, rates, None, label=f"pass@1, {name}", linestyle="--", **_look(index))

@@ -59,14 +59,6 @@ class Tile(NamedTuple):
     caveat: str = ""
 
 
-class Hint(NamedTuple):
-    """A number that left its healthy range."""
-
-    sentence: str
-    when: str
-    remedy: str
-
-
 def headline(run: ReportedRun) -> list[Tile]:
     """What a reader wants first: pass@1, then numbers of the method as far as there are any."""
     tiles = _pass_tiles(run)
@@ -95,15 +87,9 @@ def headline(run: ReportedRun) -> list[Tile]:
     return tiles
 
 
-def hints(run: ReportedRun) -> list[Hint]:
+def hints(run: ReportedRun) -> list[health.Finding]:
     """What to look at, by the rules that the run warned by."""
-    found = health.findings(health.rules(run.method), run.metrics, run.evaluations)
-    return [Hint(one.sentence, _when(one, len(run.metrics)), one.remedy) for one in found]
-
-
-def _when(found: health.Finding, num_steps: int) -> str:
-    one = found.first == found.last
-    return f"step {found.first}" if one else f"steps {found.first} to {found.last} of {num_steps}"
+    return health.findings(health.rules(run.method), run.metrics, run.evaluations)
 
 
 def nothing_to_see(run: ReportedRun) -> str:

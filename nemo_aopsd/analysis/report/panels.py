@@ -51,19 +51,14 @@ def evaluation_table(run: ReportedRun) -> list[tuple[str, ...]]:
     rows = [("step", "correct samples", *(f"pass@{k}" for k in ks), "truncated", "mean tokens")]
     for found in run.evaluations:
         correct = f"{found.num_correct} of {found.num_problems * found.num_samples}"
-        rates = [
-            f"{found.pass_at_k[k]:.3f} [{found.pass_at_k_interval[k].low:.3f}, {found.pass_at_k_interval[k].high:.3f}]"
-            if k in found.pass_at_k
-            else "too few samples"
-            for k in ks
-        ]
+        shown = [(found.pass_at_k[k], found.pass_at_k_interval[k]) for k in ks]
+        rates = [f"{rate:.3f} [{ends.low:.3f}, {ends.high:.3f}]" for rate, ends in shown]
         rows.append((str(found.step), correct, *rates, percent(found.truncation_rate), f"{found.mean_tokens:.0f}"))
     return rows
 
 
 def _shown_ks(run: ReportedRun) -> list[int]:
-    most = max(evaluation.num_samples for evaluation in run.evaluations)
-    return [k for k in _KS if k <= most]
+    return [k for k in _KS if k <= run.evaluations[-1].num_samples]
 
 
 def _pass_at_k(run: ReportedRun, title: str) -> Drawn:
