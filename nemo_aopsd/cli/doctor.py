@@ -7,8 +7,10 @@ from rich.console import Console
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import AsJson, Commands, ConfigIfAny, MethodName, Overrides, load_if_named, say_json
-from nemo_aopsd.cluster.doctor import attempt, diagnose, look_around, show
+from nemo_aopsd.cluster.doctor import diagnose, look_around, of_train, show
 from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
+from nemo_aopsd.run.folder import check_place
+from nemo_aopsd.run.preflight import look
 
 app = Commands()
 
@@ -26,16 +28,10 @@ def doctor(
     Exit code: 0 if all is well, 1 with warnings, 2 with errors. Changes nothing.
     """
     settings = load_if_named(config, overrides, method)
-    around = look_around()
-    diagnosis = diagnose(settings, around)
-    if settings:  # the engine's own check, as `aopsd train --check` makes it
-
-        def check() -> str:
-            engines.pick(settings).check(settings, elsewhere="nemo-rl" not in around.versions)
-            return "all accepted"
-
-        expected = f"settings that aopsd.engine={settings.aopsd.engine} can work with"
-        diagnosis.checks.append(attempt("settings", expected, "Change what is listed", check))
+    diagnosis = diagnose(settings, look_around())
+    if settings:
+        place, engine = lambda: check_place(settings), lambda: engines.pick(settings).check(settings)
+        diagnosis.checks += of_train(settings, look(settings, overrides or [], place, engine))
     if as_json:
         say_json(show.as_json(diagnosis))
     else:

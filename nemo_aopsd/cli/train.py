@@ -28,16 +28,14 @@ from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_recipe
-from nemo_aopsd.config.unread import without_effect
 from nemo_aopsd.console import counted, warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest, tell_all
 from nemo_aopsd.files import keep_inputs
-from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.checkpoint import steps_without
-from nemo_aopsd.run.preflight import check_inputs, first_attempts, summarize, trained_on
+from nemo_aopsd.run.preflight import check_inputs, first_attempts, look, summarize
 from nemo_aopsd.run.preview import show
 from nemo_aopsd.run.row_lengths import check_texts
 
@@ -64,10 +62,18 @@ def demo(
     with run_folder.lock_all(run, _checkpoints(config)):
         if aside := run_folder.move_aside(run):
             typer.echo(f"the run that was in {run} is now in {aside}")
-        run_folder.check_free(run, _checkpoints(config))
         typer.echo(_begins(config))
+        found = look(
+            config,
+            overrides,
+            lambda: run_folder.check_place(config),
+            lambda: engines.pick(config).check(config),
+            measures=False,
+        )
+        inputs = found.passed()
+        warn(found.warnings)
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *overrides])
-        _train(config, *_check(config), resume=False, typed=typed)
+        _train(config, *inputs, resume=False, typed=typed)
     _say_what_it_showed(run, config.aopsd.seed)
 
 
@@ -113,26 +119,24 @@ def train(
     if resume:
         run_folder.require_run(resume)
     elif not check:
-        _check_place(settings)
+        run_folder.check_place(settings)
     if not check:
         typer.echo(_begins(settings))
     with run_folder.lock_all(run, _checkpoints(settings)) if resume or not check else nullcontext():
         with run_folder.telling_what_is_lost(resume):
-            _, (problems, held_out) = tell_all(
-                lambda: run_folder.check_resumable(resume, settings) if resume else _check_place(settings),
-                lambda: _check(there, elsewhere=mounts is not None),
+            found = look(
+                there,
+                overrides,
+                lambda: run_folder.check_resumable(resume, settings) if resume else run_folder.check_place(settings),
+                lambda: engines.pick(there).check(there, elsewhere=mounts is not None),
+                measures=check,
             )
+            problems, held_out = found.passed()
         settings = there
-        idle = without_effect(settings, overrides)
-        warn(idle)
+        warn(found.warnings)
         if check:
-            tokenizer = tokenizer_at_hand(settings)
-            unfit = trained_on(problems, held_out, settings.aopsd.evaluation.data_path)
-            unfit += check_texts(settings, problems, held_out, tokenizer) if tokenizer else []
-            warn(unfit)
-            found = len(idle) + len(unfit)
-            knows = tokenizer is not None
-            typer.echo(summarize(settings, problems, held_out, knows, mounts is not None, found, method))
+            told = len(found.warnings)
+            typer.echo(summarize(settings, problems, held_out, found.knows_lengths, mounts is not None, told, method))
             return
         if not resume and (told := first_attempts(settings.aopsd, len(problems), method)):
             typer.echo(told)
@@ -151,7 +155,7 @@ def train(
 def preview(config: ConfigPath, problem: ProblemId, overrides: Overrides = None, method: MethodName = None) -> None:
     """One problem through one step, without learning: both prompts, a response, its gaps and probes."""
     settings = load_chosen(config, overrides, method)
-    problems, _ = _check(settings)
+    _, (problems, _) = tell_all(lambda: engines.pick(settings).check(settings), lambda: check_inputs(settings))
     by_id = {each.id: each for each in problems}
     if problem not in by_id:
         hint = nearest(problem, list(by_id)) or f" The first one is `{problems[0].id}`."
@@ -205,24 +209,12 @@ def _begins(config: Config) -> str:
     return f"{_run(config)}: {family_label(config.aopsd)}, seed {config.aopsd.seed}; checks, then loads {model}"
 
 
-def _check_place(config: Config) -> None:
-    run_folder.keep_apart(_run(config), "a run of `aopsd train`")
-    run_folder.check_free(_run(config), _checkpoints(config))
-
-
-def _check(config: Config, *, elsewhere: bool = False) -> tuple[list[Problem], list[Problem] | None]:
-    options = {"elsewhere": True} if elsewhere else {}
-    _, inputs = tell_all(lambda: engines.pick(config).check(config, **options), lambda: check_inputs(config))
-    return inputs
-
-
 def _train(
     config: Config, problems: list[Problem], held_out: list[Problem] | None, *, resume: bool, typed: str
 ) -> None:
     """Build the engine and train. The run notes what was `typed`."""
     from nemo_aopsd.run.trainer import train as train_problems
 
-    warn(trained_on(problems, held_out, config.aopsd.evaluation.data_path))
     engine = engines.pick(config).build(config)
     warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)

@@ -116,6 +116,13 @@ def keep_apart(out: Path, own: str) -> None:
             raise UserError(f"{out}: holds {kind}. Choose another folder.")
 
 
+def check_place(config: Config) -> None:
+    """Raise UserError unless a new run of `config` has a place for itself and its checkpoints."""
+    run = Path(config.logger["log_dir"])
+    keep_apart(run, "a run of `aopsd train`")
+    check_free(run, Path(config.checkpointing["checkpoint_dir"]))
+
+
 def check_free(run: Path, checkpoints: Path) -> None:
     """Raise UserError if `run` holds (some of) a run, `checkpoints` those of another, or it cannot be written."""
     if (run / layout.CONFIG).exists():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
@@ -13,20 +15,83 @@ from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.config.shipped import find_method
+from nemo_aopsd.config.unread import without_effect
 from nemo_aopsd.console import asked_of, counted, slow
 from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
-from nemo_aopsd.errors import refuse, tell_all
+from nemo_aopsd.errors import UserError, refuse, tell_all
 from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
 from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
+from nemo_aopsd.models.tokenizer import tokenizer_at_hand
 from nemo_aopsd.run.rehearsal import rehearse
+from nemo_aopsd.run.row_lengths import check_texts
 
 T = TypeVar("T")
 
 
-def check_inputs(config: Config) -> tuple[list[Problem], list[Problem] | None]:
+Inputs = tuple[list[Problem], list[Problem] | None]  # to train on, and held out if there is an evaluation
+
+
+@dataclass
+class Findings:
+    """What is known of a run before its model is loaded: why it is `refused` and of what it is `warned`, by check."""
+
+    refused: dict[str, str] = field(default_factory=dict)
+    warned: dict[str, list[str]] = field(default_factory=dict)
+    inputs: Inputs | None = None  # None if they are refused
+    knows_lengths: bool = False  # of prompts, for there is a tokenizer
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*chain(*self.warned.values())]
+
+    def passed(self) -> Inputs:
+        """Raises UserError with all that is refused."""
+        if self.refused or self.inputs is None:
+            raise UserError("\n".join(dict.fromkeys(self.refused.values())))
+        return self.inputs
+
+
+def look(
+    config: Config,
+    overrides: Sequence[str],
+    check_place: Callable[[], None],
+    check_engine: Callable[[], None],
+    *,
+    measures: bool = True,
+) -> Findings:
+    """All checks of `aopsd train` before its model is loaded, which are those of `aopsd doctor`, too.
+
+    `check_place` and `check_engine` raise UserError; `measures` reads the prompts with the tokenizer, if it is here.
+    """
+    found = Findings()
+
+    def attempt(name: str, check: Callable[[], T]) -> T | None:
+        try:
+            return check()
+        except (UserError, OSError) as error:
+            found.refused[name] = str(error)
+            return None
+
+    def texts(problems: list[Problem], held_out: list[Problem] | None) -> list[str]:
+        tokenizer = tokenizer_at_hand(config)
+        found.knows_lengths = tokenizer is not None
+        return check_texts(config, problems, held_out, tokenizer) if tokenizer else []
+
+    attempt("run folder", check_place)
+    attempt("settings", check_engine)
+    found.warned["settings"] = without_effect(config, overrides)
+    found.inputs = attempt("problems", lambda: check_inputs(config))
+    if inputs := found.inputs:
+        found.warned["problems"] = trained_on(*inputs, config.aopsd.evaluation.data_path)
+        if measures:
+            found.warned["prompts"] = attempt("prompts", lambda: texts(*inputs)) or []
+    return found
+
+
+def check_inputs(config: Config) -> Inputs:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
     file = config.aopsd.evaluation.data_path
     check_own(config.aopsd)

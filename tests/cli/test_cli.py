@@ -55,7 +55,7 @@ def aopsd(tmp_path, monkeypatch, command_line):
     (tmp_path / "run.yaml").write_text(CONFIG)
     write_rows("problems.jsonl", *map(row, range(8)))
     write_rows("held_out.jsonl", *map(row, range(8, 12)))
-    fake = SimpleNamespace(check=lambda config: None, build=lambda config: make_engine())
+    fake = SimpleNamespace(check=lambda config, elsewhere=False: None, build=lambda config: make_engine())
     monkeypatch.setattr(engines, "pick", lambda config: fake)
     monkeypatch.setattr(train, "find_recipe", lambda path: tmp_path / "run.yaml")
     return command_line

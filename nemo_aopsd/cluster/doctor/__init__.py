@@ -6,7 +6,7 @@ Nothing is changed, and no package of the cluster is imported into this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +18,9 @@ from nemo_aopsd.cluster.rules import broken_sizes, refuse
 from nemo_aopsd.cluster.tree import VLLM, Tree
 from nemo_aopsd.config.nemo_rl_keys import PolicyKeys
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import asked_of
+from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.benchmarks import also_in
-from nemo_aopsd.models.tokenizer import tokenizer_at_hand
-from nemo_aopsd.run.preflight import check_inputs
-from nemo_aopsd.run.row_lengths import check_texts
+from nemo_aopsd.run.preflight import Findings
 
 
 @dataclass
@@ -58,7 +55,7 @@ def look_around(environment: Mapping[str, str] = os.environ, run: Run = run) -> 
 
 
 def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
-    """Everything, in the order of the table. The engine's own check of its settings is the command's to add.
+    """The machine, and the model of `config` on it. `of_train` has the rest, which training checks as well.
 
     Raises UserError for a cluster config with a size that is no whole number: memory and GPUs depend on it.
     """
@@ -76,16 +73,8 @@ def diagnose(config: Config | None, around: Surroundings) -> Diagnosis:
         if not tree:
             precision = config.policy.get("precision") or PolicyKeys.precision
             diagnosis.checks.append(machine.check_precision(precision, bool(around.gpus)))
-        remedy = "Correct what is named, or run where the data is"
-        problems = attempt("problems", "problems that this config can train on", remedy, lambda: _data(config))
-        if problems.severity == OK and _num_leaked(config):
-            problems.severity, problems.remedy = WARN, "Hold other problems out: pass@k of these is not held out"
-        diagnosis.checks.append(problems)
         size = _check_model(config, diagnosis)
-        has_tokenizer = all(check.severity == OK for check in diagnosis.checks if check.name == "tokenizer")
-        if problems.severity != ERROR and has_tokenizer:
-            diagnosis.checks += _texts(config)
-        diagnosis.checks += _folders(config, size)
+        diagnosis.checks += _room(config, size)
         if size:
             _fit(config, size, diagnosis, around)
     return diagnosis
@@ -112,40 +101,25 @@ def _hardware(tree: Tree | None, around: Surroundings) -> Iterator[Check]:
         yield machine.check_ports([6379, 8265, *(20001 + 100 * i for i in range(engines))], around.environment)
 
 
-def attempt(name: str, expected: str, remedy: str, check: Callable[[], str]) -> Check:
-    """`check` says what it found, or raises what `aopsd train --check` would stop with."""
-    try:
-        return Check(name, OK, check(), expected)
-    except (UserError, OSError) as error:
-        return Check(name, ERROR, str(error), expected, f"{remedy}; aopsd train --check says when it is right")
-
-
-def _data(config: Config) -> str:
-    """The config's problems, as `aopsd train --check` looks at them."""
-    problems, held_out = check_inputs(config)
-    evaluation = "none held out"
-    if held_out:
-        evaluation = f"{asked_of(len(held_out), _num_leaked(config))}, {config.aopsd.evaluation.data_path}"
-    return f"{len(problems)}, {config.data['train']['data_path']}; {evaluation}"
-
-
-def _num_leaked(config: Config) -> int:
-    """Held-out problems that are also trained on."""
-    problems, held_out = check_inputs(config)
-    return len(also_in(held_out or [], problems))
-
-
-def _texts(config: Config) -> Iterator[Check]:
-    """Lengths of prompts and the chat template, where problems and tokenizer are here and can be read."""
-    expected = "room for each problem, and no thinking switch that the chat template lacks"
-    remedy = "Change what is named"
-    try:
-        if tokenizer := tokenizer_at_hand(config):
-            told = check_texts(config, *check_inputs(config), tokenizer)
-            found = "; ".join(told).rstrip(".") or "all fit"
-            yield Check("prompts", WARN if told else OK, found, expected, remedy)
-    except UserError as error:
-        yield Check("prompts", ERROR, str(error).rstrip("."), expected, remedy)
+def of_train(config: Config, found: Findings) -> Iterator[Check]:
+    """What `aopsd train --check` says of `config`."""
+    training, held_out = found.inputs or ([], None)
+    file = config.aopsd.evaluation.data_path
+    evaluation = f"{counted(len(held_out), 'held-out problem')}, {file}" if held_out else "none held out"
+    problems = f"{len(training)}, {config.data['train']['data_path']}; {evaluation}"
+    for name, fine, expected in (
+        ("run folder", config.logger["log_dir"], "a new folder that can be written"),
+        ("settings", "all accepted", f"settings that aopsd.engine={config.aopsd.engine} can work with"),
+        ("problems", problems, "problems that this config can train on"),
+        ("prompts", "all fit", "room for each problem, and no thinking switch that the chat template lacks"),
+    ):
+        remedy = "Change what is named; aopsd train --check says when it is right"
+        if error := found.refused.get(name):
+            yield Check(name, ERROR, error, expected, remedy)
+        elif told := found.warned.get(name):
+            yield Check(name, WARN, "; ".join(line.rstrip(".") for line in told), expected, remedy)
+        elif name != "prompts" or found.knows_lengths:
+            yield Check(name, OK, fine, expected)
 
 
 def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
@@ -167,14 +141,13 @@ def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
     return size
 
 
-def _folders(config: Config, size: ModelSize | None) -> Iterator[Check]:
-    run_folder, checkpoints = Path(config.logger["log_dir"]), Path(config.checkpointing["checkpoint_dir"])
-    yield machine.check_writable("run folder", run_folder, "Set logger.log_dir to a folder of your own")
+def _room(config: Config, size: ModelSize | None) -> Iterator[Check]:
     if size and config.checkpointing["enabled"]:
         kept = (config.checkpointing.get("keep_top_k") or 1) + 1
         each = (14 if config.aopsd.engine == "nemo_rl" else 12) * size.total  # bf16 + three float32, or three float32
         what = f"{kept} checkpoints, the one being written among them, of {each / size.total:g} B a parameter"
-        yield machine.check_space("room for checkpoints", checkpoints, kept * each, what)
+        place = Path(config.checkpointing["checkpoint_dir"])
+        yield machine.check_space("room for checkpoints", place, kept * each, what)
 
 
 def _fit(config: Config, size: ModelSize, diagnosis: Diagnosis, around: Surroundings) -> None:

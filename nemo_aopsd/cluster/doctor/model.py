@@ -22,6 +22,7 @@ from nemo_aopsd.models.config_json import (
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _EXPECTED = "a model directory, a GGUF file, or a model of the hub"
 _EXPECTED_LOCAL = "a model directory or a GGUF file; the local engine downloads nothing"
 
@@ -121,9 +122,8 @@ def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig 
 
 def check_tokenizer(name: str, engine: str = "nemo_rl") -> Check:
     """A GGUF file has its tokenizer inside."""
-    file = "tokenizer_config.json"
-    is_cached = engine != "local" and find_cached(name, file)
-    is_here = Path(name, file).is_file() or Path(name).is_file() or is_cached
+    is_cached = engine != "local" and any(find_cached(name, file) for file in _TOKENIZER_FILES)
+    is_here = Path(name).is_file() or any(Path(name, file).is_file() for file in _TOKENIZER_FILES) or is_cached
     return Check("tokenizer", OK, name, _EXPECTED) if is_here else _missing("tokenizer", name, engine)
 
 
