@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from nemo_aopsd import engines
 from nemo_aopsd.cli.options import AsJson, Commands, ConfigPath, MethodName, Overrides, load_chosen, say_json
 from nemo_aopsd.cluster.plan import make_local_plan, make_plan, show
+from nemo_aopsd.config.schema import Config
+from nemo_aopsd.errors import UserError
 
 app = Commands()
 
@@ -41,13 +45,23 @@ def plan(
     settings = load_chosen(config, overrides, method)
     if settings.aopsd.engine == "local":
         local = make_local_plan(settings, gpu, response)
-        if as_json:
-            say_json(show.local_as_json(local))
-        else:
-            show.show_local(local, Console())
-        return
-    made = make_plan(settings, gpu or "h100", response)
-    if as_json:
-        say_json(show.as_json(made))
+        numbers, show_page = show.local_as_json(local), partial(show.show_local, local)
     else:
-        show.show(made, Console())
+        made = make_plan(settings, gpu or "h100", response)
+        numbers, show_page = show.as_json(made), partial(show.show, made)
+    refused = _refused(settings)
+    if as_json:
+        say_json(numbers | {"refused": refused})
+        return
+    show_page(Console())
+    if refused:
+        typer.echo(f"refused: the engine does not take this config: {refused}")
+
+
+def _refused(config: Config) -> str | None:
+    """Why the engine would not take the config, in one line; None if it would, as far as can be told from here."""
+    try:
+        engines.pick(config).check(config, elsewhere=True)
+    except UserError as error:
+        return " ".join(line.removeprefix("- ") for line in str(error).splitlines())
+    return None

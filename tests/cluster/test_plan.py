@@ -382,6 +382,22 @@ def test_mistakes_are_named(words, named):
     assert isinstance(outcome.exception, UserError) and named in str(outcome.exception)
 
 
+@pytest.mark.parametrize(
+    ("config", "word", "why"),
+    [
+        (CLUSTER, "policy.generation.temperature=0.7", "policy.generation.temperature is 0.7; expected 1: gaps are"),
+        (TINY, "policy.optimizer.name=SGD", "policy.optimizer.name is 'SGD'; the local engine has"),
+        (CLUSTER, "aopsd.seed=1", None),
+        (TINY, "aopsd.seed=1", None),
+    ],
+)
+def test_a_plan_of_what_the_engine_refuses_says_so_beside_the_figures(config, word, why):
+    told = [line for line in call(config, word).stdout.splitlines() if line.startswith("refused: ")]
+    found = planned(word, config=config)
+    assert found["memory_bytes"]["training"] > 0
+    assert (found["refused"], told) == (None, []) if why is None else (why in found["refused"] and why in told[0])
+
+
 def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
     """384 problems, 32 a step; memory as `aopsd doctor` counts it."""
     found, config = json.loads(call(TINY, "--json").stdout), load_config(TINY)
