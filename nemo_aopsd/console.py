@@ -16,14 +16,11 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
-    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
-from rich.text import Text
 
 from nemo_aopsd.clock import duration
 
@@ -31,15 +28,6 @@ T = TypeVar("T")
 _SLOW = 5.0  # seconds: what ends earlier needs no line
 EVERY = 30.0  # seconds between two lines in a log, where a terminal has a bar
 _FIGURE = re.compile(r"^!\[.*?\]\(.*?\)$", re.MULTILINE)
-
-
-class RateColumn(ProgressColumn):
-    """Items a second, or seconds an item where it is slower than one a second."""
-
-    def render(self, task: Task) -> Text:
-        if not task.speed:
-            return Text("")
-        return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
 
 
 @contextmanager
@@ -76,7 +64,7 @@ def progress(
     clock: Callable[[], float] = time.monotonic,
     told: bool = False,
 ) -> Iterator[Callable[[int], None]]:
-    """A bar with a rate on a terminal, else lines now and then; yields a function that takes a number of new items.
+    """A bar on a terminal, else lines now and then; yields a function that takes a number of new items.
 
     `told`: an item has a line of its own already. A line also comes while one item takes long.
     """
@@ -85,9 +73,8 @@ def progress(
         with _repeated(lines.still_at_work):
             yield lines.advance
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *times, console=console, transient=not keep) as bar:
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*shown, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=not keep) as bar:
         task = bar.add_task(label, total=total, completed=done)
         yield lambda count: bar.advance(task, count)
 
@@ -174,20 +161,12 @@ def show_page(page: str, console: Console | None = None) -> None:
 
 
 def counted(count: float, noun: str) -> str:
-    """A number and what it counts.
-
-    >>> counted(0, "row"), counted(1, "row"), counted(4567, "row")
-    ('0 rows', '1 row', '4,567 rows')
-    """
+    """A number and what it counts: 0 rows, 1 row, 4,567 rows."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def seed_words(seed: int, option: str = "aopsd.seed", drawn: str = "answers") -> str:
-    """Which seed drew the answers, and that they depend on it.
-
-    >>> seed_words(3, "--seed")
-    'seed 3 (another --seed draws other answers)'
-    """
+    """Which seed drew the answers, and that they depend on it."""
     return f"seed {seed} (another {option} draws other {drawn})"
 
 
@@ -248,11 +227,9 @@ def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:
 
     `within` is the last step of a run that ends within the epoch."""
     most = summary["num_samples"]
-    ks = [1] if most == 1 else [1, most]
-    rates = "  ".join(f"pass@{k} {summary['pass_at_k'][str(k)]:.3f}" for k in ks)
+    rates = "  ".join(f"pass@{k} {summary['pass_at_k'][str(k)]:.3f}" for k in dict.fromkeys((1, most)))
     doubtful = f"  {summary['ungradable']} ungradable answers" if summary["ungradable"] else ""
-    asked = asked_of(summary["num_problems"], summary.get("num_trained_on"))
-    epoch = summary["epoch"]
+    asked, epoch = asked_of(summary["num_problems"], summary.get("num_trained_on")), summary["epoch"]
     when = f"epoch {epoch}" if within is None else f"step {within} (in epoch {epoch})"
     return f"after {when}: {rates} on {asked}{doubtful}"
 

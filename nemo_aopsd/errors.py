@@ -27,24 +27,7 @@ def tell_all(*checks: Callable[[], Any]) -> list[Any]:
 
 
 def refuse(faults: Sequence[str], noun: str, remedy: str = "") -> None:
-    """Raises a UserError if there are faults: a line for each of the first ten, how many more, and what to do.
-
-    >>> refuse([f"f:{line}: bad." for line in range(1, 14)], "bad rows", "Mend f.")
-    Traceback (most recent call last):
-        ...
-    nemo_aopsd.errors.UserError: f:1: bad.
-    f:2: bad.
-    f:3: bad.
-    f:4: bad.
-    f:5: bad.
-    f:6: bad.
-    f:7: bad.
-    f:8: bad.
-    f:9: bad.
-    f:10: bad.
-    ... and 3 more bad rows.
-    Mend f.
-    """
+    """Raises a UserError if there are faults: a line for each of the first ten, how many more, and what to do."""
     if faults:
         rest = len(faults) - _LISTED
         more = [f"... and {rest:,} more {noun}."] if rest > 0 else []
@@ -68,9 +51,5 @@ def first_line(error: BaseException) -> str:
 
 
 def how_to_install(*extras: str) -> str:
-    """The end of a message where a library is absent; NeMo RL's container has all of these.
-
-    >>> how_to_install("wandb", "mlflow")
-    "Run in the checkout: pip install -e '.[wandb,mlflow]'"
-    """
+    """The end of a message where a library is absent; NeMo RL's container has all of these."""
     return f"Run in the checkout: pip install -e '.[{','.join(extras)}]'"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, first_line
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -246,25 +246,17 @@ def decode_line(line: bytes, where: str) -> dict[str, Any]:
         raise UserError(
             f"{where}: broken JSON: {error.msg.removesuffix(' at')} at column {error.colno}. Correct the line."
         ) from error
-    except RecursionError as error:
-        raise UserError(f"{where}: JSON nested too deeply to be read. Flatten the line.") from error
-    except ValueError as error:
-        raise UserError(f"{where}: a number has too many digits. Write it as a string.") from error
+    except (ValueError, RecursionError) as error:  # a number of very many digits; lists within lists without end
+        raise UserError(f"{where}: unreadable JSON: {first_line(error)}. Correct the line.") from error
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected a JSON object, got {type(record).__name__}. One object a line.")
-    if _SURROGATE.search(line):
-        _refuse_lone_surrogates(record, where)
-    return record
-
-
-def _refuse_lone_surrogates(record: dict[str, Any], where: str) -> None:
-    """JSON can escape half of a surrogate pair, which no file or tokenizer takes."""
-    for field, value in record.items():
-        try:
+    for field, value in record.items() if _SURROGATE.search(line) else ():
+        try:  # JSON can escape half of a surrogate pair, which no file or tokenizer takes
             json.dumps([field, value], ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start]).strip("'")
             raise UserError(f"{where}: `{field}` holds {half}, half of a character. Write it whole.") from error
+    return record
 
 
 def decode_text(content: bytes, where: str, remedy: str) -> str:

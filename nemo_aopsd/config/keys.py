@@ -6,6 +6,7 @@ block is checked as a whole in `checks.py`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -118,11 +119,7 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
 
 
 def typed(value: object) -> str:
-    """A value as YAML or an override has it.
-
-    >>> typed(None), typed(True), typed(1e-6)
-    ('null', 'true', '1e-06')
-    """
+    """A value as YAML or an override has it: null, true, 1e-06."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -140,10 +140,9 @@ def check_settings(manifest: Manifest, path: Path, samples_path: Path, settings:
             "another seed" if key == "seed" else f"{key} {stored.get(key)!r} -> {settings.get(key)!r}"
             for key in changed  # a benchmark's seed is not the one that was typed
         )
-        raise UserError(
-            f"{samples_path}: made with other settings ({listed}). "
-            f"Restore them, choose another folder, or delete {path.with_suffix('').stem}.* there to start over."
-        )
+        name = path.with_suffix("").stem
+        remedy = f"Restore them, choose another folder, or delete {name}.* there to start over."
+        raise UserError(f"{samples_path}: made with other settings ({listed}). {remedy}")
 
 
 def _line(problem: Problem, sample: int, sampled: Sampled, text: str, patterns: Sequence[re.Pattern[str]]) -> Line:

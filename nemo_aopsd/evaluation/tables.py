@@ -20,18 +20,10 @@ def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -
 
 
 def percent(share: float) -> str:
-    """A share with one digit.
-
-    >>> percent(0.51776)
-    '51.8 %'
-    """
+    """A share with one digit: 51.8 %."""
     return f"{100 * share:.1f} %"
 
 
 def ends(low: float, high: float, sign: str = "") -> str:
-    """An interval of shares, in percent; `sign` is "+" for differences.
-
-    >>> ends(0.25, 0.5), ends(-0.01, 0.5, "+")
-    ('[25.0, 50.0]', '[-1.0, +50.0]')
-    """
+    """An interval of shares, in percent: [25.0, 50.0]; `sign` is "+" for differences: [-1.0, +50.0]."""
     return f"[{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
