@@ -1,7 +1,5 @@
 """Seconds: by name, and as people say them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Progress lines and bars during a run: no stage that takes long is silent, on a terminal or in a log."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

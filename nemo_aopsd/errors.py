@@ -1,7 +1,5 @@
 """The one error that a user can fix: bad input, a bad setting, a broken file. The CLI prints it and exits with 2."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any

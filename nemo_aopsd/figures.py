@@ -4,8 +4,6 @@ Figures are drawn with the two marker colours INK and FAINT; `to_inline_svg` tur
 stays text. Nothing here touches matplotlib's global state.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Atomic writes: a temporary file is renamed, so that a reader never sees half a file."""
 
-from __future__ import annotations
-
 import codecs
 import errno
 import fcntl

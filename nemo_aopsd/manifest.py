@@ -5,8 +5,6 @@ on disk before the file changes. So a kill leaves undone only what the last line
 to what it was, and the work is done again. Any other difference is damage.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

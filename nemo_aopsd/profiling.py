@@ -1,7 +1,5 @@
 """Where an update's time goes: `AOPSD_PROFILE=DIR aopsd train ...` profiles one update of each training process."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

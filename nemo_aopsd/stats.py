@@ -4,8 +4,6 @@ Percentile bootstrap intervals are approximate and collapse where all problems a
 rate of independent events use `wilson_interval`, which does not.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence

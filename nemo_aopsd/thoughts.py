@@ -3,8 +3,6 @@
 All that reads a model's answer goes through here: the grader, the judges, the readers of graphs and labels.
 """
 
-from __future__ import annotations
-
 import re
 
 from nemo_aopsd.engine import Tokenizer

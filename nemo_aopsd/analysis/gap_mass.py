@@ -1,7 +1,5 @@
 """How concentrated gaps are: shares of tokens and of the sum of |gap|, by threshold (the paper's Figure 1b)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

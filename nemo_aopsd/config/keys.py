@@ -4,8 +4,6 @@ Checked a layer at a time (one file, or one override), so that an error names th
 block is checked as a whole in `checks.py`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator

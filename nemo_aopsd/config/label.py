@@ -4,8 +4,6 @@ Two settings are compared only where the run reads them: a probe's threshold tel
 Not compared at all are those that the base config brings (`NOT_OF_THE_METHOD`), as model, data and optimizer are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache

@@ -4,8 +4,6 @@ Each file and each override is checked by itself before all are merged, so an er
 Nothing here needs a model; what only an engine can know is its own `check`.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

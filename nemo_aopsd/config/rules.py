@@ -1,7 +1,5 @@
 """Settings that are valid alone but contradict each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter

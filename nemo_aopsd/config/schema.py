@@ -20,16 +20,9 @@ JudgeKind = Literal["list", "log_odds", "evidence"]
 Scoring = Literal["auto", "trainer", "sampler", "prefill"]
 ProbeRunner = Literal["requests", "batched"]
 Weighting = Literal[
-    "uniform",
-    "continuation",
-    "normalised",
-    "shuffled",
-    "constant",
-    "gap_matched",
-    "gap_only",
-    "zero_triggered",
+    "uniform", "continuation", "normalised", "shuffled", "constant", "gap_matched", "gap_only", "zero_triggered",
     "constant_negative",
-]
+]  # fmt: skip
 
 ADAPTIVE = ("dag_frontier",)  # contexts that depend on how far the response has come, so that the judge is asked
 # Weightings that ask the teacher for continuations.

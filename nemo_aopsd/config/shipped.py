@@ -5,8 +5,6 @@ makes the method and goes over another config: its first line says what it is, i
 reproduces, and a third one, where the file's name is a symbol, a plain name with units.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings without effect: keys that a run with its other settings does not read, or that its engine does not know."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from nemo_aopsd.config.extension import is_own

@@ -3,8 +3,6 @@
 No problem text is shipped: HMMT and BRUMO are licensed CC BY-NC-SA, and AIME's text is its organiser's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path

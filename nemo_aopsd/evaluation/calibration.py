@@ -3,8 +3,6 @@
 A scored item is a pair: its score, and whether yes is the truth.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ and the p-value of a sign-flip permutation test, for every k that both can estim
 the two solved in its N samples, with the exact McNemar test. No correction for many comparisons is made.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ evaluation ends in the files of an uninterrupted one, but for `seconds`, which c
 share their seeds, which makes a paired difference less noisy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """pass@k by k: one panel per benchmark and one for their mean, with the 95 % interval as a band."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ holds all of it. So GSM8K's graphs and the built-in ones label themselves. Two a
 seed: one ends behind a checkpoint (`prefix`), one on the way to a checkpoint, before any `=` and result there (`cut`).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

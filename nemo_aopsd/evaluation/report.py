@@ -1,7 +1,5 @@
 """Results as Markdown: one row per benchmark and one for their mean, each percentage with its count."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ problem, sample by sample, and a complete file lists them in this order, so an i
 of an uninterrupted one wherever the engine repeats a row exactly.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ The folder holds, for each benchmark, `NAME.jsonl` (a line a sample) and `NAME.s
 each call notes what it did and how long it took.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Intervals are 95 %. Problems are the independent units: bootstrap intervals resa
 and Wilson intervals are given for the one plain rate, problems solved by any of their N samples (pass@N).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

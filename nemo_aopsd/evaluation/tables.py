@@ -1,7 +1,5 @@
 """Numbers and tables in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 _ESCAPED = str.maketrans({"\\": "\\\\", "|": "\\|", "\n": "↵"})

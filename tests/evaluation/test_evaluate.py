@@ -206,13 +206,13 @@ def test_a_broken_line_is_named(tmp_path, uninterrupted):
         run(tmp_path)
 
 
-def test_there_is_a_bar_with_a_rate_on_a_terminal_and_a_line_elsewhere(tmp_path, monkeypatch, capsys):
+def test_there_is_a_bar_on_a_terminal_and_a_line_elsewhere(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     for name in ("shown", "told"):
         (tmp_path / name).mkdir()
     run(tmp_path / "shown")
     shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().err)
-    assert re.search(r"evaluation, responses \W+ 15/15 [\d.]+/s", shown)
+    assert re.search(r"evaluation, responses \W+ 15/15 \d", shown)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     run(tmp_path / "told")
     assert capsys.readouterr() == ("", "evaluation, responses: 15 to go\n")

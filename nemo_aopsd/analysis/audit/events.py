@@ -1,7 +1,5 @@
 """Continuation events of a run: where they are, and what a labeller may see of one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Labels by a language model at an OpenAI-compatible server. Like a person, it does not see the NLL."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from pathlib import Path

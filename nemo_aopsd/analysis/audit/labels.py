@@ -3,8 +3,6 @@
 One append-only file per labeller; a label is on disk before the next event is shown.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

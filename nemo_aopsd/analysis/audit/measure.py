@@ -1,7 +1,5 @@
 """From labels and NLLs to shares, enrichment and agreement: pure functions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

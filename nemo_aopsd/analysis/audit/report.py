@@ -1,7 +1,5 @@
 """What the audit found: `report.json`, `report.md` and `enrichment.svg` in `RUN/audit/`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path

@@ -4,8 +4,6 @@ The paper names neither its bins nor its way of sampling (its appendix F.3 is no
 bin, 4 nats, and the number of events, 15,043, are its own.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from bisect import bisect_right

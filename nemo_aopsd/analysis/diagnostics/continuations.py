@@ -5,8 +5,6 @@ probes do that where the gap is positive; where it is negative they start with t
 Both kinds are told apart here. A phrase counts at k if it ends within the first k tokens, the anchor included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

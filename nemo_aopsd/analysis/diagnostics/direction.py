@@ -6,8 +6,6 @@ weights that answered, the surrogate's gradient is a sum over tokens, w_t g_t gr
 tokens is formed once for all weightings of a context.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean

@@ -1,7 +1,5 @@
 """What `aopsd diagnose direction` found: on the terminal, as a page and as numbers."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Sequence

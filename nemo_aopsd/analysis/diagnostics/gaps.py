@@ -1,7 +1,5 @@
 """How concentrated is the gap? Share of tokens against share of the sum of |gap|, by threshold and sign (Figure 1b)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

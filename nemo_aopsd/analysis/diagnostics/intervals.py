@@ -4,8 +4,6 @@ Tokens of a rollout, and rollouts of a problem, depend on each other, so whole p
 here is a function of sums over problems, which makes a resample one row of a matrix product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

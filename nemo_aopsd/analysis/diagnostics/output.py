@@ -1,7 +1,5 @@
 """The files that a diagnostic writes: NAME.svg, NAME.json and NAME.md in `RUN/diagnostics/`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

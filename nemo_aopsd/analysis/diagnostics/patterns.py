@@ -1,7 +1,5 @@
 """Patterns of correction cues and of references to the private context: data files, by kind and language."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

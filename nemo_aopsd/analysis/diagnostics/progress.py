@@ -1,7 +1,5 @@
 """Does progress r predict the final answer? r against correctness of all judged rollouts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

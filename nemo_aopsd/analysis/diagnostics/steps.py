@@ -1,7 +1,5 @@
 """Which rollouts of a run a diagnostic reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

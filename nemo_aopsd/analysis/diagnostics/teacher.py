@@ -10,8 +10,6 @@ training: the student attempts the bare question, the judge says what that estab
 the frontier.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

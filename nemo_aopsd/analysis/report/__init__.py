@@ -1,7 +1,5 @@
 """`report.html`: one run on one page. Self-contained, without scripts; every figure is redone from the run folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

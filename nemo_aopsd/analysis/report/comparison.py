@@ -1,7 +1,5 @@
 """Runs and evaluations side by side. Rollouts are not read, so many runs cost little."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the page needs of all rollouts. They are read one at a time; only sums and a few examples stay."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

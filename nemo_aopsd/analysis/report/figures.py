@@ -1,7 +1,5 @@
 """The figures: numbers in, inline SVG out. `panels.py` decides which run has which figure, and its caption."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The texts of the page around the figures: headline, facts, commands, the graph, example probes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Which figures a run has, with captions. A run without a figure's numbers has no such panel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The words of the page, for a run that has what they stand for; and what the user's own classes say of themselves."""
 
-from __future__ import annotations
-
 from nemo_aopsd.config.extension import is_own, own, own_names
 from nemo_aopsd.config.schema import AOPSDConfig
 

@@ -1,7 +1,5 @@
 """One call of `aopsd compare`: check the suite, train the missing runs, write the table."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import tempfile

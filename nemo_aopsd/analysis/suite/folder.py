@@ -8,8 +8,6 @@ NAME/seed_0.finished.json      there once the run is complete
 results.md, results.csv, results.svg
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`aopsd train` in separate processes, a few at a time. A failed one does not affect the others."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

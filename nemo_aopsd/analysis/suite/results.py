@@ -4,8 +4,6 @@ Every run is compared with its own evaluation before training (`base`) and with 
 problem by problem.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@
 `defaults: OTHER.yaml` makes a suite of another one. `base` is the model as it is: a member that takes no step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The results of a suite as Markdown, as CSV and as a figure."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence
