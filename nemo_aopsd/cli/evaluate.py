@@ -63,7 +63,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="FILE|ID",
-            help="JSONL, or aime24, aime25, hmmt_feb25, brumo25; repeatable. Without it a run's own held-out problems.",
+            help="JSONL, or aime24, aime25, hmmt_feb25, brumo25; repeatable. Without it the run's held-out problems.",
         ),
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Responses a problem.")] = None,
@@ -134,10 +134,12 @@ def evaluate(
 
 
 def _held_out(path: Path, config: Config) -> str:
-    """The held-out problems of a run. Raises UserError if what is evaluated names none."""
+    """The held-out problems of a run or of its exported model. Raises UserError if what is evaluated names none."""
     found = config.aopsd.evaluation.data_path
-    if found is None:
-        raise UserError(f"--data is missing, and {path} names no held-out problems. Add --data FILE, or --data aime25.")
+    if found is None or not Path(found).is_file():
+        named = "no held-out problems" if found is None else f"{found}, which is not here (looked from {Path.cwd()})"
+        raise UserError(f"--data is missing, and {path} names {named}. Add --data FILE, or --data aime25.")
+    typer.echo(f"without --data, the held-out problems of its run: {found}", err=True)
     return found
 
 
@@ -316,8 +318,8 @@ def export(
             engine.export(partial)
         write_asked(found.config.aopsd, partial)
     typer.echo(out)
-    data = found.config.aopsd.evaluation.data_path or "FILE"
-    typer.echo(f"to ask it as its run does: {shlex.join(['aopsd', 'evaluate', str(out), '--data', data])}")
+    data = [] if found.config.aopsd.evaluation.data_path else ["--data", "FILE"]
+    typer.echo(f"to ask it as its run does: {shlex.join(['aopsd', 'evaluate', str(out), *data])}")
 
 
 def _results_at(path: Path) -> Path:

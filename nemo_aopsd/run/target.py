@@ -92,10 +92,8 @@ def changes_of(before: AOPSDConfig, after: AOPSDConfig) -> str:
 
 
 def write_asked(aopsd: AOPSDConfig, model: Path) -> None:
-    """Note in a model's folder how its run asks it, so that `find_target` asks a copy of it in the same way."""
-    evaluation = asdict(aopsd.evaluation)
-    del evaluation["data_path"]
-    asked: dict[str, Any] = {"thinking": asdict(aopsd.thinking), "evaluation": evaluation}
+    """Note in a model's folder what its run asks it and how, so that `find_target` asks a copy in the same way."""
+    asked: dict[str, Any] = {"thinking": asdict(aopsd.thinking), "evaluation": asdict(aopsd.evaluation)}
     if is_family(aopsd.prompts):
         asked = {"prompts": aopsd.prompts} | asked
     else:

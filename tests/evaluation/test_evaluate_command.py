@@ -75,6 +75,14 @@ def test_a_check_reads_all_but_the_model_and_writes_nothing(aopsd):
     assert code == 0 and text.startswith("ok: model, 3 samples a problem, problems: 2 of one, 2 of two; ")
     assert "Not checked: the weights" in text and not list(Path().rglob("*.settings.json"))
     assert "model names no held-out problems. Add --data FILE" in aopsd("evaluate model --check")[2]
+    asked = "aopsd: {evaluation: {data_path: one.jsonl}}\n"  # of a model that was exported
+    Path("model/aopsd.yaml").write_text(asked)
+    code, text, told = aopsd("evaluate model --check")
+    assert code == 0 and "problems: 2 of one; " in text
+    assert told == "without --data, the held-out problems of its run: one.jsonl\n"
+    Path("model/aopsd.yaml").write_text(asked.replace("one", "gone"))
+    assert "model names gone.jsonl, which is not here (looked from " in aopsd("evaluate model --check")[2]
+    Path("model/aopsd.yaml").unlink()
     for wrong in ("--data none.jsonl", "--data one.jsonl --prompts none", "--data one.jsonl --out model"):
         code, text, error = aopsd(f"evaluate model {wrong} --check")
         assert (code, text, error.startswith("error: ")) == (2, "", True), error
@@ -313,7 +321,7 @@ def test_an_exported_model_carries_how_its_run_asks_it_and_prompts_of_a_users_ow
     write_asked(asked, exported)
     found = find_target(exported).config.aopsd
     assert (found.prompts, found.thinking) == ("tiny", asked.thinking)
-    assert found.evaluation == replace(asked.evaluation, data_path=None)
+    assert found.evaluation == asked.evaluation
     assert found.teacher.weights == "live"  # one network is enough to sample
     monkeypatch.chdir(tmp_path)
     write_asked(replace(asked, prompts=str(tmp_path / "mine")), exported)
