@@ -114,14 +114,12 @@ def test_chunked_loss_and_gradient_equal_those_of_whole_softmax_tensors(name, su
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_without_a_valid_token_is_skipped_with_the_metrics_of_any_other(name):
+def test_a_step_without_a_valid_token_is_skipped(name):
     engine, made = make_engine(), objective(name)
     rows, before = make_rows(engine, made), weights(engine)
     skipped = engine.train([replace(row, mask=torch.zeros_like(row.mask)) for row in rows], made)
-    assert engine.train([], made) == skipped and skipped["train/grad_norm"] == 0
-    assert skipped["train/skipped"] == 1 and skipped["train/loss"] == 0
+    assert engine.train([], made) == skipped == {"train/loss": 0, "train/grad_norm": 0, "train/skipped": 1}
     assert all(torch.equal(weight, before[key]) for key, weight in weights(engine).items())
-    assert engine.train(rows, made).keys() == skipped.keys()
 
 
 @pytest.mark.parametrize("name", ["fkl", "minillm", "eopd"])

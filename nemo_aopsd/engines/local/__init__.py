@@ -43,16 +43,16 @@ def build(config: Config) -> LocalEngine:
     from nemo_aopsd.engines.local.engine import LocalEngine
 
     of_judge = settings.judge and replace(settings, model=settings.judge, tokenizer=settings.judge)
-    judge = _opened(config, of_judge) if of_judge else None
+    judge = open_model(config, of_judge) if of_judge else None
     return LocalEngine(causal_lm, tokenizer, settings, Trackers(config), judge)
 
 
-def open_model(config: Config) -> tuple[LocalModel, HFTokenizer]:
-    """Model and tokenizer to sample from, without a teacher or an optimizer. Raises what `build` raises."""
-    return _opened(config, read_settings(config))
+def open_model(config: Config, settings: Settings | None = None) -> tuple[LocalModel, HFTokenizer]:
+    """Model and tokenizer to sample from, without a teacher or an optimizer; `settings` are the config's unless given.
 
-
-def _opened(config: Config, settings: Settings) -> tuple[LocalModel, HFTokenizer]:
+    Raises what `build` raises.
+    """
+    settings = settings or read_settings(config)
     causal_lm, tokenizer = _load(config, settings)
     from nemo_aopsd.engines.local.model import LocalModel
 

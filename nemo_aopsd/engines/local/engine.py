@@ -54,8 +54,7 @@ class LocalEngine:
         self._forget_prefixes()
         rows = [row for row in rows if row.mask.any()]
         if not rows:
-            _, zeros = self._loss([], objective, 1.0, 1.0)
-            return {"train/loss": 0.0, **_floats(zeros), "train/grad_norm": 0.0, "train/skipped": 1.0}
+            return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
         totals = self._accumulate(rows, objective)
         totals["train/grad_norm"] = self.optimizer.step()
         self._move_teacher()
@@ -119,15 +118,13 @@ class LocalEngine:
         totals: dict[str, float] = {}
         limits = self.settings.train_micro_batch_size, self.settings.train_mb_tokens
         for batch in batches(range(len(rows)), lengths, *limits):
-            loss, metrics = self._loss([rows[index] for index in batch], objective, num_tokens, float(len(rows)))
+            part, counts = [rows[index] for index in batch], (num_tokens, float(len(rows)))
+            loss, metrics = micro_batch_loss(self.student.network, self.teacher.network, part, objective, *counts)
             loss.backward()
             self.optimizer.accumulate()
-            for key, value in _floats({"train/loss": loss, **metrics}).items():
-                totals[key] = totals.get(key, 0.0) + value
+            for key, value in {"train/loss": loss, **metrics}.items():
+                totals[key] = totals.get(key, 0.0) + float(value.detach())
         return totals
-
-    def _loss(self, rows: list[TrainRow], objective: Objective, *counts: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return micro_batch_loss(self.student.network, self.teacher.network, rows, objective, *counts)
 
     @torch.no_grad()
     def _move_teacher(self) -> None:
@@ -145,10 +142,6 @@ class LocalEngine:
     def _forget_prefixes(self) -> None:
         self.student.prefixes.clear()
         self.teacher.prefixes.clear()
-
-
-def _floats(metrics: dict[str, Tensor]) -> dict[str, float]:
-    return {key: float(value.detach()) for key, value in metrics.items()}
 
 
 def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

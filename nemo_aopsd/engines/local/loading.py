@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -28,8 +28,6 @@ def load_model(settings: Settings) -> PreTrainedModel:
             **where_from(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (*UNREADABLE, SafetensorError) as error:
-        if (file := _damaged(settings.model)) is not None:
-            raise UserError(f"{file}: cut or damaged ({first_line(error)}). Copy the model again.") from error
         raise UserError(
             f"{settings.model}: not a usable causal language model, or cut or damaged: {first_line(error)}. "
             "Check the path, or copy the model again."
@@ -41,17 +39,6 @@ def load_model(settings: Settings) -> PreTrainedModel:
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     _refuse_unfit(model, settings.model)
     return model
-
-
-def _damaged(model: Path) -> Path | None:
-    """The file of weights that safetensors cannot open; None if there is none, or the model has other files."""
-    for file in sorted(model.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except SafetensorError:
-            return file
-    return None
 
 
 def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:

@@ -24,10 +24,9 @@ _SIDES = 3
 def micro_batch_loss(
     student: Network, teacher: Network, rows: list[TrainRow], objective: Objective, num_tokens: float, num_rows: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The objective's loss, with gradient, and its metrics; `rows` may be empty (all columns are then [0, 0])."""
+    """The objective's loss, with gradient, and its metrics."""
+    logprobs, divergence = _score(student, teacher, rows, objective)
     columns = _columns(rows, student.device)
-    empty = columns["weights"]
-    logprobs, divergence = _score(student, teacher, rows, objective) if rows else (empty, empty)
     return objective(logprobs, divergence=divergence, **columns, num_tokens=num_tokens, num_rows=num_rows)
 
 
@@ -85,10 +84,7 @@ def _columns(rows: list[TrainRow], device: torch.device) -> dict[str, Any]:
     names = ("old_logprobs", "teacher_logprobs", "weights", "advantages", "mask")
     columns = {name: [getattr(row, name) for row in rows] for name in names}
     columns["entropy"] = [None if row.top_k is None else row.top_k.entropy for row in rows]
-    found: dict[str, Any] = {}
-    for name, values in columns.items():
-        if not rows:
-            found[name] = torch.zeros(0, 0, dtype=torch.bool if name == "mask" else torch.float32, device=device)
-        else:
-            found[name] = None if values[0] is None else pad_sequence(values, batch_first=True).to(device)
-    return found
+    return {
+        name: None if values[0] is None else pad_sequence(values, batch_first=True).to(device)
+        for name, values in columns.items()
+    }

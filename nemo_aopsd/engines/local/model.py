@@ -17,7 +17,7 @@ from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep, Step
 from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
 from nemo_aopsd.engines.local.memory import gpu_memory
 from nemo_aopsd.engines.local.network import Network
-from nemo_aopsd.engines.local.scoring import batches, response_hidden, response_logprobs
+from nemo_aopsd.engines.local.scoring import batches, response_hidden
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
@@ -58,15 +58,15 @@ class LocalModel:
         rows = list(zip(prompts, responses, strict=True))
         assert all(prompts), "the first token of a response needs a context"
         self.prefixes.clear()
-        results: list[Tensor] = [torch.empty(0)] * len(rows)
+        results: dict[int, Tensor] = {}
         for batch in self._batches(rows):
             sides = [prompts[index] for index in batch], [responses[index] for index in batch]
-            logprobs, kv = response_logprobs(self.network, *sides, not self.prefixes.is_full)
+            hidden, targets, kv = response_hidden(self.network, *sides, not self.prefixes.is_full)
             if kv is not None:
                 self.prefixes.put(Prefix(kv, [rows[index] for index in batch]))
-            for index, row_logprobs in zip(batch, logprobs, strict=True):
-                results[index] = row_logprobs.cpu()
-        return results
+            logprobs = self.network.token_logprobs(hidden, targets).cpu()
+            results |= zip(batch, logprobs.split([len(rows[index][1]) for index in batch]), strict=True)
+        return [results[index] for index in range(len(rows))]
 
     @gpu_memory("scoring responses", SCORING)
     @torch.no_grad()
@@ -80,7 +80,7 @@ class LocalModel:
             top = self.network.top(hidden, k)
             lengths = [len(rows[index][1]) for index in batch]
             columns = [column.cpu().split(lengths) for column in (top.ids, top.logprobs, top.entropy)]
-            results |= {index: TopK(*row) for index, row in zip(batch, zip(*columns, strict=True), strict=True)}
+            results |= zip(batch, map(TopK, *columns), strict=True)
         return [results[index] for index in range(len(rows))]
 
     def continue_greedily(

@@ -142,16 +142,13 @@ def fuse_norms(causal_lm: torch.nn.Module) -> int:
     for module in causal_lm.modules():
         weight = getattr(module, "weight", None)
         if type(module).__name__.endswith("RMSNorm") and isinstance(weight, Tensor) and weight.dim() == 1:
-            fused = partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=_epsilon(module))
+            eps = getattr(module, "variance_epsilon", None) or module.eps
+            fused = partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=eps)
             sample = torch.linspace(-1, 2, 3 * len(weight), device=weight.device, dtype=weight.dtype).view(3, -1)
             if torch.allclose(fused(sample), module(sample), rtol=0.02, atol=1e-3):  # some multiply by 1 + weight
                 module.forward = fused
                 count += 1
     return count
-
-
-def _epsilon(norm: torch.nn.Module) -> float:
-    return next(value for name in ("variance_epsilon", "eps") if (value := getattr(norm, name, None)) is not None)
 
 
 def log_softmax(head: torch.nn.Module, hidden: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Log-probs of whole responses, and the batches that they are computed in."""
+"""Hidden states of whole responses, and the batches that they are computed in."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ def response_hidden(
     before = [states[len(p) - 1 : len(p) + len(r) - 1] for states, (p, r) in zip(hidden, rows, strict=True)]
     targets = torch.tensor([token for response in responses for token in response], dtype=torch.long)
     return torch.cat(before), targets.to(network.device), kv
-
-
-def response_logprobs(
-    network: Network, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
-) -> tuple[list[Tensor], DynamicCache | LineKV | None]:
-    """Log-probs [T] of each response after its prompt, with gradient if enabled; and keys and values if wanted."""
-    hidden, targets, kv = response_hidden(network, prompts, responses, keep_kv)
-    logprobs = network.token_logprobs(hidden, targets)
-    return list(logprobs.split([len(response) for response in responses])), kv
 
 
 def batches(

@@ -30,13 +30,9 @@ def scoring_batch(
 
     `input_ids` [B', S] int64, right-padded, S a multiple of `divisible_by`; `input_lengths` [B'] int32; `token_mask`
     [B', S] int64, 1 at response tokens; `sample_mask` [B'] float32, 0 for dummy rows. A dummy row is a copy of the
-    shortest row, without any token in the mask: valid for every kernel, and cheap. Raises ValueError for no rows,
-    lists of different lengths and an empty prompt (nothing would predict the first response token).
+    shortest row, without any token in the mask: valid for every kernel, and cheap.
     """
-    if not prompts or len(prompts) != len(responses):
-        raise ValueError(f"found {len(prompts)} prompts and {len(responses)} responses; expected as many, at least one")
-    if [] in prompts:
-        raise ValueError(f"row {prompts.index([])}: the prompt is empty, so its first response token has no log-prob")
+    assert all(prompts), "the first token of a response needs a context"
     rows = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
     num_rows = len(rows)
     rows += [min(rows, key=len)] * (-num_rows % rows_multiple)
@@ -58,10 +54,8 @@ def scoring_batch(
 def response_spans(logprobs: Tensor, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
     """The log-probs of each response's own tokens, copies [T] float32 on the CPU, out of `logprobs` [B', S].
 
-    Raises ValueError, naming the row, if a response does not fit into `logprobs` or holds a value that is not finite.
+    Raises ValueError, naming the row, if one is not finite.
     """
-    if len(logprobs) < len(prompts):
-        raise ValueError(f"found log-probs for {len(logprobs)} rows; expected at least {len(prompts)}")
     rows = enumerate(zip(prompts, responses, strict=True))
     return [_span(logprobs, index, len(prompt), len(response)) for index, (prompt, response) in rows]
 
@@ -74,8 +68,7 @@ def training_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
     `generation_logprobs`, the log-probs as the sampler saw them: a row that does not know them (`sampler_logprobs`
     None) has `old_logprobs` there, so that its importance weight is 1.
 
-    Raises ValueError, naming row and field, if a field has another length than the response or is not finite at a
-    token that counts.
+    Raises ValueError, naming row and field, if a field is not finite at a token that counts.
     """
     columns = {
         "prev_logprobs": [row.old_logprobs for row in rows],
@@ -125,13 +118,12 @@ def top_k_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
 
     `teacher_topk_indices` [B', S, K] int64 and `teacher_topk_logits` [B', S, K] float32, log-probs of the whole
     softmax. NeMo RL's convention for these: column t predicts token t + 1. Raises ValueError, naming the row, if a
-    field has another length than the response or a log-prob is not finite.
+    log-prob is not finite.
     """
     batch, ids, logprobs = _with_masks(rows, **layout), [], []
     for index, row in enumerate(rows):
         top_k = row.top_k
         assert top_k is not None, "the objective's signal asks for the teacher's top k"
-        _check_length(f"row {index}: the teacher's top k", len(top_k.logprobs), row)
         ids.append(top_k.ids.cpu().long())
         logprobs.append(top_k.logprobs.detach().to("cpu", torch.float32))
         _check_finite(logprobs[-1], f"row {index}: the teacher's top-k log-probs")
@@ -146,8 +138,6 @@ def _with_masks(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
     """A `scoring_batch` of the rows with their own `token_mask`."""
     prompts = [row.prompt for row in rows]
     batch = scoring_batch(prompts, [row.response for row in rows], **layout)
-    for index, row in enumerate(rows):
-        _check_length(f"row {index}: the mask", len(row.mask), row)
     masks = [row.mask.to("cpu", torch.int64) for row in rows]
     batch["token_mask"] = _response_columns(masks, prompts, batch["input_ids"].shape)
     return batch
@@ -156,7 +146,7 @@ def _with_masks(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
 def top_k_spans(batch: BatchedDataDict, prompts: list[Tokens], responses: list[Tokens]) -> list[TopK]:
     """Each response's own positions out of what `top_k.top_k_and_norm` made: [B', S, K + 2].
 
-    Raises ValueError, naming the row, if a response does not fit or a value is not finite.
+    Raises ValueError, naming the row, if a value is not finite.
     """
     spans = []
     for index, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
@@ -169,8 +159,6 @@ def top_k_spans(batch: BatchedDataDict, prompts: list[Tokens], responses: list[T
 
 def _span(values: Tensor, index: int, start: int, length: int) -> Tensor:
     """A checked copy on the CPU, float32, of `length` columns of a row from `start` on."""
-    if start + length > values.shape[1]:
-        raise ValueError(f"row {index}: found {values.shape[1]} columns for {start + length} tokens")
     span = values[index, start : start + length].detach().to("cpu", torch.float32, copy=True)
     _check_finite(span, f"row {index}: what was scored")
     return span
@@ -179,15 +167,9 @@ def _span(values: Tensor, index: int, start: int, length: int) -> Tensor:
 def _counted(what: str, values: Tensor | None, row: TrainRow) -> Tensor:
     """`values` as float32 on the CPU, checked, with 0 at tokens that the row does not count."""
     assert values is not None, f"{what} are missing: the policy gradient's signal asks for them"
-    _check_length(what, len(values), row)
     kept = torch.where(row.mask.cpu(), values.detach().to("cpu", torch.float32), 0.0)
     _check_finite(kept, what)
     return kept
-
-
-def _check_length(what: str, length: int, row: TrainRow) -> None:
-    if length != len(row.response):
-        raise ValueError(f"{what}: found {length} entries for a response of {len(row.response)} tokens")
 
 
 def _check_finite(values: Tensor, what: str) -> None:

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -172,7 +173,7 @@ class Cluster:
             self._bring_teacher()
         if self.is_stale:
             with self.clock("refit"):
-                self._refit(self.policy)
+                self._refit()
             self.is_stale = False
         else:
             with self.clock("wake"):
@@ -195,16 +196,20 @@ class Cluster:
 
     def _bring_teacher(self) -> None:
         """Once: through the ordinary refit, but from the trainer's reference weights, so after a resume too."""
-        self._refit(_TeacherSource(self.policy, self))
+        send = partial(self.policy.worker_group.run_all_workers_single_data, "stream_reference_weights_via_ipc_zmq")
+        with patch.object(self.policy, "stream_weights_via_ipc_zmq", send):
+            self._refit()
         self.tell_sampler("bank_teacher")
         self._must(self.generation.finish_generation(), "put vLLM to sleep")
         self.policy.prepare_for_lp_inference()
         self.has_teacher = True
 
-    def _refit(self, source: Any) -> None:
-        buffer = self.policy.cfg.get("refit_buffer_size_gb")
+    def _refit(self) -> None:
+        buffer, wake = self.policy.cfg.get("refit_buffer_size_gb"), self.generation.prepare_for_generation
+        must_wake = lambda **kwargs: self._must(wake(**kwargs), "wake vLLM")  # noqa: E731  NeMo RL goes on all the same
         try:
-            refit_policy_generation(source, _WakingSampler(self.generation, self), True, _refit_buffer_size_gb=buffer)
+            with patch.object(self.generation, "prepare_for_generation", must_wake):
+                refit_policy_generation(self.policy, self.generation, True, _refit_buffer_size_gb=buffer)
         except (RuntimeError, RayTaskError):
             self._ask_sampler("is_alive")  # the trainer does not see that vLLM is dead, only that no message comes
             raise
@@ -216,32 +221,6 @@ class Cluster:
             raise UserError(
                 f"NeMo RL could not {what}; its own message is above. Fix the cause, then continue with --resume."
             )
-
-
-class _Proxy:
-    """Behaves as `_inner`, except where a subclass overrides it."""
-
-    def __init__(self, inner: Any, cluster: Cluster):
-        self._inner, self._cluster = inner, cluster
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-class _TeacherSource(_Proxy):
-    """A policy whose refit sends the reference weights."""
-
-    def stream_weights_via_ipc_zmq(self, buffer_size_bytes: int, kv_scales: None = None) -> list[ray.ObjectRef]:
-        return self._inner.worker_group.run_all_workers_single_data(
-            "stream_reference_weights_via_ipc_zmq", buffer_size_bytes=buffer_size_bytes, kv_scales=kv_scales
-        )
-
-
-class _WakingSampler(_Proxy):
-    """The sampler for a refit. NeMo RL would continue even if vLLM did not wake; this one raises UserError."""
-
-    def prepare_for_generation(self, **kwargs: Any) -> None:
-        self._cluster._must(self._inner.prepare_for_generation(**kwargs), "wake vLLM")
 
 
 def _start_ray() -> None:

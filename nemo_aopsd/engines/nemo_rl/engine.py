@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError, first_line
-from nemo_aopsd.files import atomic_write
 from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, generation_end_ids
 from nemo_aopsd.types import TrainRow
 
@@ -117,20 +115,11 @@ class NemoRLEngine:
         return self._checksum(teacher=False)
 
     def save(self, directory: Path) -> None:
-        """Student, optimizer and the identity of the model; a checksum stands for the frozen teacher."""
+        """Student and optimizer; a checksum stands for the frozen teacher."""
         self.cluster.save(directory)
-        atomic_write(directory / "model.json", json.dumps(self._model_identity(), indent=1))
 
     def load(self, directory: Path) -> None:
-        """Start with what `save` wrote. Raises UserError if it was another model."""
-        saved, wanted = json.loads((directory / "model.json").read_bytes()), self._model_identity()
-        different = [key for key in wanted if saved.get(key) != wanted[key]]
-        if different:
-            listed = ", ".join(f"{key} {saved.get(key)!r}, now {wanted[key]!r}" for key in different)
-            raise UserError(
-                f"{directory}: a checkpoint of another model ({listed}). "
-                "Point policy.model_name at the model that the run started from."
-            )
+        """Start with what `save` wrote."""
         self.stop()
         self.checkpoint = directory.absolute()
 
@@ -157,12 +146,6 @@ class NemoRLEngine:
         shares = self.cluster.train_everywhere("weight_digests", teacher=teacher)
         digests = {name: digest for share in shares for name, digest in share.items()}
         return hashlib.sha256("\n".join(f"{name} {digests[name]}" for name in sorted(digests)).encode()).hexdigest()
-
-    def _model_identity(self) -> dict[str, object]:
-        """What tells the checkpoints of two models apart."""
-        config = AutoConfig.from_pretrained(self.config.policy["model_name"])
-        names = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-        return {name: getattr(config, name, None) for name in names}
 
     @property
     def _end_ids(self) -> list[int]:
