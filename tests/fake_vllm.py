@@ -5,7 +5,6 @@ import signal
 import subprocess
 import time
 
-from nemo_aopsd.engines.vllm_only.worker import tasks
 from nemo_aopsd.types import Generation
 
 FAIL, DIE, KILLED, SLOW, PARENT = 666, 667, 668, 669, 670
@@ -13,8 +12,12 @@ FAIL, DIE, KILLED, SLOW, PARENT = 666, 667, 668, 669, 670
 
 def work(gpu, path, max_model_len, memory_share, end_ids, pipe):
     """Answers with [number of the GPU, longest row, seed, prompt..., end], the last request first."""
-    for task in tasks(pipe):
-        for request in reversed(task.requests):
+    while True:
+        try:
+            requests = reversed(pipe.recv().requests)
+        except EOFError:
+            return
+        for request in requests:
             if FAIL in request.prompt:
                 raise ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.")
             if DIE in request.prompt:

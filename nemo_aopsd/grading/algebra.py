@@ -10,6 +10,10 @@ import re
 from functools import lru_cache
 from typing import Any
 
+import sympy
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, verify
+from math_verify import parse as find
+
 from nemo_aopsd.grading import exact
 from nemo_aopsd.grading.budget import LONGEST, check_text
 from nemo_aopsd.grading.formula import is_zero, parse
@@ -107,9 +111,6 @@ def _by_algebra(predicted: str, gold: str) -> bool:
 
 
 def _same_parsed(given: Any, wanted: Any, predicted: str, gold: str) -> bool:
-    import sympy
-    from math_verify import verify
-
     decided = None
     if isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr):
         decided = _same_expression(given, wanted, exact.trusted_digits(predicted) or exact.trusted_digits(gold))
@@ -122,8 +123,6 @@ def _same_parsed(given: Any, wanted: Any, predicted: str, gold: str) -> bool:
 
 def _same_expression(given: Any, wanted: Any, digits: int) -> bool | None:
     """Equal as numbers, or at points where unknowns have values; None for what cannot be worked out."""
-    import sympy
-
     if any(expression.atoms(sympy.Integral, sympy.Derivative, sympy.Sum) for expression in (given, wanted)):
         return None
     given, wanted = _exact_numbers(given), _exact_numbers(wanted)
@@ -139,8 +138,6 @@ def _same_expression(given: Any, wanted: Any, digits: int) -> bool | None:
 
 
 def _exact_numbers(expression: Any) -> Any:
-    import sympy
-
     return expression.xreplace({number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)})
 
 
@@ -158,8 +155,6 @@ def _same_equation(given: Any, wanted: Any) -> bool | None:
 
 def _points(symbols: set[Any], *formulas: Any) -> list[dict[Any, Any]]:
     """Five places for the unknowns, some of them negative, and more if a formula has rounding brackets."""
-    import sympy
-
     ordered = sorted(symbols, key=str)
     rounds = any(formula.has(sympy.floor, sympy.ceiling) for formula in formulas)
     points = _POINTS + _FAR_POINTS if rounds else _POINTS
@@ -179,9 +174,6 @@ def _close(one: Any, other: Any, digits: int) -> bool | None:
 
 def same_anywhere(text: str, gold: str) -> bool | None:
     """Compare with what math-verify finds in a text without a box; None if it finds nothing."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig
-    from math_verify import parse as find
-
     configs = [LatexExtractionConfig(), ExprExtractionConfig()]
     text = _NUMBER_EDGE.sub(" ", text)  # math-verify takes a number only between blanks or signs
     found = find(text, configs, parsing_timeout=None)  # type: ignore[arg-type]

@@ -6,6 +6,10 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from latex2sympy2_extended import latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from sympy.core.evalf import PrecisionExhausted
+
 from nemo_aopsd.grading import exact
 from nemo_aopsd.grading.budget import check_numbers, check_text, uncounted
 
@@ -29,9 +33,6 @@ _NO_FORMULA = re.compile(r"[0-9]\s*(?:'|\^\s*\{?\\prime)|(?<![\\A-Za-z_^}0-9])[0
 @lru_cache(maxsize=4096)
 def parse(answer: str) -> Any:
     """A sympy object, None if the text is no formula."""
-    from latex2sympy2_extended import latex2sympy
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-
     check_text(answer)
     if _NO_FORMULA.search(answer):
         return None
@@ -57,8 +58,6 @@ def parse(answer: str) -> Any:
 
 def is_zero(number: Any) -> bool | None:
     """Exactly, or to `_MOST_DIGITS` digits; None if it is no finite number."""
-    from sympy.core.evalf import PrecisionExhausted
-
     if number.is_Rational:
         return bool(number == 0)
     try:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 SECONDS = 60.0  # for one comparison; the process is killed then. Its budget ends it long before, on any machine
@@ -70,10 +71,8 @@ class GradingProcess:
         self._child.kill()
         self._child.wait()
         for pipe in (self._requests, self._replies):
-            try:
+            with suppress(BrokenPipeError):  # a request that the child no longer reads; it is closed all the same
                 pipe.close()
-            except BrokenPipeError:  # a request that the child no longer reads; the descriptor is closed all the same
-                continue
 
     def forget(self) -> None:
         """In a forked copy of the owner: close the inherited ends, or the child would outlive its owner."""
@@ -146,12 +145,7 @@ class GradingPool:
 
     def _give_back(self, child: GradingProcess) -> None:
         with self._lock:
-            keep = child in self._all and len(self._idle) < _MOST_IDLE
-            if keep and not child.is_alive():
-                self._all.discard(child)
-                child = GradingProcess()  # it loads while the caller goes on
-                self._all.add(child)
-            if keep:
+            if child in self._all and child.is_alive() and len(self._idle) < _MOST_IDLE:
                 self._idle.append(child)
                 return
             self._all.discard(child)

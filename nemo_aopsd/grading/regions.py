@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sympy import FiniteSet, Intersection, Interval, S, Union, oo
+
 from nemo_aopsd.grading.formula import parse, same_number
 from nemo_aopsd.grading.structure import SEPARATOR, inside, same_name, split_top
 
@@ -52,11 +54,9 @@ def same_region(predicted: str, gold: str) -> bool | None:
 
 
 def _same_set(one: Any, other: Any) -> bool:
-    import sympy
-
-    if sympy.S.EmptySet in (one, other):
+    if S.EmptySet in (one, other):
         return bool(one == other)
-    pieces = [sorted(side.args if isinstance(side, sympy.Union) else [side], key=_place) for side in (one, other)]
+    pieces = [sorted(side.args if isinstance(side, Union) else [side], key=_place) for side in (one, other)]
     return len(pieces[0]) == len(pieces[1]) and all(map(_same_piece, *pieces))
 
 
@@ -65,20 +65,16 @@ def _place(piece: Any) -> float:
 
 
 def _same_piece(one: Any, other: Any) -> bool:
-    import sympy
-
-    if isinstance(one, sympy.Interval) and isinstance(other, sympy.Interval):
+    if isinstance(one, Interval) and isinstance(other, Interval):
         ends = (one.left_open, one.right_open) == (other.left_open, other.right_open)
         return bool(ends) and same_number(one.start, other.start) and same_number(one.end, other.end)
-    if isinstance(one, sympy.FiniteSet) and isinstance(other, sympy.FiniteSet):
+    if isinstance(one, FiniteSet) and isinstance(other, FiniteSet):
         members = list(zip(one.args, other.args, strict=False))
         return len(one.args) == len(other.args) and all(same_number(*pair) for pair in members)
     return bool(one == other)
 
 
 def _read(text: str, names: set[str]) -> Any:
-    import sympy
-
     if (builder := _BUILDER.fullmatch(text)) and inside(text)[1] == "{}":
         bound: set[str] = set()  # what the unknown is called in there does not matter
         found = _read((builder[2] or "\\mathbb{R}").strip(), names) & _read(builder[3].strip(), bound)
@@ -88,15 +84,15 @@ def _read(text: str, names: set[str]) -> Any:
     if member := _MEMBER.fullmatch(text):
         names.add(member[1])
         return _read(member[2], names)
-    for words, join in ((_OR, sympy.Union), (_AND, sympy.Intersection)):
+    for words, join in ((_OR, Union), (_AND, Intersection)):
         if len(parts := split_top(text, words)) > 1:
             return join(*(_read(part, names) for part in parts if part))
     if len(parts := [part for part in split_top(text, SEPARATOR) if part]) > 1:
         if excluded := _EXCLUDED.match(parts[0]):
             parts = [part if _RELATION.search(part) else excluded[0] + part for part in parts]
         sets = [_read(part, names) for part in parts]
-        both = sympy.Intersection(*sets)
-        return sympy.Union(*sets) if both is sympy.S.EmptySet else both
+        both = Intersection(*sets)
+        return Union(*sets) if both is S.EmptySet else both
     for sign, method in _OPERATIONS.items():
         if len(parts := split_top(text, re.compile(re.escape(sign) + "(?![A-Za-z])"))) > 1:
             first, *rest = [_read(part, names) for part in parts]
@@ -111,19 +107,17 @@ def _read(text: str, names: set[str]) -> Any:
 
 def _plain(text: str, names: set[str]) -> Any:
     """An interval, a set of numbers, or a named one."""
-    import sympy
-
     if re.fullmatch(r"\\mathbb\s*\{?R\}?|\\R", text):
-        return sympy.S.Reals
+        return S.Reals
     inner, brackets = inside(text)
     items = split_top(inner, SEPARATOR) if inner else []
     if brackets == "{}" and items:
-        return sympy.FiniteSet(*map(_number, items))
+        return FiniteSet(*map(_number, items))
     if len(items) == 2 and brackets:
         start, end = map(_number, items)
         if (end - start).is_extended_positive is not True:
             raise _NoRegion
-        return sympy.Interval(start, end, brackets[0] == "(", brackets[1] == ")")
+        return Interval(start, end, brackets[0] == "(", brackets[1] == ")")
     if inner is not None and len(items) == 1:
         return _read(items[0], names)
     raise _NoRegion
@@ -131,9 +125,7 @@ def _plain(text: str, names: set[str]) -> Any:
 
 def _condition(terms: list[str], names: set[str]) -> Any:
     """`a < x \\le b`, link by link; in each the unknown stands alone on one side."""
-    import sympy
-
-    found = sympy.S.Reals
+    found = S.Reals
     for left, sign, right in zip(terms[::2], terms[1::2], terms[2::2], strict=False):
         sign = _SPELLED.get(sign, sign)
         if not _UNKNOWN.fullmatch(left):
@@ -146,8 +138,6 @@ def _condition(terms: list[str], names: set[str]) -> Any:
 
 
 def _half_line(sign: str, bound: Any) -> Any:
-    from sympy import FiniteSet, Interval, S, oo
-
     match sign:
         case "<" | "\\le":
             return Interval(-oo, bound, True, sign == "<")

@@ -95,7 +95,8 @@ def collect(
 
     # 3. Disclosure: the teacher sees R and its frontier, or what the context says (eq:local-disclosure).
     if aopsd.objective.reads_teacher:
-        disclosures = _teacher_prompts(drafts, donors, tokenizer, aopsd)
+        shown = [shown_messages(draft.problem, aopsd, draft.reached or frozenset(), donors) for draft in drafts]
+        disclosures = tokenizer.render_all(shown, aopsd.thinking.teacher)
         drafts = [
             replace(draft, teacher_prompt=prompt, fits=_fits(draft, prompt, config))
             for draft, prompt in zip(drafts, disclosures, strict=True)
@@ -173,13 +174,6 @@ def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, 
     else:
         outputs = engine.student.generate(prompts, config.rollout, derive_seed(seed, "rollout"))
     return [Draft(*row, is_demonstration=from_data) for row in zip(problems, prompts, outputs, strict=True)]
-
-
-def _teacher_prompts(
-    drafts: list[Draft], donors: dict[str, Problem], tokenizer: Tokenizer, aopsd: AOPSDConfig
-) -> list[Tokens]:
-    shown = [shown_messages(draft.problem, aopsd, draft.reached or frozenset(), donors) for draft in drafts]
-    return tokenizer.render_all(shown, aopsd.thinking.teacher)
 
 
 def _own_weights(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:

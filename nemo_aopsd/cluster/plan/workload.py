@@ -88,15 +88,9 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
 
 def _context_tokens(kind: str, assumed: Assumed) -> float:
     """What the teacher reads beside the question. Plans, subproblems and a context of one's own count as a graph."""
-    match kind:
-        case "none":
-            return 0.0
-        case "solution":
-            shown = assumed.solution
-        case "dag_frontier":
-            shown = assumed.graph / 2  # half of the way, on average
-        case "other_problem":
-            shown = assumed.solution + assumed.question
-        case _:
-            shown = assumed.graph
-    return shown + assumed.wording
+    shown = {
+        "solution": assumed.solution,
+        "dag_frontier": assumed.graph / 2,  # half of the way, on average
+        "other_problem": assumed.solution + assumed.question,
+    }
+    return 0.0 if kind == "none" else shown.get(kind, assumed.graph) + assumed.wording

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def fuse_norms(causal_lm: torch.nn.Module) -> int:
     for module in causal_lm.modules():
         weight = getattr(module, "weight", None)
         if type(module).__name__.endswith("RMSNorm") and isinstance(weight, Tensor) and weight.dim() == 1:
-            eps = getattr(module, "variance_epsilon", None) or module.eps
+            eps: Any = getattr(module, "variance_epsilon", None) or module.eps
             fused = partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=eps)
             sample = torch.linspace(-1, 2, 3 * len(weight), device=weight.device, dtype=weight.dtype).view(3, -1)
             if torch.allclose(fused(sample), module(sample), rtol=0.02, atol=1e-3):  # some multiply by 1 + weight

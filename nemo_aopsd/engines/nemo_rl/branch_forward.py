@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from nemo_aopsd.engines.nemo_rl.branch_runner import Batch
 from nemo_aopsd.engines.nemo_rl.vllm_patches import CHUNK, score_chunk
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from nemo_aopsd.engines.nemo_rl.branch_runner import Batch
 
 GROUP = 8  # neighbours that read what all of them share once. With 1, each reads all of its own
 

@@ -12,15 +12,13 @@ have the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from nemo_aopsd.types import Tokens
+from nemo_aopsd.types import Tokens
 
 
 class Ask(NamedTuple):

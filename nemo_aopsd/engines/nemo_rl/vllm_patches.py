@@ -13,12 +13,12 @@ workers before the first request. `vllm_worker.py` does both, the second one thr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from nemo_aopsd.cluster import SCORED_ROWS
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SCORED = "aopsd_scored"
 CHUNK = SCORED_ROWS  # whose logits exist at the same time; `aopsd doctor` counts them
@@ -87,8 +87,6 @@ def score_rows() -> None:
 
 def take_scores(runner: Any) -> list[Scores]:
     """What `runner` has scored since the last call, in order, on the CPU. A preempted request's rows come twice."""
-    import torch
-
     steps = runner.__dict__.pop("aopsd_scores", [])
     taken = []
     for parts, logprobs, ids in steps:
@@ -114,8 +112,6 @@ def _rows_of_step(runner: Any, num_scheduled_tokens: dict[str, int]) -> Iterator
 
 
 def _score(runner: Any, hidden_states: Tensor, parts: list[tuple[Wanted, int, list[int]]]) -> None:
-    import torch
-
     if not parts:
         return
     places = [place for *_, rows in parts for place in rows]
@@ -132,8 +128,6 @@ def _score(runner: Any, hidden_states: Tensor, parts: list[tuple[Wanted, int, li
 
 def score_chunk(logits: Tensor, tokens: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """See `Scores`, of logits [n, V]."""
-    import torch
-
     logits = logits.float()
     norm = logits.logsumexp(-1, keepdim=True)
     columns = [logits.gather(-1, tokens[:, None]) - norm]

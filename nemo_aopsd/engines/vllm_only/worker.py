@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -82,8 +82,9 @@ def work(gpu: Gpu, path: str, max_model_len: int, memory_share: float, end_ids: 
     show(gpu)  # before vLLM looks for devices
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process is enough, and starts sooner
     engine = open_engine(path, max_model_len, memory_share)
-    for task in tasks(pipe):
-        answer(engine, end_ids, task, pipe.send)
+    with suppress(EOFError):  # the parent is gone
+        while True:
+            answer(engine, end_ids, pipe.recv(), pipe.send)
 
 
 def show(gpu: Gpu) -> None:
@@ -98,13 +99,6 @@ def show(gpu: Gpu) -> None:
     if gpu.name.startswith("MIG-") and (code := ctypes.CDLL("libcuda.so.1").cuInit(0)):
         raise RuntimeError(f"CUDA cannot open {gpu.name} (cuInit gives {code})")
     os.environ |= {"CUDA_VISIBLE_DEVICES": gpu.index, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts
-
-
-def tasks(pipe: Connection) -> Iterator[Task]:
-    """Each task, whenever it comes, until the parent is gone."""
-    with suppress(EOFError):
-        while True:
-            yield pipe.recv()
 
 
 def open_engine(path: str, max_model_len: int, memory_share: float) -> Any:

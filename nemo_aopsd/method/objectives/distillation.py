@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
@@ -18,14 +20,7 @@ class Distillation(BaseObjective):
     token_clip: float | None = None  # tau
 
     def __call__(
-        self,
-        logprobs: Tensor,
-        *,
-        divergence: Tensor,  # [B, S], with gradient
-        mask: Tensor,  # [B, S] bool
-        num_tokens: float,
-        num_rows: float,
-        **_unread: Tensor | None,
+        self, logprobs: Tensor, *, divergence: Tensor, mask: Tensor, num_tokens: float, num_rows: float, **_unread: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.reduce(self.token_losses(divergence, mask), mask, num_tokens, num_rows)
         return loss, {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from nemo_aopsd.method.objectives.base import BaseObjective
@@ -16,13 +18,7 @@ class SupervisedFineTuning(BaseObjective):
     on_policy_rate = 0.0
 
     def __call__(
-        self,
-        logprobs: Tensor,  # [B, S], with gradient
-        *,
-        mask: Tensor,  # [B, S] bool
-        num_tokens: float,
-        num_rows: float,
-        **_unread: Tensor | None,
+        self, logprobs: Tensor, *, mask: Tensor, num_tokens: float, num_rows: float, **_unread: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         loss = -self.reduce(logprobs, mask, num_tokens, num_rows)
         return loss, {"train/loss": loss.detach()}
