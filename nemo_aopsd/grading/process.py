@@ -41,11 +41,6 @@ class GradingProcess:
         os.set_blocking(self._replies.fileno(), False)
         self._ready = False
 
-    @property
-    def pid(self) -> int:
-        """Process id of the child."""
-        return self._child.pid
-
     def ask(self, request: dict[str, str], seconds: float) -> Any:
         """The verdict on one request. Raises GradingTimeout or GradingCrash; after the former the child is dead."""
         if not self._ready:

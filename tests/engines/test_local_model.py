@@ -17,9 +17,9 @@ from nemo_aopsd.engines.local import decoding
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.decoding import sample
 from nemo_aopsd.engines.local.kv import LineKV
+from nemo_aopsd.engines.local.memory import batches
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network, fuse_norms
-from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.types import Branch, Sampling
 from tests.local_models import (
     END,

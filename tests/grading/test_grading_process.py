@@ -54,7 +54,7 @@ def test_a_hostile_answer_blocks_neither_threads_nor_the_event_loop(monkeypatch)
         quick = [await grade_async(*sum_of(n)) for n in range(100, 110)]
         was_done = slow.done()
         for child in pool._all:
-            os.kill(child.pid, 9)
+            os.kill(child._child.pid, 9)
         return quick, was_done, await slow
 
     quick, was_done, slow = asyncio.run(main())
@@ -86,7 +86,7 @@ def test_after_a_timeout_the_process_is_dead_and_the_next_one_answers(pool):
 def test_a_process_that_dies_is_ungradable_once_and_replaced(pool, moment):
     child = GradingProcess()
     assert child.ask({"operation": "same", "predicted": "x+1", "gold": "1+x"}, 60) is True
-    os.kill(child.pid, 9)
+    os.kill(child._child.pid, 9)
     if moment == "idle":
         child._child.wait()
     with pytest.raises(GradingCrash, match="ended"):
@@ -112,10 +112,10 @@ def test_a_daemonic_process_without_main_guard_and_a_fork_grade_too(tmp_path):
             import multiprocessing, os, sys
             from nemo_aopsd.grading import POOL, grade
             assert grade("\\\\boxed{x+1}", "1+x").correct
-            inherited = [child.pid for child in POOL._all]
+            inherited = [child._child.pid for child in POOL._all]
             def work(queue):
                 graded = grade("\\\\boxed{x+2}", "2+x").correct
-                queue.put((graded, [child.pid for child in POOL._all]))
+                queue.put((graded, [child._child.pid for child in POOL._all]))
             context = multiprocessing.get_context("fork")
             queue = context.Queue()
             process = context.Process(target=work, args=(queue,), daemon=True)
@@ -137,7 +137,7 @@ def test_a_daemonic_process_without_main_guard_and_a_fork_grade_too(tmp_path):
 def test_the_process_ends_with_an_owner_that_is_killed():
     code = (
         "import os; from nemo_aopsd.grading import POOL, grade; grade('\\\\boxed{x+1}', '1+x'); "
-        "print(*[c.pid for c in POOL._all], flush=True); os.kill(os.getpid(), 9)"
+        "print(*[c._child.pid for c in POOL._all], flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert_gone(int(done.stdout))
@@ -166,7 +166,7 @@ def test_closing_reaps_every_child():
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(work, (1, 2))) == [True, True]
-    pids = [child.pid for child in pool._all]
+    pids = [child._child.pid for child in pool._all]
     assert len(pids) == 2
     pool.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

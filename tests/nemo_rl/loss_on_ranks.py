@@ -27,14 +27,13 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.models.megatron import train
 from nemo_rl.models.megatron.data import get_microbatch_iterator, process_global_batch
 
-from nemo_aopsd.engines.nemo_rl.batches import sampled_batch, scoring_batch, top_k_batch, training_batch
+from nemo_aopsd.engines.nemo_rl.batches import scoring_batch, top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.top_k import top_k_and_norm
 from nemo_aopsd.engines.nemo_rl.top_k_loss import prepare
 from tests.nemo_rl.parallel_cases import (
     ALL_ROWS,
     LAYOUTS,
     LOSSES,
-    OWN,
     PAD,
     PAD_TO,
     TOP_K,
@@ -144,7 +143,7 @@ def _run(
 
 def _trained(loss: str, rows: Rows, config: dict[str, Any]) -> dict[str, Any]:
     """One optimizer step as far as the gradient: the steps of `MegatronPolicyWorkerImpl.train`."""
-    make = top_k_batch if loss in TOP_K else sampled_batch if loss in OWN else training_batch
+    make = top_k_batch if loss in TOP_K else training_batch
     whole = make(train_rows(), pad_id=PAD, divisible_by=PAD_TO, rows_multiple=4)
     share = _shares(whole, rows)[parallel_state.get_data_parallel_rank()]
     model, function = _data_parallel(Tables(student())), loss_fn(loss)

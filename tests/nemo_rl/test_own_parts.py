@@ -16,7 +16,7 @@ from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.engines import nemo_rl
-from nemo_aopsd.engines.nemo_rl.batches import sampled_batch
+from nemo_aopsd.engines.nemo_rl.batches import training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import cluster_errors
 from nemo_aopsd.engines.nemo_rl.own_loss import OwnLossFn
 from nemo_aopsd.errors import UserError
@@ -76,7 +76,7 @@ def rows():
 @pytest.mark.parametrize("garbage", [0.0, torch.nan, torch.inf])
 def test_the_loss_is_the_objective_s_mean_over_the_tokens_that_count(aggregation, garbage):
     made = rows()
-    batch = sampled_batch(made, pad_id=0, divisible_by=4, rows_multiple=4)
+    batch = training_batch(made, pad_id=0, divisible_by=4, rows_multiple=4)
     assert "advantages" not in batch and batch.size == 4
     current = torch.full((4, batch["input_ids"].shape[1] - 1), garbage)
     terms = []
@@ -98,7 +98,7 @@ def test_the_loss_is_the_objective_s_mean_over_the_tokens_that_count(aggregation
 
 def test_an_advantage_that_prepare_has_made_reaches_the_loss():
     row = TrainRow([4], [5, 6], None, None, torch.ones(2), torch.ones(2).bool(), advantages=torch.tensor([0.5, 2.0]))
-    batch = sampled_batch([row], pad_id=0, divisible_by=1, rows_multiple=1)
+    batch = training_batch([row], pad_id=0, divisible_by=1, rows_multiple=1)
     seen = {}
 
     class Records:
@@ -117,7 +117,7 @@ def test_a_worker_that_has_no_such_file_gets_the_class(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(PARTS.read_text().replace("** 2 / 2", "** 2 / HALF") + "\n\nHALF = 2.0\n")
     loss_fn = OwnLossFn(build_objective(ObjectiveConfig(name=f"{file}:HalfSquaredGap")))
-    batch = dict(sampled_batch(rows(), pad_id=0, divisible_by=4, rows_multiple=1))
+    batch = dict(training_batch(rows(), pad_id=0, divisible_by=4, rows_multiple=1))
     asked = (loss_fn, batch, torch.zeros(2, batch["input_ids"].shape[1] - 1))
     (tmp_path / "sent").write_bytes(ray.cloudpickle.dumps(asked))
     expected = loss_fn(asked[2], batch, torch.ones(()), torch.tensor(4.0))[0].item()
@@ -137,7 +137,7 @@ def test_an_objective_that_fails_in_a_worker_names_the_line_of_the_user(tmp_path
     file.write_text(PARTS.read_text().replace("** 2 / 2", "** 2 / {}['half']"))
     (line,) = (number for number, text in enumerate(file.read_text().splitlines(), 1) if "['half']" in text)
     loss_fn = OwnLossFn(build_objective(ObjectiveConfig(name=f"{file}:HalfSquaredGap")))
-    batch = dict(sampled_batch(rows(), pad_id=0, divisible_by=4, rows_multiple=1))
+    batch = dict(training_batch(rows(), pad_id=0, divisible_by=4, rows_multiple=1))
     (tmp_path / "sent").write_bytes(ray.cloudpickle.dumps((loss_fn, batch)))
     file.unlink()
     read = (

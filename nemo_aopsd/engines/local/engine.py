@@ -14,10 +14,9 @@ from transformers import PreTrainedModel
 
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.loss import micro_batch_loss
-from nemo_aopsd.engines.local.memory import gpu_memory
+from nemo_aopsd.engines.local.memory import batches, gpu_memory
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
-from nemo_aopsd.engines.local.scoring import batches
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.engines.local.trackers import Trackers
 from nemo_aopsd.errors import UserError

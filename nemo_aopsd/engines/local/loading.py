@@ -17,8 +17,6 @@ from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, as_list, where_from
 
-_OTHER = "Choose another model, such as Llama or Qwen."
-
 
 def load_model(settings: Settings) -> PreTrainedModel:
     """The causal language model on this machine's device, in evaluation mode. Raises UserError if it is unfit."""
@@ -56,35 +54,29 @@ def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
 @torch.no_grad()
 def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
     """Probes need full attention, and log-probs need logits that are the output head on the last hidden state."""
+
+    def unfit(why: str) -> UserError:
+        return UserError(
+            f"{path}: {type(model).__name__} {why}. Choose another model, such as Llama or Qwen, for the local engine."
+        )
+
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     has_window = getattr(config, "layer_types", None) is None and getattr(config, "sliding_window", None)
     if kinds != {"full_attention"} or has_window:
-        raise UserError(
-            f"{path}: has a sliding window or other layers than full attention ({', '.join(sorted(kinds))}), which the "
-            f"local engine needs. {_OTHER}"
-        )
+        raise unfit(f"has a sliding window or other layers than full attention ({', '.join(sorted(kinds))})")
     ids = torch.tensor([[0, 1, 2]], device=model.device)
     network = Network(model)
     expected = model(input_ids=ids).logits  # after `Network`, which may fuse norms: in bfloat16 they round once less
     (hidden,), _ = network.prefill(ids.tolist())
     if not torch.allclose(network.head(hidden), expected[0], atol=1e-3, rtol=1e-2):
-        raise UserError(
-            f"{path}: {type(model).__name__} changes the logits of its output head, which the local engine does not. "
-            f"{_OTHER}"
-        )
+        raise unfit("changes the logits of its output head")
     try:
         found = network.head(_decoded(network, ids))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{path}: {type(model).__name__} cannot be called as the local engine calls it: {first_line(error)}. "
-            f"It needs rotary positions and transformers' usual arguments. {_OTHER}"
-        ) from error
+        raise unfit(f"lacks rotary positions or transformers' usual arguments ({first_line(error)})") from error
     if (found - expected[:, -1:]).abs().max() > 0.05 * expected.abs().max():
-        raise UserError(
-            f"{path}: {type(model).__name__} gives different logits with a key-value cache than without one, "
-            f"so the local engine cannot use it. {_OTHER}"
-        )
+        raise unfit("gives different logits with a key-value cache than without one")
 
 
 def _decoded(network: Network, ids: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.network import Network, log_softmax
-from nemo_aopsd.engines.local.scoring import response_hidden
 from nemo_aopsd.types import TopK, TrainRow
 
 # A comparison holds more values over the vocabulary than the sampled path does, so it takes this many times fewer
@@ -41,11 +40,11 @@ def _score(
         with torch.no_grad():
             prompts = [prompt for row in rows if (prompt := row.teacher_prompt) is not None]
             assert len(prompts) == len(rows), "a full signal needs the teacher's prompt of every row"
-            teacher_side = [response_hidden(teacher, prompts, responses)[0]]
+            teacher_side = [teacher.response_hidden(prompts, responses)[0]]
     elif signal.top_k:
         names = ("ids", "logprobs", "entropy")
         teacher_side = [torch.cat([getattr(row.top_k, name) for row in rows]).to(student.device) for name in names]
-    hidden, targets, _ = response_hidden(student, [row.prompt for row in rows], responses)
+    hidden, targets, _ = student.response_hidden([row.prompt for row in rows], responses)
     if teacher_side:
         logprobs, divergence = _compare(student, teacher.head, hidden, targets, teacher_side, objective)
     else:

@@ -1,8 +1,8 @@
-"""A GPU without enough memory, in the words of the config."""
+"""Batches that fit into memory, and a GPU that has too little, in the words of the config."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,3 +20,18 @@ def gpu_memory(stage: str, keys: str) -> Iterator[None]:
             f"a GPU is out of memory while {stage}: {first_line(error)} Lower {keys}, or end what else uses the card "
             "(`nvidia-smi`). A run that has saved a checkpoint continues with --resume."
         ) from error
+
+
+def batches(
+    indices: Sequence[int], lengths: Sequence[int], size: int, max_tokens: int | None = None
+) -> Iterator[list[int]]:
+    """`indices` in batches of about equal length, longest first, so that a lack of memory shows at once.
+
+    A batch has `size` rows, or with `max_tokens` as many as fit, padded to the longest; at least one.
+    """
+    order = sorted(indices, key=lambda index: (-lengths[index], index))
+    start = 0
+    while start < len(order):
+        rows = size if max_tokens is None else max(1, max_tokens // max(1, lengths[order[start]]))
+        yield order[start : start + rows]
+        start += rows

@@ -15,9 +15,8 @@ from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import Decoder, uniforms
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep, Step
 from nemo_aopsd.engines.local.kv import Prefix, PrefixCache
-from nemo_aopsd.engines.local.memory import gpu_memory
+from nemo_aopsd.engines.local.memory import batches, gpu_memory
 from nemo_aopsd.engines.local.network import Network
-from nemo_aopsd.engines.local.scoring import batches, response_hidden
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.types import Branch, Generation, Sampling, Tokens, TopK
 
@@ -61,7 +60,7 @@ class LocalModel:
         results: dict[int, Tensor] = {}
         for batch in self._batches(rows):
             sides = [prompts[index] for index in batch], [responses[index] for index in batch]
-            hidden, targets, kv = response_hidden(self.network, *sides, not self.prefixes.is_full)
+            hidden, targets, kv = self.network.response_hidden(*sides, not self.prefixes.is_full)
             if kv is not None:
                 self.prefixes.put(Prefix(kv, [rows[index] for index in batch]))
             logprobs = self.network.token_logprobs(hidden, targets).cpu()
@@ -76,7 +75,7 @@ class LocalModel:
         results: dict[int, TopK] = {}
         for batch in self._batches(rows):
             sides = [prompts[index] for index in batch], [responses[index] for index in batch]
-            hidden, _, _ = response_hidden(self.network, *sides)
+            hidden, _, _ = self.network.response_hidden(*sides)
             top = self.network.top(hidden, k)
             lengths = [len(rows[index][1]) for index in batch]
             columns = [column.cpu().split(lengths) for column in (top.ids, top.logprobs, top.entropy)]

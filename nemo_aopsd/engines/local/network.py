@@ -20,7 +20,7 @@ from transformers import DynamicCache, PreTrainedModel
 from nemo_aopsd.engines.local import attention
 from nemo_aopsd.engines.local.kv import KVBuffer, LineKV
 from nemo_aopsd.models.limits import MAX_LOGITS, chunk_size
-from nemo_aopsd.types import TopK
+from nemo_aopsd.types import Tokens, TopK
 
 FUSED_ON = ("cuda",)  # and on a CPU in float32, where the fused norm is the same to the bit
 
@@ -91,6 +91,16 @@ class Network:
         except (TypeError, ValueError, RuntimeError):
             return False
         return bool((found - expected).abs().max() <= 0.05 * expected.abs().max())
+
+    def response_hidden(
+        self, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
+    ) -> tuple[Tensor, Tensor, DynamicCache | LineKV | None]:
+        """Of all responses in one list: the hidden state before each token [N, H], the tokens [N]; keys and values."""
+        rows = list(zip(prompts, responses, strict=True))
+        hidden, kv = self.prefill([prompt + response for prompt, response in rows], keep_kv)
+        before = [states[len(p) - 1 : len(p) + len(r) - 1] for states, (p, r) in zip(hidden, rows, strict=True)]
+        targets = torch.tensor([token for response in responses for token in response], dtype=torch.long)
+        return torch.cat(before), targets.to(self.device), kv
 
     def extend(self, tokens: Tensor, mask: Tensor, positions: Tensor, kv: KVBuffer) -> Tensor:
         """Hidden states [R, Q, H] of `tokens` [R, Q] at `positions` [R, Q] after what `kv` holds; `kv` grows by Q.

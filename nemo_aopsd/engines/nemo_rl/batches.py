@@ -61,31 +61,20 @@ def response_spans(logprobs: Tensor, prompts: list[Tokens], responses: list[Toke
 
 
 def training_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
-    """What `Policy.train` and `AOPSDLossFn` take where the trainer has scored; `layout` is that of `scoring_batch`.
+    """What `Policy.train` and a loss on sampled tokens take where the trainer has scored; `layout` as `scoring_batch`.
 
-    That is `scoring_batch` of the rows with `token_mask` as they have it, and `prev_logprobs`, `generation_logprobs`,
-    `teacher_logprobs`, `probe_weights`: [B', S] float32, 0 wherever `token_mask` is. NeMo RL always reads
-    `generation_logprobs`, the log-probs as the sampler saw them: a row that does not know them (`sampler_logprobs`
-    None) has `old_logprobs` there, so that its importance weight is 1.
+    That is `scoring_batch` of the rows with `token_mask` as they have it, and those of `COLUMNS` that the rows have,
+    [B', S] float32, 0 wherever `token_mask` is. NeMo RL always reads `generation_logprobs` too, the log-probs as the
+    sampler saw them: a row that does not know them (`sampler_logprobs` None) has `old_logprobs` there, so that its
+    importance weight is 1.
 
     Raises ValueError, naming row and field, if a field is not finite at a token that counts.
     """
-    columns = {
-        "prev_logprobs": [row.old_logprobs for row in rows],
-        "generation_logprobs": [
-            row.old_logprobs if row.sampler_logprobs is None else row.sampler_logprobs for row in rows
-        ],
-        "teacher_logprobs": [row.teacher_logprobs for row in rows],
-        "probe_weights": [row.weights for row in rows],
-    }
-    return _with_columns(rows, columns, **layout)
-
-
-def sampled_batch(rows: list[TrainRow], **layout: int) -> BatchedDataDict:
-    """What `Policy.train` and `OwnLossFn` take: `training_batch` with those of its `COLUMNS` that the rows have."""
     columns = {name: [getattr(row, field) for row in rows] for name, field in COLUMNS.items()}
-    there = {name: values for name, values in columns.items() if values[0] is not None}
-    return _with_columns(rows, there, **layout)
+    columns["generation_logprobs"] = [
+        row.old_logprobs if row.sampler_logprobs is None else row.sampler_logprobs for row in rows
+    ]
+    return _with_columns(rows, {name: values for name, values in columns.items() if values[0] is not None}, **layout)
 
 
 def sampler_scored_batch(rows: list[TrainRow], trainer_logprobs: list[Tensor] | None, **layout: int) -> BatchedDataDict:

@@ -18,7 +18,7 @@ from transformers import AutoConfig
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Objective
-from nemo_aopsd.engines.nemo_rl.batches import sampled_batch, sampler_scored_batch, top_k_batch, training_batch
+from nemo_aopsd.engines.nemo_rl.batches import sampler_scored_batch, top_k_batch, training_batch
 from nemo_aopsd.engines.nemo_rl.cluster import Cluster, Role
 from nemo_aopsd.engines.nemo_rl.loss import AOPSDLossFn
 from nemo_aopsd.engines.nemo_rl.models import ClusterModel
@@ -86,7 +86,7 @@ class NemoRLEngine:
             "rows_multiple": self.settings.train_global_batch_size,
         }
         if is_own(objective.config.name):
-            return sampled_batch(rows, **layout), OwnLossFn(objective)
+            return training_batch(rows, **layout), OwnLossFn(objective)
         if objective.signal.top_k:
             return top_k_batch(rows, **layout), TopKLossFn(objective.config)
         assert objective.config.name == "pg", "config/rules.py lets no other of our objectives pass"
