@@ -64,18 +64,17 @@ def check_thinking(thinking: Mapping[str, bool | None], tokenizer: Tokenizer, mo
 
 def check_readable(problems: Sequence[Problem], tokenizer: Tokenizer, model: str) -> list[str]:
     """A warning if questions come back from the tokenizer of `model` without most of their letters and digits."""
-    lost = [problem for problem in problems if not _comes_back(problem.problem, tokenizer)]
+    lost = [
+        problem
+        for problem in problems
+        if _letters(tokenizer.decode(tokenizer.encode(problem.problem))) < _LEAST_KEPT * _letters(problem.problem)
+    ]
     if not lost:
         return []
     return [
         f"{len(lost)} of {len(problems)} questions are mostly unknown tokens to {model} (first: {lost[0].where}, "
         f"problem {lost[0].id!r}): it cannot read them. Choose another policy.model_name, or problems in its language."
     ]
-
-
-def _comes_back(text: str, tokenizer: Tokenizer) -> bool:
-    written, read = _letters(text), _letters(tokenizer.decode(tokenizer.encode(text)))
-    return read >= _LEAST_KEPT * written
 
 
 def _letters(text: str) -> int:

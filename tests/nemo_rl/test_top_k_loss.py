@@ -101,13 +101,6 @@ def test_more_than_the_vocabulary_is_refused(group):
         top_k_and_norm(torch.zeros(1, 1, 4), 7, group, **bounds)
 
 
-def test_a_field_of_another_length_is_named():
-    rows = train_rows()
-    rows[1] = replace(rows[1], top_k=rows[0].top_k)
-    with pytest.raises(ValueError, match=r"row 1: .* found 5 .* 90 tokens"):
-        top_k_batch(rows, pad_id=PAD, divisible_by=8, rows_multiple=1)
-
-
 def logits_and_ids():
     """Logits [2, 9, 6] of which one position has next to nothing outside of its ids, and ids [2, 9, 3].
 

@@ -97,7 +97,6 @@ class Decoder:
         self.lengths = torch.zeros_like(self.limits)  # 0 while running
         distinct = list(dict.fromkeys(map(tuple, prompts)))  # equal prompts are read once
         hidden, prefix = network.prefill(distinct, keep_kv=True)
-        assert prefix is not None, "asked for"
         sources = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
         self.last_hidden = torch.stack([states[-1] for states in hidden])[sources]
         self.num_columns = max(map(len, distinct))

@@ -83,7 +83,6 @@ def _decoded(network: Network, ids: Tensor) -> Tensor:
     """The hidden state [1, 1, H] of the last of `ids` [1, S], behind keys and values of those before it."""
     last = ids.shape[1] - 1
     _, prefix = network.prefill(ids[:, :-1].tolist(), keep_kv=True)
-    assert prefix is not None, "asked for"
     kv = KVBuffer(prefix, ids.new_zeros(1), columns=last, room=1)
     mask = network.additive(torch.ones(1, 1, 1, last + 1, dtype=torch.bool, device=ids.device))
     return network.extend(ids[:, -1:], mask, ids.new_full((1, 1), last), kv)

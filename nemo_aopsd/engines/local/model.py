@@ -60,8 +60,9 @@ class LocalModel:
         results: dict[int, Tensor] = {}
         for batch in self._batches(rows):
             sides = [prompts[index] for index in batch], [responses[index] for index in batch]
-            hidden, targets, kv = self.network.response_hidden(*sides, not self.prefixes.is_full)
-            if kv is not None:
+            keeps = not self.prefixes.is_full
+            hidden, targets, kv = self.network.response_hidden(*sides, keeps)
+            if keeps:
                 self.prefixes.put(Prefix(kv, [rows[index] for index in batch]))
             logprobs = self.network.token_logprobs(hidden, targets).cpu()
             results |= zip(batch, logprobs.split([len(rows[index][1]) for index in batch]), strict=True)
@@ -148,7 +149,6 @@ class LocalModel:
     @torch.no_grad()
     def _read_prefix(self, rows: list[tuple[Tokens, Tokens]]) -> Prefix:
         _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
-        assert kv is not None, "asked for"
         return Prefix(kv, rows)
 
 

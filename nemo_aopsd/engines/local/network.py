@@ -56,28 +56,29 @@ class Network:
 
     def prefill(
         self, rows: Sequence[Sequence[int]], keep_kv: bool = False
-    ) -> tuple[list[Tensor], DynamicCache | LineKV | None]:
-        """Hidden states [T, H] of each of `rows`, and their keys and values [R, heads, S, head size] if wanted."""
+    ) -> tuple[list[Tensor], DynamicCache | LineKV]:
+        """Hidden states [T, H] of each of `rows`, and their keys and values [R, heads, S, head size] if kept."""
         return self._prefill_line(rows, keep_kv) if self.in_line else self._prefill_padded(rows, keep_kv)
 
-    def _prefill_line(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], LineKV | None]:
+    def _prefill_line(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], LineKV]:
         lengths = [len(row) for row in rows]
-        kv = LineKV(lengths) if keep_kv else None
+        kv = LineKV(lengths)
         hidden = self.body(
             input_ids=torch.tensor([[token for row in rows for token in row]]),
             position_ids=torch.cat([torch.arange(length) for length in lengths])[None],
             attention_mask=attention.line_mask(lengths),
             use_cache=keep_kv,
-            **{self.cache_name: kv},
+            **{self.cache_name: kv if keep_kv else None},
         ).last_hidden_state
         return list(hidden[0].split(lengths)), kv
 
-    def _prefill_padded(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], DynamicCache | None]:
+    def _prefill_padded(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], DynamicCache]:
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
-        cache = DynamicCache() if keep_kv else None
-        output = self.body(input_ids=ids.to(self.device), use_cache=keep_kv, **{self.cache_name: cache})
+        cache = DynamicCache()
+        given = {"use_cache": keep_kv, self.cache_name: cache if keep_kv else None}
+        output = self.body(input_ids=ids.to(self.device), **given)
         hidden = output.last_hidden_state.unbind()
         return [states[: len(row)] for states, row in zip(hidden, rows, strict=True)], cache
 
@@ -94,7 +95,7 @@ class Network:
 
     def response_hidden(
         self, prompts: list[Tokens], responses: list[Tokens], keep_kv: bool = False
-    ) -> tuple[Tensor, Tensor, DynamicCache | LineKV | None]:
+    ) -> tuple[Tensor, Tensor, DynamicCache | LineKV]:
         """Of all responses in one list: the hidden state before each token [N, H], the tokens [N]; keys and values."""
         rows = list(zip(prompts, responses, strict=True))
         hidden, kv = self.prefill([prompt + response for prompt, response in rows], keep_kv)

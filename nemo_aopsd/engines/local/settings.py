@@ -42,29 +42,24 @@ _OPTIONAL = tuple(each.name for each in fields(Settings) if each.default is not 
 
 def read_settings(config: Config) -> Settings:
     """Settings of a config that `load_config` has passed. Raises UserError on what only this engine knows."""
-    policy = config.policy
-    model, tokenizer, optimizer, judge = tell_all(
+    policy, judge = config.policy, config.aopsd.judge
+    by_tokens = policy.get("dynamic_batching") or {}
+    model, tokenizer, optimizer, of_judge = tell_all(
         lambda: _model_path(config, policy["model_name"], "policy.model_name"),
         lambda: _tokenizer_path(policy),
         lambda: _optimizer(policy.get("optimizer")),
-        lambda: _judge_path(config),
+        lambda: _model_path(config, judge.model, "aopsd.judge.model") if judge.has_own_model else None,
     )
     return Settings(
         model=model,
         tokenizer=tokenizer,
         optimizer=optimizer,
         teacher=config.aopsd.teacher,
-        judge=judge,
+        judge=of_judge,
         max_total_sequence_length=policy["max_total_sequence_length"],
-        **_by_tokens(policy.get("dynamic_batching")),
+        **{key: by_tokens.get(key) for key in ("logprob_mb_tokens", "train_mb_tokens") if by_tokens.get("enabled")},
         **{key: policy[key] for key in _OPTIONAL if policy.get(key) is not None},
     )
-
-
-def _by_tokens(block: dict[str, Any] | None) -> dict[str, int | None]:
-    if not block or not block.get("enabled"):
-        return {}
-    return {key: block.get(key) for key in ("logprob_mb_tokens", "train_mb_tokens")}
 
 
 def _optimizer(block: dict[str, Any] | None) -> OptimizerKwargs:
@@ -80,11 +75,6 @@ def _optimizer(block: dict[str, Any] | None) -> OptimizerKwargs:
     if "betas" in kwargs:
         kwargs["betas"] = tuple(kwargs["betas"])
     return OptimizerKwargs(**kwargs)
-
-
-def _judge_path(config: Config) -> Path | None:
-    judge = config.aopsd.judge
-    return _model_path(config, judge.model, "aopsd.judge.model") if judge.has_own_model else None
 
 
 def _model_path(config: Config, name: str, key: str) -> Path:

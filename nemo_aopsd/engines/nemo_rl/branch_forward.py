@@ -104,7 +104,8 @@ def _together(
     """
     blocks, shared = batch.blocks, batch.shared
     heads = _groups(blocks, shared)
-    layers = [runner.compilation_config.static_forward_context[name].impl for name in _layers(runner)]
+    names = [name for group in runner.attn_groups[0] for name in group.layer_names]
+    layers = [runner.compilation_config.static_forward_context[name].impl for name in names]
     if len(heads) == len(blocks) or any(i.alibi_slopes is not None or i.sliding_window != (-1, -1) for i in layers):
         return {}
     of_branch = np.repeat(shared[heads], np.diff(heads, append=len(blocks)))
@@ -145,10 +146,6 @@ def _groups(blocks: NDArray[np.int32], shared: NDArray[np.int64]) -> list[int]:
         if not (together and blocks[branch, last] == blocks[head, last]):
             heads.append(branch)
     return heads
-
-
-def _layers(runner: Any) -> list[str]:
-    return [name for group in runner.attn_groups[0] for name in group.layer_names]
 
 
 def _up(runner: Any, array: NDArray) -> Tensor:

@@ -91,9 +91,11 @@ def run(
             scratch = cache.take(max((sum(asks[key].num_scratch(size) for key in each) for each in shares), default=0))
             for share in shares:
                 batch = _batch(rows, [asks[key] for key in share], held, scratch, size)
-                method = "grow_branches" if batch.new.any() else "score_branches"
-                found = llm.collective_rpc(method, args=(batch,))[0]  # of any of the workers
-                results |= zip(share, _by_branch(batch, found), strict=True)
+                grows = bool(batch.new.any())
+                method, sizes = ("grow_branches", batch.new) if grows else ("score_branches", batch.wanted)
+                parts = llm.collective_rpc(method, args=(batch,))[0].split(sizes.tolist())  # of any of the workers
+                # Log-probs get a storage each, since Ray sends whole storages.
+                results |= zip(share, (part.tolist() if grows else part.clone() for part in parts), strict=True)
     return [results.get(key) for key in range(len(asks))]
 
 
@@ -199,10 +201,3 @@ def _batch(rows: list[Tokens], asks: list[Ask], of_row: Mapping[int, NDArray], s
         targets=np.array([token for ask in asks if not ask.new for token in ask.tokens], dtype=np.int64),
         new=np.array([ask.new for ask in asks]),
     )
-
-
-def _by_branch(batch: Batch, found: Tensor) -> list[list[int] | Tensor]:
-    """What `grow` or `score` found, by branch; log-probs with a storage each, since Ray sends whole storages."""
-    if batch.new.any():
-        return [part.tolist() for part in found.split(batch.new.tolist())]
-    return [part.clone() for part in found.split(batch.wanted.tolist())]

@@ -56,7 +56,9 @@ class AOPSDLossFn(ClippedPGLossFn):
         the masks leave out may hold anything.
         """
         mask = data["token_mask"] * data["sample_mask"].unsqueeze(-1)
-        data = {**data, **_neutral_where_not_counted(data, mask > 0)}
+        # With 0 where a token does not count, all ratios there are 1, all differences 0. The parent multiplies by its
+        # mask after `exp`: an infinity or a NaN would poison the sum.
+        data = {**data, **{name: torch.where(mask > 0, data[name], 0.0) for name in _COLUMNS if name in data}}
         current = torch.where(mask[:, 1:] > 0, next_token_logprobs, 0.0)
         if "gaps" in data:  # [log q - log p] of the sampler's kernels, less [log p_now - log p_old] of the trainer's
             data.setdefault("prev_logprobs", torch.nn.functional.pad(current.detach(), (1, 0)))
@@ -88,12 +90,3 @@ class AOPSDLossFn(ClippedPGLossFn):
         if self.use_cispo:  # it weighs with the clipped ratio on either side
             return (clipped != ratio).expand_as(advantage)
         return clipped * advantage < ratio * advantage
-
-
-def _neutral_where_not_counted(data: Mapping[str, Any], counted: Tensor) -> dict[str, Tensor]:
-    """The float columns with 0 at the tokens that do not count.
-
-    The parent multiplies by its mask after `exp`: an infinity or a NaN there would poison the sum. With 0 in every
-    column (and for the current log-prob) all ratios there are 1 and all differences 0.
-    """
-    return {name: torch.where(counted, data[name], 0.0) for name in _COLUMNS if name in data}
