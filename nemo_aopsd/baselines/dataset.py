@@ -3,8 +3,6 @@
 Importing this module registers the processor `aopsd_data_processor` and the environment `aopsd_progress`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ NeMo RL calls `step` for each rollout by itself and at the same time, so everyth
 answers must not queue behind each other.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The judge is the policy's own vLLM (NeMo RL's OpenAI-compatible server, vllm_worker_async.py) or any other such server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence

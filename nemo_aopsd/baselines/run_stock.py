@@ -6,8 +6,6 @@ NeMo RL makes environments before it imports the dataset's module (setup_respons
 naming our dataset in the config comes too late for `register_env`, and no other key of a config imports anything.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

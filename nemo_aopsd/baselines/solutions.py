@@ -4,8 +4,6 @@ A row is what the objective `sft` trains on: the bare question under the student
 end token. Importing this module registers the processor `aopsd_solution_processor`; the script does so by the name.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

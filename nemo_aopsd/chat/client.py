@@ -4,8 +4,6 @@ Written on aiohttp, which Ray brings along: the same client serves the offline t
 A time-out may have been paid for on the server's side; no client can know.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -13,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -45,6 +43,17 @@ class RequestRefused(Exception):
 
 class ServerUnavailable(Exception):
     """No answer after all tries. The request may be made again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """One try without an answer. `status` is 0 if there was no answer of the protocol; `pause` is what a server asked
+    for in seconds."""
+
+    what: str
+    status: int = 0
+    pause: float | None = None
+    is_timeout: bool = False
 
 
 class ChatClient:
@@ -86,7 +95,7 @@ class ChatClient:
         self._structured: dict[str, bool] = {}  # by model; unknown until the first answer, which no request waits for
         self._limit_name = "max_tokens"
 
-    async def __aenter__(self) -> ChatClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -212,17 +221,6 @@ async def first_readable(
         if found is not None:
             return found, text
     return None, text
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """One try without an answer. `status` is 0 if there was no answer of the protocol; `pause` is what a server asked
-    for in seconds."""
-
-    what: str
-    status: int = 0
-    pause: float | None = None
-    is_timeout: bool = False
 
 
 def _retry_after(value: str | None) -> float | None:

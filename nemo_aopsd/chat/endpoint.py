@@ -1,7 +1,5 @@
 """Where the server is and what must never be printed: the key, and the credentials of the URL."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

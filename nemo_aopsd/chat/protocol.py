@@ -1,7 +1,5 @@
 """What the OpenAI chat protocol says: a request, an answer, and how much a server may get wrong in it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

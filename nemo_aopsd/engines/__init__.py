@@ -1,7 +1,5 @@
 """Implementations of the protocols in `engine.py`; none imports another, and only the command line picks one."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 from nemo_aopsd.config.schema import Config

@@ -7,8 +7,6 @@ nobody.
 What is equal to what, and where this differs from math-verify: docs/grading.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache

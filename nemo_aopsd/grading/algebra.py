@@ -4,8 +4,6 @@ Numbers, expressions and equations are compared here, because math-verify rounds
 is 1/576. What is left goes to its `verify`.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Any

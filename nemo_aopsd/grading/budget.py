@@ -4,8 +4,6 @@ The length and depth of a formula bound its parser. Then the size of its numbers
 Python calls are counted, because the rest of sympy is Python.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator

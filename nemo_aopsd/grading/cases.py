@@ -1,7 +1,5 @@
 """How often the grader agrees with labelled cases, and its verdicts on a file of responses."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Numbers, words, clock times and numbers in a base: decided exactly and in microseconds."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Which part of a response is its final answer: the last balanced box after the thoughts."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

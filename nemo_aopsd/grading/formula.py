@@ -1,7 +1,5 @@
 """LaTeX to sympy by math-verify's reader, and exact numbers. Runs in the grading process only."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Any

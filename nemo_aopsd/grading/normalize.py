@@ -1,7 +1,5 @@
 """One spelling for the many ways to write the same answer: spaces, wrappers, glyphs, units, names before `=`."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

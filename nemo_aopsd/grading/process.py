@@ -4,8 +4,6 @@ A thread or an alarm in the caller could not stop a computation in C, and an ala
 processes are plain children with pipes and not `multiprocessing`'s, which daemonic processes may not have.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

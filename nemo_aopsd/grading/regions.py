@@ -3,8 +3,6 @@ r"""Sets of real numbers: intervals, unions, `x < 3 \text{ or } x = 5`, `\mathbb
 A condition on one unknown stands for the set of its solutions. Runs in the grading process only.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

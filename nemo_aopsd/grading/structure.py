@@ -1,8 +1,6 @@
 r"""The shape of an answer: one value, a list or set, a tuple or interval, a union, a matrix. Shapes are compared here,
 item by item; two values are compared by `compare_values`. `\pm` stands for a set."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It ends when its input ends, so it never outlives the process that asked. What a
 error, or it would be taken for a reply.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ An edge that spans several layers gets a narrow slot in each layer between, so t
 them. One unit is one point (1/72 inch); y grows downward.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Statements are shown whole. Graphs with faults are drawn too: dashed red is an e
 an id that no checkpoint has. `aopsd dag show`, the report and the page of `aopsd dag browse` all show this drawing.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import textwrap

@@ -4,8 +4,6 @@ Both are chat messages; wording comes from `prompts/`. Nothing is ever truncated
 for the engine is the step's business (an error or a counted drop).
 """
 
-from __future__ import annotations
-
 import random
 import shlex
 from collections import Counter

@@ -8,8 +8,6 @@ A problem whose every attempt got no readable verdict has no competence; it stan
 until its first observation.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from statistics import mean

@@ -1,7 +1,5 @@
 """Responses from the data instead of the student: the solution, and the token that ends it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 It counts phrases, not copied content: a student that copies results without naming their source is not detected.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

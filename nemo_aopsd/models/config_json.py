@@ -1,7 +1,5 @@
 """The one reader of a model's `config.json`: everything that this package needs from it. Nothing is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

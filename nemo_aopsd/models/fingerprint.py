@@ -1,7 +1,5 @@
 """Which weights a model folder or file holds, told without reading all of them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path

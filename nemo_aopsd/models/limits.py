@@ -1,7 +1,5 @@
 """Whether a model's vocabulary, positions and tokenizer suffice for a run, checked before anything is sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

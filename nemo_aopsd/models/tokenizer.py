@@ -1,7 +1,5 @@
 """A Hugging Face tokenizer behind the core's `Tokenizer` protocol."""
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence

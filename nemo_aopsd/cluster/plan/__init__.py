@@ -3,8 +3,6 @@
 docs/scaling.md has the formulas, and what was measured.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 

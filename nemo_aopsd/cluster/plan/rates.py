@@ -1,7 +1,5 @@
 """What the plan's seconds are computed from: data sheets of the GPUs that were measured, rates, and their errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

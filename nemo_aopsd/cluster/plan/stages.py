@@ -4,8 +4,6 @@ A stage is a sum of work at a share of the data sheet's rate, and of waits. A ro
 computing and reading; the sum takes neither for hidden behind the other. Formulas in words: docs/scaling.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil
 

@@ -1,7 +1,5 @@
 """The work of one step in rows and tokens: from the config, with assumptions for what it leaves open."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

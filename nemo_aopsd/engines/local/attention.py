@@ -1,7 +1,5 @@
 """Attention without copies of keys and values for grouped query heads, and of rows that stand in one line."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface

@@ -6,8 +6,6 @@ branch must be asked for its prediction, that token leads the branch: fed anew, 
 Shapes: R rows, N branches of a row (padded), W tokens of a branch (padded), C columns of the prefix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

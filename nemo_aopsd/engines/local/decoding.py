@@ -1,7 +1,5 @@
 """Sampling a batch of responses with one growing key-value buffer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

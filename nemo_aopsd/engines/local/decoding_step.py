@@ -1,7 +1,5 @@
 """One token for every running row: eagerly, or on a GPU as a CUDA graph of fixed shape."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

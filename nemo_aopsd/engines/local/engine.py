@@ -1,7 +1,5 @@
 """`Engine` on one machine: the student's optimizer step, the frozen or updated teacher, save and load."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Keys and values: a buffer that decoding writes in place, and the prefixes kept from log-probs to probes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

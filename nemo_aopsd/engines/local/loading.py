@@ -1,7 +1,5 @@
 """From a path to a model and a tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

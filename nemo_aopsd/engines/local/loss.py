@@ -2,8 +2,6 @@
 for one chunk of positions at a time, and the backward forms each chunk's anew: no [T, V] tensor of a row is ever made.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Batches that fit into memory, and a GPU that has too little, in the words of the config."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

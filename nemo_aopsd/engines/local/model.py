@@ -1,7 +1,5 @@
 """`LanguageModel` on one network: batching, order, and the key-value prefixes shared by log-probs and probes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar

@@ -4,8 +4,6 @@ Rows stand in one line on a CPU, where padding would cost what tokens cost, and 
 causal attention is exact and needs no mask. Only tokens that follow a prefix (decoding, branches) carry one.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from functools import cached_property, partial

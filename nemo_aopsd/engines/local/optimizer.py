@@ -1,7 +1,5 @@
 """AdamW on float32 master weights, so that small updates survive bfloat16."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """What the local engine reads from NeMo RL's blocks, typed; defaults stand in `config/nemo_rl_keys.py`."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path

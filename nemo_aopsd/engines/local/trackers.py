@@ -1,7 +1,5 @@
 """The trackers of the `logger` block, through their own libraries; keys and folders as in NeMo RL v0.7.0."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Mapping

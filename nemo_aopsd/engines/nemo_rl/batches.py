@@ -6,8 +6,6 @@ token. So the token i of a response sits at column `len(prompt) + i`, whatever t
 student row differ only in that offset.
 """
 
-from __future__ import annotations
-
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Forwards of branch_runner.py's batches in a vLLM worker, by its model runner's own model and attention."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

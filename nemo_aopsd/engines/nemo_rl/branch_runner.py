@@ -9,10 +9,8 @@ This half is in the scheduler's process, the other one, branch_forward.py, in ea
 have the same numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +105,7 @@ class _Cache:
         self.pool = core.scheduler.kv_cache_manager.block_pool
         self.taken = list[list[Any]]()
 
-    def __enter__(self) -> _Cache:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,8 +5,6 @@ that there are few. vLLM's prefix cache lasts for one turn. With `aopsd.probes.k
 sampler's turn, since scoring takes little memory.
 """
 
-from __future__ import annotations
-
 import atexit
 import copy
 import os

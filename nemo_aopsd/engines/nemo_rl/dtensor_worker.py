@@ -1,7 +1,5 @@
 """NeMo RL's DTensor training worker (version 1) with our teacher (see `teacher_mixin`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import ray

@@ -1,7 +1,5 @@
 """`Engine` on a cluster: NeMo RL's trainer with our loss; checkpoints where NeMo RL's tools look for them."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cached_property
 from pathlib import Path

@@ -6,8 +6,6 @@ the loss once a sequence with a plain dict, else once a micro-batch with a Batch
 returns (nemo_rl/algorithms/loss/wrapper.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 What is patched for a call NeMo RL looks up by name in its module, and has no argument for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any

@@ -5,8 +5,6 @@ moe/moe_layer.py; core/tensor_parallel/layers.py), of NeMo RL v0.7.0's DTensor p
 of vLLM 0.20 (config/model.py, and the attention of its models).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from nemo_aopsd.cluster.rules import Fault, must_be

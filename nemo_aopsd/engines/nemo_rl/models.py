@@ -5,8 +5,6 @@ the same kernels. vLLM's own log-probs also serve a probe's NLL, where a hundred
 0.03 / beta.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, TypeVar
 

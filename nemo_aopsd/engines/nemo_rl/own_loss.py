@@ -4,8 +4,6 @@ Ray pickles the loss for each call. A worker may not have the file that the clas
 code; one of a module goes by its name, and `engines/nemo_rl/__init__.py` checks that workers will find it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

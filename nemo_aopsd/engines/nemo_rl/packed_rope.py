@@ -6,8 +6,6 @@ token finds its own frequencies, and the same operations turn the whole pack. Th
 to the bit (tests/nemo_rl/test_packed_rope.py).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ it. What NeMo RL v0.7.0 itself refuses at its start with a clear message is left
 `nemo_rl/`. Sizes that the model decides: model_refusals.py. What the doctor asks for as well: cluster/rules.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import prod

@@ -1,7 +1,5 @@
 """What this engine reads from NeMo RL's blocks, after the checks of refusals.py."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

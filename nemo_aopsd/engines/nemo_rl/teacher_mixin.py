@@ -5,8 +5,6 @@ They give each run its own socket between trainer and vLLM. A trainer loads the 
 what lives as long as the worker, and what copies and swaps cost is counted.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The top k of logits that are split over tensor-parallel ranks, with what turns them into log-probs."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

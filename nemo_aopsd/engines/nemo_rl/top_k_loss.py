@@ -7,8 +7,6 @@ hands over of the teacher is normalised over the k tokens, so the batch's own co
 the student's other tokens: for the objectives that read them `prepare` adds a column, which goes the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 from unittest.mock import patch

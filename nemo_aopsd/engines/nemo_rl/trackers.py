@@ -1,7 +1,5 @@
 """NeMo RL's own trackers (W&B, TensorBoard, MLflow, SwanLab), enabled by the `logger` block."""
 
-from __future__ import annotations
-
 from nemo_rl.utils.logger import Logger, TensorboardLogger
 from torch.utils.tensorboard import SummaryWriter
 

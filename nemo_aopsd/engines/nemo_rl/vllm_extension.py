@@ -1,7 +1,5 @@
 """Our code inside each vLLM worker, called by `collective_rpc`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

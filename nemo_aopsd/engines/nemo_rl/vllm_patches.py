@@ -10,8 +10,6 @@ Call `limit_prefix_hits` in the scheduler's process before the scheduler is crea
 workers before the first request. `vllm_worker.py` does both, the second one through `vllm_extension.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

@@ -8,8 +8,6 @@ made. The second one belongs into vLLM's own workers, which are other processes 
 `collective_rpc` calls it in each of them, as a method of `WeightBankExtension`.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 from unittest.mock import patch

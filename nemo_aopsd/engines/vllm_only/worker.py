@@ -3,8 +3,6 @@
 Written against vLLM 0.20.0: `LLMEngine.from_engine_args`, `add_request`, `step` (vllm/v1/engine/llm_engine.py).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

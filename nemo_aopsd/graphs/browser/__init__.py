@@ -5,8 +5,6 @@ the drawings are our own, with all text escaped. Graphs with faults are shown wi
 read are counted. Solutions are left out, for they can be long.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

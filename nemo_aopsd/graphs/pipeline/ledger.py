@@ -5,8 +5,6 @@ the whole request, so another model or another wording starts new lines in the s
 can lose only answers that were still on their way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

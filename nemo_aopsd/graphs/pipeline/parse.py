@@ -5,8 +5,6 @@ refuses (`\sqrt`) or silently turns into control characters (`\frac` begins with
 object that ends in the middle.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """All problems of a file, many at a time; resumable, capped, and every rejection kept with its reason."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The files that a build writes: accepted rows, rejects with their reasons, and counts."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """One problem through the three roles of the paper: produce, judge, repair at most twice, compress, validate."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 

@@ -4,8 +4,6 @@ Producer: solution to dense graph. Judge: fidelity and completeness. Second prod
 terminal-answer layer removed. Every defect that a program can find is found here and not left to the judge.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -4,8 +4,6 @@
 `topk_fkl` is in `fkl.py`, each other one in the file of its name.
 """
 
-from __future__ import annotations
-
 from nemo_aopsd.config.extension import fresh, is_own
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.engine import Objective

@@ -1,7 +1,5 @@
 """What all objectives share: the neutral declarations, the two means over tokens, and the clipped surrogate."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """DASH: forward KL with more weight after tokens of low divergence."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """What the objectives that minimise a divergence at every token share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

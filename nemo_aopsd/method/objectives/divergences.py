@@ -4,8 +4,6 @@ P is the teacher, S the student (methods: section 1.1). No gradient is cut here:
 A log-prob may be -inf: 0 log 0 is 0, with the gradient 0, and where only the second side is 0, the sum is inf.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """EOPD: policy gradient everywhere, and forward KL on the teacher's top k where the teacher is unsure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

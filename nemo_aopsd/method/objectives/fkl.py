@@ -1,7 +1,5 @@
 """Forward KL: over the whole vocabulary with clipped entries (OPSD, OP2SD), or on the teacher's K likeliest tokens."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig

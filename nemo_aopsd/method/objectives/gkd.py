@@ -1,7 +1,5 @@
 """GKD, reverse KL and Jensen-Shannon: a divergence of whole distributions, in some steps on the data's solutions."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig

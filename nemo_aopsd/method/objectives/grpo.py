@@ -1,7 +1,5 @@
 """GRPO: the final answer's correctness, normalised within the responses to one problem."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """MiniLLM: exact reverse KL of each token, and policy gradient on the gaps of the rest of the response."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Clipped policy gradient on the weighted sampled-token gap (eq:weighted-advantage)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean

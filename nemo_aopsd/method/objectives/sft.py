@@ -1,7 +1,5 @@
 """Supervised fine-tuning on the data's solutions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
