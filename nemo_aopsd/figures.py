@@ -27,29 +27,17 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "aopsd",
     "text.parse_math": False,  # a dollar sign is a dollar sign
     "font.family": "DejaVu Sans",
-    "font.size": 10.5,
-    "axes.titlesize": 10.5,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 10.5),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 10),
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
     "axes.titlelocation": "left",
-    "axes.labelsize": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
     "axes.linewidth": 0.8,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
     "grid.color": FAINT,
     "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.fontsize": 10,
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
 }
@@ -86,9 +74,7 @@ def to_inline_svg(document: str, name: str, label: str) -> str:
     """An SVG document as an element for an HTML page: scalable, themed, its ids led by `name`, described by `label`."""
     body = document[document.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    found = re.search(r'viewBox="([^"]+)"', body)
-    assert found, "matplotlib writes a viewBox"
-    view_box = found[1]
+    (view_box,) = re.findall(r'viewBox="([^"]+)"', body)[:1]
     root, _, body = body.partition(">")
     kept = "".join(re.findall(r' (?:font-size|fill)="[^"]*"', root)).replace(INK, "var(--ink)")
     body = re.sub(r'\bid="', f'id="{name}-', body)

@@ -53,14 +53,12 @@ def macro_bootstrap_interval(
     """
     if not groups or not all(len(group) for group in groups):
         raise ValueError("no value to resample")
-    generator = np.random.default_rng(seed)
-    means = [_resampled_means(np.asarray(group, dtype=np.float64), num_resamples, generator) for group in groups]
-    return _middle(np.asarray(sum(means)) / len(means), level)
-
-
-def _resampled_means(samples: np.ndarray, num_resamples: int, generator: np.random.Generator) -> np.ndarray:
-    indexes = (generator.integers(len(samples), size=size) for size in chunks(num_resamples, len(samples)))
-    return np.concatenate([samples[chosen].mean(axis=1) for chosen in indexes])
+    generator, total = np.random.default_rng(seed), np.zeros(num_resamples)
+    for group in groups:
+        samples = np.asarray(group, dtype=np.float64)
+        indexes = (generator.integers(len(samples), size=size) for size in chunks(num_resamples, len(samples)))
+        total += np.concatenate([samples[chosen].mean(axis=1) for chosen in indexes])
+    return _middle(total / len(groups), level)
 
 
 def _middle(draws: np.ndarray, level: float) -> tuple[float, float]:

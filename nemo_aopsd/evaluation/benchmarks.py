@@ -33,7 +33,9 @@ def load_benchmarks(sources: Iterable[str]) -> dict[str, list[Problem]]:
         name = source if is_id else benchmark_name(source)
         if name in found:
             raise UserError(f"--data {source}: a second benchmark named {name!r}. Rename one of the files.")
-        found[name] = _from_hub(source) if is_id else _from_file(source)
+        if not is_id and not Path(source).is_file() and not Path(source).suffix:
+            raise UserError(f"--data {source}: neither a file nor one of {', '.join(HUB_SETS)}. Give a JSONL file.")
+        found[name] = _from_hub(source) if is_id else load_problems(source, bare=True)
     return found
 
 
@@ -55,13 +57,6 @@ def check_apart(dev: dict[str, list[Problem]], test: dict[str, list[Problem]]) -
 def benchmark_name(file: str) -> str:
     """What a benchmark from a file is called; `gsm8k.dev.jsonl` -> `gsm8k_dev`."""
     return Path(file).stem.replace(".", "_")
-
-
-def _from_file(source: str) -> list[Problem]:
-    path = Path(source)
-    if not path.is_file() and not path.suffix:
-        raise UserError(f"--data {source}: neither a file nor one of {', '.join(HUB_SETS)}. Give a JSONL file.")
-    return load_problems(path, bare=True)
 
 
 def _from_hub(name: str) -> list[Problem]:

@@ -6,6 +6,7 @@ the two solved in its N samples, with the exact McNemar test. No correction for 
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,15 +133,13 @@ def _difference(pairs: Sequence[Sequence[tuple[int, int]]], k: int, num_first: i
 
 def _solved(pairs: Sequence[tuple[int, int]]) -> Summary:
     """Problems solved by any of the N samples, the same N on both sides."""
-    only_first = sum(one > 0 and other == 0 for one, other in pairs)
-    only_second = sum(other > 0 and one == 0 for one, other in pairs)
-    both = sum(one > 0 and other > 0 for one, other in pairs)
+    counts = Counter((one > 0, other > 0) for one, other in pairs)
     return {
-        "both": both,
-        "only_first": only_first,
-        "only_second": only_second,
-        "neither": len(pairs) - both - only_first - only_second,
-        "p_value": mcnemar_p_value(only_first, only_second),
+        "both": counts[True, True],
+        "only_first": counts[True, False],
+        "only_second": counts[False, True],
+        "neither": counts[False, False],
+        "p_value": mcnemar_p_value(counts[True, False], counts[False, True]),
     }
 
 

@@ -258,7 +258,7 @@ def _rate(events: int, trials: int) -> str:
 
 def write(results: dict[str, Sequence[Result]], out: Path, seed: int) -> None:
     """One line an attempt and kind of judge: the attempt, label, claims, and the judge's own words or log-odds."""
-    rows = ((kind, result) for kind, results_of_kind in results.items() for result in results_of_kind)
+    rows = ((kind, result) for kind, of_kind in results.items() for result in of_kind)
     write_jsonl(out, ({"judge": kind, "seed": seed, **_record(result)} for kind, result in rows))
 
 

@@ -6,9 +6,8 @@ and Wilson intervals are given for the one plain rate, problems solved by any of
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade
@@ -114,8 +113,7 @@ def _ends(interval: tuple[float, float]) -> dict[str, float]:
     return {"low": interval[0], "high": interval[1]}
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(NamedTuple):
     """`credit` in [0, 1]; `tied` if several classes share the most votes."""
 
     credit: float
@@ -142,15 +140,13 @@ def vote(lines: Sequence[Mapping[str, Any]]) -> Vote:
 
 def _wrong_classes(lines: Sequence[Mapping[str, Any]]) -> list[int]:
     """Sizes of the classes of equal answers; the first of a class stands for it."""
-    first: list[tuple[str, bool]] = []  # (answer, can the grader read it)
-    sizes: list[int] = []
+    sizes: dict[tuple[str, bool], int] = {}  # by answer, and whether the grader can read it
     for line in lines:
         answer, readable = extract_answer(line["response_text"]) or "", line["reason"] != "ungradable"
-        for index, (other, other_readable) in enumerate(first):
+        for other, other_readable in sizes:
             if answer == other or (readable and other_readable and grade(f"\\boxed{{{answer}}}", other).correct):
-                sizes[index] += 1
+                sizes[other, other_readable] += 1
                 break
         else:
-            first.append((answer, readable))
-            sizes.append(1)
-    return sizes
+            sizes[answer, readable] = 1
+    return [*sizes.values()]

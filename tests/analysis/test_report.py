@@ -226,11 +226,11 @@ def test_digest_sorts_probes_by_sign_and_keeps_telling_ones(tmp_path):
     assert run.digest.positive == [(1.0, 1.0), (4.0, 0.2)]
     assert run.digest.negative == [(2.5, 0.9), (0.01, 0.011)]
     assert run.digest.num_empty == 1
-    shown = page.examples(run)
-    assert [(probe["gap"], probe["nll"], probe["weight"]) for probe in shown] == [
-        ("+2.50", "1.00", "1.00"),
-        ("-2.00", "2.50", "0.90"),
-        ("-2.20", "0.01", "0.01"),
+    shown = [example["probe"] for example in page.examples(run)]
+    assert [(probe.gap, probe.nll, probe.weight) for probe in shown] == [
+        (2.5, 1.0, 1.0),
+        (-2.0, 2.5, 0.9),
+        (-2.2, 0.01, 0.011),
     ]
 
 

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.gap_mass import percent
@@ -156,7 +156,7 @@ def graph_panel(run: ReportedRun) -> tuple[Panel, Problem] | None:
     return Panel("One reasoning DAG, as one rollout left it", caption, figure), problem
 
 
-def examples(run: ReportedRun) -> list[dict[str, str]]:
+def examples(run: ReportedRun) -> list[dict[str, Any]]:
     """Up to three telling probes as text, none twice."""
     found = run.digest.examples
     kept = {id(found[kind][1]): kind for kind in reversed(_LABELS) if kind in found}
@@ -167,19 +167,10 @@ def examples(run: ReportedRun) -> list[dict[str, str]]:
         rollout, probe = found[kind]
         assert rollout.pieces is not None, "the digest keeps no other"
         before = "".join(rollout.pieces[: probe.position])
-        shown.append(
-            {
-                "label": label,
-                "where": f"Problem {rollout.problem_id}, step {rollout.step}, token {probe.position}",
-                "before": ("…" if len(before) > _CONTEXT_CHARACTERS else "") + before[-_CONTEXT_CHARACTERS:],
-                "token": rollout.pieces[probe.position],
-                "anchor": probe.anchor_text or "",
-                "suffix": probe.suffix_text or "",
-                "gap": f"{probe.gap:+.2f}",
-                "nll": f"{probe.nll:.2f}",
-                "weight": f"{probe.weight:.2f}",
-            }
-        )
+        cut = "…" if len(before) > _CONTEXT_CHARACTERS else ""
+        where = f"Problem {rollout.problem_id}, step {rollout.step}, token {probe.position}"
+        text = {"before": cut + before[-_CONTEXT_CHARACTERS:], "token": rollout.pieces[probe.position]}
+        shown.append({"label": label, "where": where, "probe": probe, **text})
     return shown
 
 

@@ -65,11 +65,9 @@ def summary(rows: Sequence[Row], reference: str | None) -> str:
 
 def csv_text(rows: Sequence[Row], reference: str | None) -> str:
     """A line a member, with all digits; an empty cell where there is no value."""
-    records = [_record(row, reference) for row in rows]
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)  # None is an empty cell
+    records, buffer = [_record(row, reference) for row in rows], io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([records[0], *(record.values() for record in records)])  # None is an empty cell
     return buffer.getvalue()
 
 
@@ -95,13 +93,12 @@ def _against(row: Row, reference: str | None) -> dict[str, Difference | None]:
     return {"base": row.against_base} | ({reference: row.against_reference} if reference else {})
 
 
-def _labels(rows: Sequence[Row]) -> dict[str, str]:
-    return {row.member: row.label for row in rows}
+def _label(rows: Sequence[Row], name: str) -> str:
+    return next((row.label for row in rows if row.member == name), name)
 
 
 def _heads(rows: Sequence[Row], reference: str | None) -> list[str]:
-    labels = _labels(rows)
-    return [f"against {labels.get(name, name)}" for name in _against(rows[0], reference)]
+    return [f"against {_label(rows, name)}" for name in _against(rows[0], reference)]
 
 
 def _difference(found: Difference | None) -> str:
@@ -116,14 +113,12 @@ def _record(row: Row, reference: str | None) -> dict[str, object]:
     record |= {f"pass@{k}": value for k, value in row.pass_at_k.items()}
     record |= {"pass@1 low": row.interval[0], "pass@1 high": row.interval[1]}
     record |= {"correct": row.correct, "responses": row.responses, "solved": row.solved, "problems": row.problems}
+    parts = ("", " from", " to", " low", " high", " by problem low", " by problem high", " seeds")
     for name, found in _against(row, reference).items():
-        low, high = found.interval if found else (None, None)
-        lower, higher = found.by_problem if found else (None, None)
-        record |= {f"against {name}": found and found.mean}
-        record |= {f"against {name} from": found and found.first, f"against {name} to": found and found.second}
-        record |= {f"against {name} low": low, f"against {name} high": high}
-        record |= {f"against {name} by problem low": lower, f"against {name} by problem high": higher}
-        record |= {f"against {name} seeds": found.num_seeds if found else 0}
+        values = [None] * 7 + [0]
+        if found:
+            values = [found.mean, found.first, found.second, *found.interval, *found.by_problem, found.num_seeds]
+        record |= zip((f"against {name}{part}" for part in parts), values, strict=True)
     record |= {"names the context": row.leaks, "truncated": row.truncated}
     record |= {"steps": row.steps, "response tokens": row.response_tokens}
     return record | {"seconds per step": row.seconds_per_step, "supervision bytes per token": row.bytes_per_token}
@@ -145,9 +140,7 @@ def suite_figure(rows: Sequence[Row], reference: str | None) -> str:
         rates.set_ylim(len(rows) - 0.4, -0.6)
         for axes in differences:
             axes.axvline(0, color=svg.INK, linewidth=0.8)
-            axes.set(
-                title=f"pass@1 less that of {_labels(rows).get(reference or '', reference)}", xlabel="percentage points"
-            )
+            axes.set(title=f"pass@1 less that of {_label(rows, reference or '')}", xlabel="percentage points")
         for place, row in enumerate(rows):
             rates.plot(row.by_seed, [place] * len(row.seeds), linestyle="", marker="|", color=svg.GREY, markersize=9)
             _interval(rates, place, row.pass_at_k[1], row.interval, svg.BLUE)
