@@ -157,8 +157,7 @@ class ContextConfig(Strict):
     kind: ContextKind | Own = "dag_frontier"
     """The privileged context. Paper."""
     mark_frontier: bool = True
-    """Lines of the disclosed graph say `reached` or `next`. Our addition, so that the teacher need not infer where the
-    student stands."""
+    """Lines of the disclosed graph say `reached` or `next`. Our addition: the teacher need not infer it."""
     on_overlong: Literal["error", "drop"] = "error"
     """What happens to a teacher row that does not fit: it is never cut. `drop` leaves the rollout out of the update
     and counts it."""
@@ -232,8 +231,7 @@ class ProbeConfig(Strict):
     """Count the anchor's own surprise in L, as one more token of the continuation. The paper leaves it out; a
     correction of one token then has almost no effect, since the tokens after it are often certain."""
     max_weight: Positive = 5.0
-    """The largest weight that `normalised` gives, so that few surprising tokens among many sure ones do not make the
-    step."""
+    """The largest weight that `normalised` gives, so that few surprising tokens do not make the step."""
     untriggered_weight: Share = 1.0
     """The weight of tokens without a probe. Paper: 1. Below 1, probed tokens get a larger share of the update; not read
     by `uniform`, `zero_triggered` and `constant_negative`."""
@@ -241,13 +239,11 @@ class ProbeConfig(Strict):
     """The paper probes every position over the threshold. With a limit the largest gaps are probed; the others keep
     `untriggered_weight`. `gap_only` and `zero_triggered` change the weights of the same tokens."""
     keep_cache: bool = False
-    """On NeMo RL only: vLLM stays awake while the trainer scores, so that the student's prefixes stay in its cache and
-    a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`. Without effect unless the trainer
-    scores (`scoring`)."""
+    """On NeMo RL only, where the trainer scores (`scoring`): vLLM stays awake meanwhile, so that its cache keeps the
+    student's prefixes and a step has two switches fewer. It needs GPU memory for both: see `aopsd doctor`."""
     runner: ProbeRunner = "batched"
-    """How vLLM computes probes, on NeMo RL. `requests`: a request each. `batched`: all of an engine in batches of our
-    own on the blocks of its prefix cache, which takes a third of the time; where the model or vLLM's settings do not
-    allow it, a line in the log says why, and requests are made."""
+    """How vLLM computes probes, on NeMo RL. `requests`: a request each. `batched`: in batches of our own on its prefix
+    cache, in a third of the time; where model or settings do not allow it, the log says why, and requests are made."""
 
 
 @dataclass(frozen=True)
@@ -257,11 +253,10 @@ class CurriculumConfig(Strict):
     name: Literal["shuffle", "competence", "competence_reversed", "global_terciles"] | Own = "competence"
     """Paper; the others are controls: [methods.md](methods.md)."""
     num_initial_attempts: Several = 8
-    """K, attempts at each problem before the first epoch. The paper's own motivation study makes 8 on the same
-    problems."""
+    """K, attempts at each problem before the first epoch. The paper's motivation study makes 8 on the same problems."""
     ema: Share = 0.5
-    """lambda, the weight of the newest epoch; the competence before it keeps the rest. Only two updates matter in three
-    epochs; at 0.5 the initial value keeps a quarter of the weight."""
+    """lambda, the weight of the newest epoch; the competence before it keeps the rest. Of two updates in three epochs,
+    0.5 leaves the initial value a quarter of the weight."""
 
     @property
     def needs_progress(self) -> bool:
@@ -279,9 +274,8 @@ class TeacherConfig(Strict):
     """The teacher's weights."""
 
     weights: Literal["frozen", "ema", "live"] = "frozen"
-    """`frozen` keeps the student's first weights, `ema` follows the student as a moving average, `live` is the student
-    itself. The paper says that teacher and student start from the same weights, but gives the teacher parameters of its
-    own."""
+    """`frozen` keeps the student's first weights, `ema` follows it as a moving average, `live` is the student itself.
+    In the paper both start from the same weights, but the teacher has parameters of its own."""
     ema_decay: Share = 0.999
     """Used by `ema` only: the usual slow teacher."""
 
@@ -319,18 +313,16 @@ class AOPSDConfig(Strict):
     """A folder of nemo_aopsd/prompts, or a path. The paper's prompts are not published with it, so the wording is ours.
     The teacher is not told to keep its context secret: that would change the leakage that the method is about."""
     num_prompts_per_step: Several = 32
-    """Usual for on-policy self-distillation; about 23 steps an epoch on 725 problems, and divisible by 4 for 1:2:1
-    batches."""
+    """Usual for on-policy self-distillation; 23 steps an epoch on 725 problems; divisible by 4 for 1:2:1 batches."""
     num_generations_per_prompt: Several = 1
-    """The method needs no group of rollouts: the teacher is the baseline. With more, each rollout has its own progress,
-    context and probes."""
+    """The method needs no group: the teacher is the baseline. Of more, each rollout has its own context and probes."""
     max_num_epochs: Count = 3
     """Paper."""
     max_num_steps: CountOrZero | None = None
     """Off: epochs decide. 0 evaluates the model as it is, and stops."""
     max_response_tokens: Count | None = None
-    """Training ends at the step that reaches it, so that methods can be compared at equal rollout tokens. Judge, probes
-    and first attempts are not counted; demonstrations are."""
+    """Training ends at the step that reaches it, to compare methods at equal rollout tokens. Judge, probes and first
+    attempts are not counted; demonstrations are."""
     max_train_seconds: Positive | None = None
     """The same for the seconds of the steps, without start-up, first attempts and evaluation."""
     mask_truncated: bool = False
@@ -340,17 +332,14 @@ class AOPSDConfig(Strict):
     """What multiplies the gaps. Paper; `uniform` sets every weight to 1, `normalised` is a variant of ours, the others
     are controls: [methods.md](methods.md)."""
     scoring: Scoring = "auto"
-    """Which kernels give both sides of a gap, on NeMo RL. `trainer`: a forward of the trainer for each side. `sampler`:
-    for the teacher one prefill of vLLM, behind which its continuations read their prefix, and for the student the
-    log-probs that sampling returned; the trainer only updates. `prefill`: as `sampler`, but vLLM scores the student by
-    a prefill, too, for models whose decoding and prefill differ (FP8, experts). `auto`: `sampler` on NeMo RL, and
-    `trainer` with what was not run so: FP8, pipeline and context parallelism, DTensor, an objective of your own, and
-    `probes.keep_cache`; on the local engine one model samples and learns. A run's `config.yaml` says what it became:
-    [nemo_rl.md](nemo_rl.md#which-kernels-score)."""
+    """Which kernels give both sides of a gap, on NeMo RL ([more](nemo_rl.md#which-kernels-score)). `trainer`: a forward
+    of the trainer for each side. `sampler`: for the teacher a prefill of vLLM, for the student the log-probs that
+    sampling returned. `prefill`: as `sampler`, with a prefill for the student, too, where decoding and prefill differ
+    (FP8, experts). `auto`: `sampler` on NeMo RL, and `trainer` with what was not run so: FP8, pipeline and context
+    parallelism, DTensor, an objective of your own, `probes.keep_cache`; a run's `config.yaml` says what it became."""
     keep_optimizer_on_gpu: bool = False
-    """On NeMo RL with Megatron only: the optimizer's state stays on the GPU while vLLM samples, where there is room for
-    it: `aopsd doctor` and a line in the log say so. Otherwise it moves to host memory and back in every step. Off, for
-    it has not run on a GPU yet."""
+    """On NeMo RL with Megatron only: the optimizer's state stays on the GPU while vLLM samples, where there is room
+    (`aopsd doctor` and the log say so), and does not move to host memory and back in every step. Off: not run yet."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
