@@ -147,9 +147,7 @@ def keep_inputs(
         with naming(target):
             lost = next((place for place in (target, _partial(target)) if _would_take(place, path)), None)
         if lost:
-            raise UserError(
-                f"{option}: would write {lost} over {name} {path}. Choose another {option}, or move the file."
-            )
+            raise UserError(f"{option}: would write {lost} over {name} {path}. Choose another {option}, or move it.")
     for target in targets:
         if target.is_dir() and not is_folder:
             raise UserError(f"{option}: {target} is a folder; expected a file to write. Name a file in it.")
@@ -241,9 +239,8 @@ def decode_line(line: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
     except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where}: broken JSON: {error.msg.removesuffix(' at')} at column {error.colno}. Correct the line."
-        ) from error
+        fault = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+        raise UserError(f"{where}: broken JSON: {fault}. Correct the line.") from error
     except (ValueError, RecursionError) as error:  # a number of very many digits; lists within lists without end
         raise UserError(f"{where}: unreadable JSON: {first_line(error)}. Correct the line.") from error
     if not isinstance(record, dict):

@@ -127,10 +127,8 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             digest, piece = None, None
         if piece is None or digest != piece.digest:
-            raise UserError(
-                f"{self.path}:{number}: damaged. Restore the file from a copy; or delete it to go on with the files "
-                "that it tells of as they are."
-            )
+            remedy = "Restore the file from a copy; or delete it to go on with all files as they are"
+            raise UserError(f"{self.path}:{number}: damaged. {remedy}.")
         return piece
 
     def _holds(self, pieces: Sequence[_Piece], *, exactly: bool = True) -> bool:

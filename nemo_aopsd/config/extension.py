@@ -119,10 +119,8 @@ def _own(key: str, name: str, place: str) -> Any:
         raise UserError(f"aopsd.{key}={name}: {place} has no class `{attribute}`.{nearest(attribute, classes)}")
     lacking = [member for member in WANTED[key] if not hasattr(found, member)]
     if lacking:
-        raise UserError(
-            f"aopsd.{key}={name}: the class has no {', '.join(f'`{each}`' for each in lacking)}. "
-            "docs/extending.md lists what each kind of class needs."
-        )
+        listed = ", ".join(f"`{each}`" for each in lacking)
+        raise UserError(f"aopsd.{key}={name}: the class has no {listed}. docs/extending.md lists what each kind needs.")
     return found
 
 

@@ -148,10 +148,8 @@ def file_layers(path: Path, children: tuple[Path, ...] = ()) -> Iterator[Layer]:
     for parent in parents:
         target = path.parent / parent
         if not target.is_file():
-            raise UserError(
-                f"{where}: `defaults` names {parent}, but there is no file {target}. "
-                "Paths in `defaults` are relative to the file that names them."
-            )
+            told = f"`defaults` names {parent}, but there is no file {target}"
+            raise UserError(f"{where}: {told}. Paths there are relative to the file that names them.")
         yield from file_layers(target, (*children, path.resolve()))
     yield Layer({key: value for key, value in layer.tree.items() if key != "defaults"}, layer.origins)
 
@@ -234,10 +232,8 @@ def _merge(base: Tree, layer: Layer, path: Path) -> Tree:
                 old = None if new.get("_override_") else _referred(old, base)
                 new = {name: value for name, value in new.items() if name != "_override_"}
             if {type(old), type(new)} == {dict, list}:
-                raise UserError(
-                    f"{locate(dotted, layer.origins, path)}: `{dotted}` must be {_NAMES[type(old)]}, as below it; "
-                    f"got {_NAMES[type(new)]}."
-                )
+                where, wanted, got = locate(dotted, layer.origins, path), _NAMES[type(old)], _NAMES[type(new)]
+                raise UserError(f"{where}: `{dotted}` must be {wanted}, as below it; got {got}.")
             if isinstance(new, dict):
                 merged[key] = over(old if isinstance(old, dict) else {}, new, f"{dotted}.")
             elif new != "???" or key not in merged:  # OmegaConf's sign for a value that is still to come

@@ -62,9 +62,7 @@ def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
         return path
     names = sorted(file.stem for file in folder.glob("*.yaml"))
     if "=" in path.name:
-        raise UserError(
-            f"{path}: is a setting; the config comes before settings. Name a YAML file, or {names[0]}, first."
-        )
+        raise UserError(f"{path}: is a setting; the config comes before settings. Name a YAML file, or {names[0]}.")
     raise UserError(
         f"{path}: no such config file (looked from {Path.cwd()}). By name there is {', '.join(names)}."
         f"{nearest(path.name.removesuffix('.yaml'), names)} Check the path or name."

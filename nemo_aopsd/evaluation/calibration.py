@@ -77,6 +77,6 @@ def first_half(ids: Iterable[str], seed: int) -> set[str]:
     distinct = sorted(set(ids))
     if len(distinct) < 2:
         raise UserError(
-            "--calibrate: found cases of one problem; expected two or more, to fit on one half and report on the other."
+            "--calibrate: found cases of one problem; expected two or more, for half of them are fitted on."
         )
     return set(random.Random(seed).sample(distinct, len(distinct) // 2))

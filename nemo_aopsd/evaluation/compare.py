@@ -40,7 +40,7 @@ def load_evaluation(path: Path) -> Evaluation:
     file = path / RESULTS if path.is_dir() else path
     if not file.is_file():
         raise UserError(
-            f"{file if path.is_dir() else path}: no such file or folder (looked from {Path.cwd()}). Give the folder of "
+            f"{file}: no such file or folder (looked from {Path.cwd()}). Give the folder of "
             "a run that has an evaluation, one that `aopsd evaluate` has finished, or an epoch's JSON."
         )
     try:
@@ -52,19 +52,16 @@ def load_evaluation(path: Path) -> Evaluation:
             num_samples = content["num_samples"]
             counts = {"held_out": _counts(content, num_samples)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{file}: not the results of an evaluation ({type(error).__name__}: {error}). Evaluate again."
-        ) from error
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(f"{file}: not the results of an evaluation ({fault}). Evaluate again.") from error
     return Evaluation(str(path), num_samples, counts)
 
 
 def compare(first: Evaluation, second: Evaluation) -> Summary:
     """`second` less `first`, by benchmark and in the mean. Raises UserError unless both are on the same problems."""
     if first.counts.keys() != second.counts.keys():
-        raise UserError(
-            f"{first.name} has {', '.join(first.counts)}; {second.name} has {', '.join(second.counts)}. "
-            "Compare evaluations of the same benchmarks."
-        )
+        told = "; ".join(f"{one.name} has {', '.join(one.counts)}" for one in (first, second))
+        raise UserError(f"{told}. Compare evaluations of the same benchmarks.")
     for name in first.counts:
         check_same_problems(f"{name} of {first.name} and {second.name}", first.counts[name], second.counts[name])
     names = list(first.counts)

@@ -112,9 +112,8 @@ def load_cases(cases: Path, problems: Path) -> list[Case]:
         if problem is None or problem.dag is None:
             raise UserError(f"{where}: problem {row.problem_id!r} has no graph in {problems}. Add it there.")
         if unknown := set(row.established) - set(problem.graph):
-            raise UserError(
-                f"{where}: `established`: expected ids among {', '.join(problem.graph)}, got {', '.join(unknown)}."
-            )
+            ids = ", ".join(problem.graph)
+            raise UserError(f"{where}: `established`: expected ids among {ids}, got {', '.join(unknown)}.")
         loaded.append(Case(problem, row.attempt, frozenset(row.established), row.kind.strip()))
     if not loaded:
         raise UserError(f"{cases}: no case in it. Expected one JSON object a line.")

@@ -128,7 +128,7 @@ def test_a_symbol_has_a_plain_name_in_tables_and_the_figure_and_its_own_in_the_c
 
 def test_files_that_are_no_evaluation_are_refused(tmp_path):
     run = Run("mine", 0, tmp_path)
-    with pytest.raises(UserError, match=r"without an evaluation. Delete .*seed_0\.finished\.json"):
+    with pytest.raises(UserError, match=r"has no evaluation. Delete .*seed_0\.finished\.json"):
         measure(run)
     (run.folder / "eval").mkdir(parents=True)
     for content in ("{", "[]", '{"num_samples": 2}'):

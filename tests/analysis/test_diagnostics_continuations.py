@@ -120,7 +120,7 @@ def test_what_cannot_be_counted_is_refused(tmp_path):
         config.write_text(config.read_text().replace("weighting: continuation", f"weighting: {weighting}"))
         assert diagnose_continuations(config.parent, decode=decode).samples["probes of the run"] == 1
     uniform = write_config(tmp_path / "uniform", weighting="uniform")
-    with pytest.raises(UserError, match=r"no continuations: the run has aopsd\.weighting=uniform"):
+    with pytest.raises(UserError, match=r"no continuations with aopsd\.weighting=uniform"):
         diagnose_continuations(uniform, decode=decode)
     unnamed = probe(0, 2.0, " wait") | {"anchor_text": None}
     with pytest.raises(UserError, match=r"step_000001\.jsonl:1: `anchor_text`"):

@@ -76,7 +76,7 @@ class LabelBook(OwnFile):
         found, self.labels, _ = read_labels(self.path)
         if found and found != self.origin:
             raise UserError(
-                f"{self.path}: labels by {json.dumps(found)}, not {json.dumps(self.origin)}. Choose another --name."
+                f"{self.path}: labels by {json.dumps(found)}, not {json.dumps(self.origin)}. Use another --name."
             )
 
     def add(self, event: str, label: str, **details: Any) -> None:

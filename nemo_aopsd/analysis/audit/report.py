@@ -40,9 +40,7 @@ def write_report(run: Path) -> str:
             labels[path.stem] = found
             labellers[path.stem] = {"origin": origin, "unread": unread, **by_bin(found, nlls, sample)}
     if not labellers:
-        raise UserError(
-            f"{run / layout.LABELS}: no label yet. Label by hand with `aopsd audit label`, or `aopsd audit judge`."
-        )
+        raise UserError(f"{run / layout.LABELS}: no label yet. Label by `aopsd audit label` or `aopsd audit judge`.")
     record = {
         "sample": asdict(sample),
         "bins": bin_names(sample.edges),

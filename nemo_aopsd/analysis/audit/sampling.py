@@ -95,9 +95,7 @@ def _read_drawn(run: Path, name: str, kind: type[T]) -> list[T]:
     path, expected = run / layout.AUDIT / name, read_sample(run).num_drawn
     lines = [parse(kind, line, where) for where, line in read_lines(path)]
     if len(lines) != expected:
-        raise UserError(
-            f"{path}: {len(lines)} events, sample.json says {expected}. Restore it, or move the folder away."
-        )
+        raise UserError(f"{path}: {len(lines)} events, sample.json says {expected}. Restore it, or move the folder.")
     return lines
 
 

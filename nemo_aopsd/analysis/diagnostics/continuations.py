@@ -64,24 +64,18 @@ def diagnose_continuations(
     config = source.config
     probes = config.aopsd.probes
     if not (config.aopsd.continues or is_own(config.aopsd.weighting)):  # a class that is gone says nothing of itself
-        raise UserError(
-            f"{run}: no continuations: the run has aopsd.weighting={config.aopsd.weighting}. Choose a run with "
-            f"aopsd.weighting={' or '.join(CONTINUED)}."
-        )
+        found, wanted = config.aopsd.weighting, " or ".join(CONTINUED)
+        raise UserError(f"{run}: no continuations with aopsd.weighting={found}. Choose a run with {wanted}.")
     threshold = probes.threshold if threshold is None else threshold
     if threshold < probes.threshold:
-        raise UserError(
-            f"--threshold {threshold:g}: the run probed only where |gap| >= {probes.threshold:g}, its "
-            "aopsd.probes.threshold. Choose that or more."
-        )
+        own = f"{probes.threshold:g}, its aopsd.probes.threshold"
+        raise UserError(f"--threshold {threshold:g}: the run probed only where |gap| >= {own}. Choose that or more.")
     known = load_patterns(config.aopsd.prompts, patterns)
     decode = decode or load_decoder(config)
     events, num_rollouts, num_probes = _find_events(source, steps, threshold, known, decode)
     if not events:
-        raise UserError(
-            f"{run}: {num_rollouts} rollouts with {num_probes} probes, none with |gap| >= {threshold:g}. "
-            "Choose a lower threshold or other steps."
-        )
+        counts = f"{num_rollouts} rollouts with {num_probes} probes"
+        raise UserError(f"{run}: {counts}, none with |gap| >= {threshold:g}. Lower it, or choose other steps.")
     notes = [
         f"k counts tokens with the anchor; the run's probes have {probes.length} at most (the paper's table goes to "
         "16). A continuation that ended earlier counts with what it has.",
@@ -153,10 +147,8 @@ def _event(problem: str, probe: Probe, known: Patterns, decode: Decode, where: s
         raise UserError(f"{where}: `anchor_text` of a probe is missing. Restore the file.")
     found = decode([probe.anchor])
     if found and found.strip() != probe.anchor_text.strip():  # special tokens decode to nothing and prove nothing
-        raise UserError(
-            f"{where}: token {probe.anchor} is {probe.anchor_text!r} in the run, {found!r} with this tokenizer. "
-            "Name the run's own: --tokenizer DIR."
-        )
+        sides = f"{probe.anchor_text!r} in the run, {found!r} with this tokenizer"
+        raise UserError(f"{where}: token {probe.anchor} is {sides}. Name the run's own: --tokenizer DIR.")
     text = decode(tokens)
     matches = {kind: first_end(text, known.by_kind[kind]) for kind in KINDS}
     first: dict[str, int | None] = dict.fromkeys(KINDS)

@@ -78,9 +78,7 @@ def measure(run: Run) -> Measured:
     """Read a finished run. Raises UserError if its files are not those of one."""
     files = list(layout.evaluation_files(run.folder).values())
     if not files:
-        raise UserError(
-            f"{run.folder}: marked as finished, but without an evaluation. Delete {run.finished_file} to run it again."
-        )
+        raise UserError(f"{run.folder}: finished, but has no evaluation. Delete {run.finished_file} to run it again.")
     before, after = (parse(Counts, file.read_bytes(), str(file)) for file in (files[0], files[-1]))
     return Measured(run.seed, before, after, read_metrics(run.folder))
 

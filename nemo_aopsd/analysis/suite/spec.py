@@ -107,16 +107,12 @@ def check_alike(configs: dict[str, Config]) -> None:
     leaves = {name: flatten(config.raw) for name, config in configs.items()}
     (first, expected), *others = leaves.items()
     if not expected.get("aopsd.evaluation.data_path"):
-        raise UserError(
-            "aopsd.evaluation.data_path is null: without held-out problems there is nothing to compare. Set it."
-        )
+        raise UserError("aopsd.evaluation.data_path is null: without problems there is nothing to compare. Set it.")
     for name, found in others:
         for key in sorted(expected | found):
             if key.startswith(_ALIKE) and expected.get(key) != found.get(key):
-                raise UserError(
-                    f"`{key}` is {expected.get(key)!r} for {first} and {found.get(key)!r} for {name}: they could not "
-                    "be compared. Set it in the suite's own `settings`."
-                )
+                sides = f"{expected.get(key)!r} for {first} and {found.get(key)!r} for {name}"
+                raise UserError(f"`{key}` is {sides}: no comparison. Set it in the suite's own `settings`.")
 
 
 def _checked(tree: Tree, origins: Origins, path: Path) -> _SuiteForm:
