@@ -5,7 +5,6 @@ It also moves a run out of the way, and keeps results of different kinds apart.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config.extension import WANTED, own, own_names, sources
+from nemo_aopsd.config.extension import WANTED, own_names, sources
 from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import warn
@@ -249,18 +248,19 @@ def _is_kept(run: Path, key: str, before: str, now: str) -> bool:
 
 def _has_the_problems_of(checkpoints: Path, key: str, file: str) -> bool:
     """Whether the file, which had another name, holds the problems that the newest checkpoint was trained on."""
-    field, newest = _PROBLEMS.get(key), checkpoint.newest(checkpoints)
-    if field is None or newest is None or not Path(file).is_file():
-        return False
-    return read_json(newest / "state.json", remedy=f"Delete {newest}.").get(field) == fingerprint(load_problems(file))
+    trained_on = _newest_state(checkpoints).get(_PROBLEMS[key]) if key in _PROBLEMS else None
+    return trained_on is not None and Path(file).is_file() and trained_on == fingerprint(load_problems(file))
 
 
 def _is_checkpoint_of(run: Path, checkpoints: Path) -> bool:
     """Whether the newest one there is the run's: both tell how many seconds it had trained up to that step."""
-    newest = checkpoint.newest(checkpoints)
-    state = read_json(newest / "state.json", remedy=f"Delete {newest}.") if newest else {}
-    rows = read_journal(run / layout.METRICS, "step")
+    state, rows = _newest_state(checkpoints), read_journal(run / layout.METRICS, "step")
     return any(row["step"] == state.get("step") and row.get("time/total") == state.get("train_seconds") for row in rows)
+
+
+def _newest_state(checkpoints: Path) -> dict[str, Any]:
+    newest = checkpoint.newest(checkpoints)
+    return read_json(newest / "state.json", remedy=f"Delete {newest}.") if newest else {}
 
 
 def _has_saved(run: Path, config: Config) -> bool:
@@ -360,8 +360,7 @@ def _holds_all(folder: Path, kept: Path) -> bool:
 
 def check_shown(run: Path, aopsd: AOPSDConfig) -> None:
     """Raise UserError if what the run's teacher read cannot be made again: its class has changed since."""
-    for key, name in own_names(aopsd).items():
-        path = Path(inspect.getfile(own(key, name)))
+    for key, path in sources(aopsd).items():
         kept = run / layout.EXTENSIONS / path.name
         if key in _SHOWN_BY and kept.is_file() and kept.read_bytes() != path.read_bytes():
             raise UserError(f"{path}: has changed since the run began (aopsd.{key}). Restore it from {kept}.")
