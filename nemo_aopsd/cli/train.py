@@ -31,7 +31,7 @@ from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.console import counted, warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest, tell_all
-from nemo_aopsd.files import keep_inputs
+from nemo_aopsd.files import keep_inputs, read_journal
 from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.checkpoint import steps_without
@@ -135,8 +135,9 @@ def train(
         settings = there
         warn(found.warnings)
         if check:
-            told = len(found.warnings)
-            typer.echo(summarize(settings, problems, held_out, found.knows_lengths, mounts is not None, told, method))
+            done = len(read_journal(run / layout.METRICS, "step")) if resume else 0
+            elsewhere = mounts is not None
+            typer.echo(summarize(settings, found, elsewhere=elsewhere, method=method, steps_done=done))
             return
         if not resume and (told := first_attempts(settings.aopsd, len(problems), method)):
             typer.echo(told)

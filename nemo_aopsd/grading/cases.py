@@ -71,7 +71,7 @@ def report(cases: list[Case], grades: list[Grade]) -> Iterator[str]:
 
 def grade_file(path: Path) -> list[tuple[dict[str, Any], Grade]]:
     """Rows with `id`, `answer` and `output`, each with its grade. Raises UserError if the file is broken."""
-    rows = [row for row, _ in _rows(path, ("id", "answer", "output"))]
+    rows = [row for row, _ in _rows(path, ("id", "answer", "output"), ", or give labelled cases with --cases")]
     return list(zip(rows, _map(lambda row: grade(row["output"], row["answer"]), rows), strict=True))
 
 
@@ -100,19 +100,18 @@ def named(given: Grade) -> str:
     return f"{given.reason} ({given.cause})" if given.cause else given.reason
 
 
-def _rows(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], str]]:
+def _rows(path: Path, keys: tuple[str, ...], otherwise: str = "") -> Iterator[tuple[dict[str, Any], str]]:
     texts = [key for key in keys if key not in ("id", "expected")]
-    found = False
+    is_empty = True
     for where, row in read_jsonl(path):
-        found = True
+        is_empty = False
         if not row.keys() >= set(keys):
-            raise UserError(
-                f"{where}: expected an object with {', '.join(keys)}, got {str(row)[:80]}. Correct the line."
-            )
+            expected, found = ", ".join(keys), ", ".join(row) or "nothing"
+            raise UserError(f"{where}: expected an object with {expected}, found {found}. Correct the line{otherwise}.")
         row |= {key: str(row[key]) for key in texts if isinstance(row[key], int | float)}
         for key in texts:
             if not isinstance(row[key], str) or (key != "output" and not row[key].strip()):
                 raise UserError(f"{where}: {key} is {row[key]!r}, not a text. Correct the line.")
         yield row, where
-    if not found:
+    if is_empty:
         raise UserError(f"{path}: no rows. Expected one JSON object a line with {', '.join(keys)}.")

@@ -71,7 +71,8 @@ class HFTokenizer:
 
     def _ids_of(self, texts: Iterable[str]) -> dict[str, Tokens]:
         different = list(dict.fromkeys(texts))
-        ids = self.hf(different, add_special_tokens=False)["input_ids"] if different else []
+        # not verbose: rows that are too long are told in our words (run/row_lengths.py)
+        ids = self.hf(different, add_special_tokens=False, verbose=False)["input_ids"] if different else []
         return dict(zip(different, ids, strict=True))
 
     def _with_one_bos(self, ids: Tokens) -> Tokens:

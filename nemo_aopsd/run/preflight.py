@@ -181,18 +181,12 @@ def first_attempts(aopsd: AOPSDConfig, num_problems: int, method: str | None = N
 
 
 def summarize(
-    config: Config,
-    problems: list[Problem],
-    held_out: list[Problem] | None,
-    knows_lengths: bool = False,
-    elsewhere: bool = False,
-    warnings: int = 0,
-    method: str | None = None,
+    config: Config, found: Findings, *, elsewhere: bool = False, method: str | None = None, steps_done: int = 0
 ) -> str:
     """What a run of this config would do, for people, and what was not checked; `elsewhere` is a job's machine.
 
-    `warnings` have been told before."""
-    aopsd = config.aopsd
+    The warnings of `found` have been told before. Raises UserError with all that it refuses."""
+    aopsd, (problems, held_out) = config.aopsd, found.passed()
     size = aopsd.num_prompts_per_step
     steps, few = -(-len(problems) // size), f" (fewer problems than a step's {size})" if len(problems) < size else ""
     evaluation = "none, so no pass@k"
@@ -211,6 +205,8 @@ def summarize(
     }
     if aopsd.max_num_steps == 0:
         rows["length"] = "no steps: evaluates only"
+    elif steps_done:
+        rows["length"] += f"; {counted(steps_done, 'step')} done"
     elif told := first_attempts(aopsd, len(problems), method):
         rows["before"] = told
     if aopsd.needs_progress and aopsd.judge.kind == "log_odds" and aopsd.judge.threshold == JudgeConfig.threshold:
@@ -218,15 +214,15 @@ def summarize(
             f"log_odds at its default threshold {JudgeConfig.threshold:g}, at which some models find no checkpoint "
             "reached or all: fit aopsd.judge.threshold with `aopsd judge eval --calibrate OUT.yaml` (docs/judge.md)"
         )
-    checked = ["settings", "problems", *(["lengths of prompts"] if knows_lengths else [])]
+    checked = ["settings", "problems", *(["lengths of prompts"] if found.knows_lengths else [])]
     left = ["the weights", "memory (`aopsd doctor`)"]
-    if not knows_lengths:
+    if not found.knows_lengths:
         left.insert(0, f"lengths, for the tokenizer of {config.policy['model_name']} is not here or in a GGUF file")
     if elsewhere:
         checked.append("paths against the mounts")
         left.append("packages, GPUs and environment of the job's machine")
-    found = f", with {counted(warnings, 'warning')}" if warnings else ""
-    told = f"ok{found}: {', '.join(checked)}. Not checked: {'; '.join(left)}"
+    warned = f", with {counted(len(found.warnings), 'warning')}" if found.warnings else ""
+    told = f"ok{warned}: {', '.join(checked)}. Not checked: {'; '.join(left)}"
     return "\n".join(f"{name:<11}{text}" for name, text in rows.items()) + f"\n{told}"
 
 

@@ -81,7 +81,7 @@ CASES = [
     ("dag stats nodag.jsonl --out run.yaml/x.jsonl", r"run\.yaml is a file"),
     (f"dag build noid.jsonl --out d.jsonl {SERVER}", r"`id` must be .*\n.*aopsd data prepare noid\.jsonl"),
     ("dag build nodag.jsonl --out d.jsonl --base-url ftp://x --model m", r"--base-url: expected http://HOST"),
-    ("grade nodag.jsonl", r"nodag\.jsonl:1: expected an object with id, answer, output"),
+    ("grade nodag.jsonl", r"nodag\.jsonl:1: expected .* id, answer, output, found id, .*labelled cases with --cases\."),
     (
         f"judge eval --cases array.jsonl --problems {EXAMPLES}/problems.jsonl --config demo",
         r"array\.jsonl:1: ",

@@ -114,3 +114,10 @@ def test_pieces_are_the_text_of_each_token_by_itself():
     tokenizer = HFTokenizer(AutoTokenizer.from_pretrained(BUILTIN / "model"), [])
     tokens = [5, 9, 5, tokenizer.end_id]
     assert tokenizer.pieces(tokens) == tokenizer.pieces(tokens) == [tokenizer.hf.decode([token]) for token in tokens]
+
+
+def test_a_row_beyond_what_the_tokenizer_names_is_no_warning_of_its_library():
+    """Whether a row fits is told in our words, with the problem and what to set."""
+    hf = AutoTokenizer.from_pretrained(str(REPO / "nemo_aopsd/builtin/model"))
+    assert hf.model_max_length < len(HFTokenizer(hf, []).render([{"role": "user", "content": "1 " * 999}], None))
+    assert not hf.deprecation_warnings  # transformers notes there what it has warned of

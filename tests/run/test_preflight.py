@@ -15,7 +15,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
 )
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run.preflight import check_inputs, summarize, trained_on
+from nemo_aopsd.run.preflight import Findings, check_inputs, summarize, trained_on
 from tests.fakes import make_config, make_problem
 
 
@@ -41,7 +41,7 @@ def test_without_a_teacher_the_data_need_not_have_what_a_context_shows(tmp_path,
     """The default context would show a graph."""
     config = config_for(tmp_path, ObjectiveConfig(name=name), fields, num_generations_per_prompt=2)
     problems, _ = check_inputs(config)
-    assert "context none" in summarize(config, problems, None)
+    assert "context none" in summarize(config, Findings(inputs=(problems, None)))
     with pytest.raises(UserError, match="no `dag`"):
         check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields))
 
@@ -65,6 +65,10 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
     check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind="solution")))
 
 
+def summary(config, **options):
+    return summarize(config, Findings(inputs=check_inputs(config)), **options)
+
+
 def test_the_summary_tells_of_the_attempts_before_the_first_step(tmp_path):
     graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
     for name, told in (
@@ -73,15 +77,17 @@ def test_the_summary_tells_of_the_attempts_before_the_first_step(tmp_path):
     ):
         curriculum = CurriculumConfig(name=name, num_initial_attempts=5)
         config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, curriculum=curriculum)
-        lines = [line for line in summarize(config, check_inputs(config)[0], None).splitlines() if "before" in line]
+        lines = [line for line in summary(config).splitlines() if "before" in line]
         assert [told] == [line[: len(told)] for line in lines] if told else not lines
+        resumed = summary(config, steps_done=7)
+        assert "; 7 steps done\n" in resumed and "before step 1" not in resumed
 
 
 def test_the_summary_names_the_method_before_the_ablation(tmp_path):
     graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
     config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, context=ContextConfig("dag_frontier"))
     config = replace(config, aopsd=AOPSDConfig(probes=ProbeConfig(threshold=1.0)))
-    told = summarize(config, check_inputs(config)[0], None)
+    told = summary(config)
     assert "aopsd + probes.threshold=1 (ablation delta_1): pg, context dag_frontier" in told
     assert "\nseed       0: " in told
 
@@ -98,18 +104,18 @@ def test_the_summary_names_the_method_before_the_ablation(tmp_path):
 def test_the_summary_tells_of_a_threshold_that_nobody_fitted(tmp_path, judge, context, is_told):
     graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
     config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, context=ContextConfig(context), judge=judge)
-    told = summarize(config, check_inputs(config)[0], None)
+    told = summary(config)
     assert ("aopsd judge eval --calibrate" in told) is is_told
 
 
 def test_the_summary_names_every_limit(tmp_path):
     budgets = {"max_num_steps": 5, "max_response_tokens": 120000, "max_train_seconds": 90.0}
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {}, **budgets)
-    told = summarize(config, check_inputs(config)[0], None)
+    told = summary(config)
     assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in told
     graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
     config = config_for(tmp_path, ObjectiveConfig(), graph, max_num_steps=0)
-    told = summarize(config, check_inputs(config)[0], None)
+    told = summary(config)
     assert "no steps: evaluates only" in told and "attempts" not in told and "before step 1" not in told
 
 
@@ -121,5 +127,7 @@ def test_evaluation_problems_that_are_trained_on_are_counted_and_not_called_held
     assert line.startswith("dev.jsonl: 1 of 2 evaluation problems are also trained on, such as 'p001'")
     assert trained_on(training, held_out[1:], "dev.jsonl") == trained_on(training, None, None) == []
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {})
-    assert "2 problems, not held out: 1 is also trained on, from" in summarize(config, training, held_out)
-    assert "1 held-out problem, from" in summarize(config, training, held_out[1:])
+    assert "2 problems, not held out: 1 is also trained on, from" in summarize(
+        config, Findings(inputs=(training, held_out))
+    )
+    assert "1 held-out problem, from" in summarize(config, Findings(inputs=(training, held_out[1:])))

@@ -74,6 +74,7 @@ def show_local(plan: LocalPlan, console: Console) -> None:
         "\nno seconds: they depend on this machine. Time two steps: aopsd train CONFIG aopsd.max_num_steps=2 "
         f"{'aopsd.curriculum.name=shuffle ' if attempts else ''}logger.log_dir=runs/timed",
         highlight=False,
+        soft_wrap=True,
     )
     console.print("note: lengths of questions and of what the teacher reads are assumed (docs/scaling.md).")
     if plan.work.missing:
