@@ -8,7 +8,7 @@ the two solved in its N samples, with the exact McNemar test. No correction for 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -59,6 +59,8 @@ def load_evaluation(path: Path) -> Evaluation:
 
 def compare(first: Evaluation, second: Evaluation) -> Summary:
     """`second` less `first`, by benchmark and in the mean. Raises UserError unless both are on the same problems."""
+    if len(first.counts) == len(second.counts) == 1:  # training says held_out where `aopsd evaluate` names the file
+        second = replace(second, counts=dict(zip(first.counts, second.counts.values(), strict=True)))
     if first.counts.keys() != second.counts.keys():
         told = "; ".join(f"{one.name} has {', '.join(one.counts)}" for one in (first, second))
         raise UserError(f"{told}. Compare evaluations of the same benchmarks.")

@@ -1,6 +1,7 @@
 """Paired comparisons by hand: differences, tests, counts, and what cannot be compared."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_what_is_printed():
 def test_other_problems_are_refused(counts, message):
     with pytest.raises(UserError, match=message):
         compare(ONE, Evaluation("other", 2, counts))
+
+
+def test_one_benchmark_of_the_same_problems_is_the_same_whatever_it_is_called():
+    """Training calls held_out what the command calls by its file."""
+    trained, asked = (Evaluation(name, 2, {name: {"p": 0, "q": 1}}) for name in ("held_out", "gsm8k_dev"))
+    assert compare(trained, asked)["parts"].keys() == {"held_out"}
+    with pytest.raises(UserError, match="problems are in one of the two only"):
+        compare(trained, replace(asked, counts={"gsm8k_dev": {"p": 0}}))
 
 
 def test_results_of_training_and_of_the_command_are_read(tmp_path):
