@@ -48,9 +48,10 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         of_run = run_folder.load_run_config(path)
         newest = checkpoint.newest(Path(of_run.checkpointing["checkpoint_dir"]))
         if newest is None:
-            raise UserError(
-                f"{path}: no checkpoint yet. Train with checkpointing.enabled=true, or wait for the first one."
-            )
+            remedy = "Train with checkpointing.enabled=true, or wait for the first one"
+            if of_run.aopsd.max_num_steps == 0:  # it only evaluates
+                remedy = f"The run takes no step: name its model, {of_run.policy['model_name']}"
+            raise UserError(f"{path}: no checkpoint yet. {remedy}.")
         return _checkpoint(newest, of_run, path)
     if (path / "state.json").is_file():
         run = path.absolute().parents[1]
@@ -61,6 +62,8 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         return _checkpoint(path, load_config(find_recipe(config)), run)
     if path.suffix == ".gguf" or (path / "config.json").is_file():
         return Target(path.name, _bare_config(path), None, f"{path.name} {_fingerprint(path)}", Path("evaluations"))
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder (looked from {Path.cwd()}). Check the path.")
     raise UserError(
         f"{path}: no run in it (config.yaml), no checkpoint (state.json) and no model (config.json, or a .gguf file). "
         "Check the path."

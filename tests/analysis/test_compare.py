@@ -357,6 +357,10 @@ def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
         ("config: run.yaml\nmembers: {}", r"suite\.yaml:2: `members`: "),
         ("config: nowhere.yaml\nmembers: {a: }", r"suite\.yaml:1: there is no file .*nowhere\.yaml"),
         ("config: run.yaml\nmembers: {a: {method: opds}}", r"suite\.yaml:2: member `a`: no method `opds`"),
+        (
+            "config: run.yaml\nmembers: {mine: }",
+            r"no method `mine` .* any name with its method: `mine: {method: NAME}`",
+        ),
         ("config: run.yaml\nmembers:\n  a/b: {config: none.yaml}", r"suite\.yaml:3: `members\.a/b`: "),
         ("config: run.yaml\nmembers: {a: {confg: x}}", r"suite\.yaml:2: `members\.a\.confg`: "),
         ("config: run.yaml\nmembers: {a: {config: none.yaml, method: b}}", r"has `config` and `method`"),

@@ -414,7 +414,7 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
         ),
         ("preview run.yaml --problem p7x", r"no problem with id 'p7x' among its 8\. Did you mean `p7`"),
         ("preview run.yaml --problem zebra", r"no problem with id 'zebra' among its 8\. The first one is `p0`"),
-        ("evaluate nowhere --data held_out.jsonl --samples 2", r"nowhere: no run in it"),
+        ("evaluate nowhere --data held_out.jsonl --samples 2", r"nowhere: no such file or folder .looked from"),
         ("report nowhere", r"nowhere: no such run folder \(looked from /"),
         ("dag check nowhere.jsonl", r"nowhere\.jsonl: no such file"),
         (
@@ -449,6 +449,9 @@ def test_a_run_without_a_checkpoint_or_an_evaluation_cannot_be_measured(aopsd):
     assert_one_message(aopsd("paired-test run run"), r"^error: run: .*aopsd\.evaluation\.data_path")
     result = aopsd("evaluate run --data held_out.jsonl --samples 2")
     assert_one_message(result, r"run: no checkpoint yet\. Train with checkpointing\.enabled=true")
+    assert aopsd("train run.yaml aopsd.max_num_steps=0 logger.log_dir=base")[0] == 0
+    result = aopsd("evaluate base --data held_out.jsonl")
+    assert_one_message(result, r"base: no checkpoint yet\. The run takes no step: name its model, ")
 
 
 def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(aopsd, tmp_path, monkeypatch):

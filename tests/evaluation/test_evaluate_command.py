@@ -220,7 +220,7 @@ def test_a_run_that_has_evaluated_the_same_problems_is_said_to_have_drawn_others
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("evaluate nowhere --data one.jsonl", r"nowhere: no run in it \(config\.yaml\), no checkpoint"),
+        ("evaluate . --data one.jsonl", r"\.: no run in it \(config\.yaml\), no checkpoint"),
         ("evaluate model --data nowhere.jsonl", r"nowhere\.jsonl: no such file"),
         ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
         (

@@ -97,7 +97,10 @@ def load_suite(path: Path, find_method: FindMethod) -> Suite:
         try:
             file = find_method(own.method or name)
         except UserError as error:
-            raise UserError(f"{where}: {error}") from error
+            otherwise = (
+                "" if own.method else f" A member may have any name with its method: `{name}: {{method: NAME}}`."
+            )
+            raise UserError(f"{where}: {error}{otherwise}") from error
         members.append(Member(name, file, own.settings or {}))
     return Suite(path, config, form.settings or {}, tuple(members), form.reference)
 
