@@ -5,6 +5,7 @@ Nothing here needs a model; what only an engine can know is its own `check`.
 """
 
 import io
+import operator
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,15 +78,15 @@ def method_settings(path: Path) -> dict[str, Any]:
 
 def read_block(path: Path) -> AOPSDConfig:
     """The `aopsd:` block of a file that need have no other. Raises UserError on what is no setting."""
-    return _read_block(path)[1] or AOPSDConfig()
+    return _read_block(path)[1]
 
 
-def _read_block(path: Path) -> tuple[Tree, AOPSDConfig | None]:
+def _read_block(path: Path) -> tuple[Tree, AOPSDConfig]:
     merged = _merge_files([path])
     merged.refuse()
     block, faults = check_block(merged.tree)
     _refuse(faults, merged.origins, path)
-    return merged.tree, block
+    return merged.tree, block or AOPSDConfig()
 
 
 @dataclass
@@ -296,12 +297,9 @@ def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Con
 
 def register_resolvers() -> None:
     """NeMo RL's arithmetic, such as `${mul:${policy.x}, 2}`, and `${package:PATH}` for a file of this package."""
+    functions = {"mul": operator.mul, "div": operator.truediv, "max": max}
+    functions["package"] = lambda part: str(Path(__file__).parents[1] / part)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # OmegaConf 2.4 renames the function; 2.3, in NeMo RL, has this name only
-        for name, function in (
-            ("mul", lambda a, b: a * b),
-            ("div", lambda a, b: a / b),
-            ("max", lambda a, b: max(a, b)),
-            ("package", lambda part: str(Path(__file__).parents[1] / part)),
-        ):
+        for name, function in functions.items():
             OmegaConf.register_new_resolver(name, function, replace=True)

@@ -294,12 +294,10 @@ def remote_judge(
                 raise UserError(f"{endpoint.url} gave no answer, retries included: {error}. Try again later.") from None
 
     async def judge_one(client: ChatClient, problem: Problem, attempt: str, advance: Callable[[int], None]) -> Verdict:
-        config = JudgeConfig()
-        messages = judge_messages(problem, attempt, prompts, kind)
+        config, messages = JudgeConfig(), judge_messages(problem, attempt, prompts, kind)
         temperatures = (0.0, *[1.0] * config.num_retries)
         requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
-        read = partial(read_verdict, kind, problem, attempt)
-        claimed, text = await first_readable(client, requests, read)
+        claimed, text = await first_readable(client, requests, partial(read_verdict, kind, problem, attempt))
         advance(1)
         return Verdict(claimed or frozenset(), claimed is None, False, endpoint.redact_answer(text))
 

@@ -213,7 +213,7 @@ def _collect(
         config.aopsd,
         context=replace(config.aopsd.context, kind=kind, on_overlong="drop"),
         weighting="continuation",
-        objective=_objective(config),
+        objective=replace(config.aopsd.objective, name="pg"),
         num_generations_per_prompt=1,
         curriculum=replace(config.aopsd.curriculum, name="shuffle"),
     )
@@ -240,21 +240,16 @@ def _collect(
     )
 
 
-def _objective(config: Config) -> ObjectiveConfig:
-    return replace(config.aopsd.objective, name="pg")
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
 
 
 def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str, yardstick: Yardstick) -> Iterator[Arm]:
-    aopsd, objective = config.aopsd, build_objective(_objective(config))
+    aopsd, objective = config.aopsd, build_objective(replace(config.aopsd.objective, name="pg"))
     train_rows = [row.train_row(aopsd, objective) for row in rows]
     marks = [probe_weights([], len(row.response), elsewhere=0.0) for row in train_rows]
     for row, mark in zip(rows, marks, strict=True):
         mark[[probe.position for probe in row.probes]] = 1.0
-
     groups = [yardstick.group_of[row.draft.problem.id] for row in rows]
 
     def gradient(weights: Sequence[Tensor]) -> Tensor:

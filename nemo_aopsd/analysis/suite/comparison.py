@@ -78,8 +78,7 @@ class Comparison:
             begun = sum(run.is_begun and not run.is_finished for run in own)
             counts = f"{len(own) - begun - finished} to run, {begun} to go on, {finished} finished"
             self._say([f"{member.name} ({describe_run(configs[member.name].aopsd)}): {counts}"])
-        todo = sum(not run.is_finished for run in self.chosen)
-        threads = counted(_threads(self.jobs), "thread")
+        todo, threads = sum(not run.is_finished for run in self.chosen), counted(_threads(self.jobs), "thread")
         self._say([f"{counted(todo, 'run')}, {self.jobs} at a time, {threads} each, into {self.out}"])
 
     def train(self) -> list[Failure]:
@@ -115,9 +114,8 @@ class Comparison:
         compared = [run for run in self.runs if run in self.chosen or run.member == self._reference]
         if rows := self._rows(compared):
             show_page(summary(rows, self._reference), self.console)
-        done = sum(run.is_finished for run in self.chosen)
-        whole = f"The page of all members, {self.out / _PAGE}: {self._command}"
-        self._say([f"{done} of {counted(len(self.chosen), 'run')} finished. {whole}"])
+        done = f"{sum(run.is_finished for run in self.chosen)} of {counted(len(self.chosen), 'run')} finished"
+        self._say([f"{done}. The page of all members, {self.out / _PAGE}: {self._command}"])
 
     @property
     def _command(self) -> str:

@@ -124,9 +124,8 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
     for name, config in configs.items():
         _check_extensions(out, name, config)
     before, now = _read_suite(out), {name: _leaves(config) for name, config in configs.items()}
-    kept = {
-        name: leaves for name, leaves in before["members"].items() if any((out / name).glob(f"seed_*/{layout.CONFIG}"))
-    }
+    members = before["members"].items()
+    kept = {name: leaves for name, leaves in members if any((out / name).glob(f"seed_*/{layout.CONFIG}"))}
     changes = [
         f"  {name}: {key}: {kept[name].get(key)!r} -> {now[name].get(key)!r}"
         for name in kept.keys() & now.keys()
@@ -136,12 +135,11 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
         changes += [f"  the problems in {file}" for file in problems if problems[file] != before["problems"].get(file)]
         changes += [f"  the model in {model}" for model in _changed_models(before, _models(configs.values()))]
     if changes:
-        raise UserError(
-            f"{out}: the runs there were made with other settings, problems or weights:\n"
-            + "\n".join(sorted(changes))
-            + "\n"
+        told = f"{out}: the runs there were made with other settings, problems or weights:"
+        remedy = (
             "Restore them, choose another --out, or delete the folders of the members that changed to run them anew."
         )
+        raise UserError("\n".join([told, *sorted(changes), remedy]))
     new, gone = sorted(now.keys() - before["members"].keys()), sorted(kept.keys() - now.keys())
     lines = [f"new since the last time: {', '.join(new)}"] if new else []
     told = f"no longer in the suite: {', '.join(gone)}; their runs stay, the table leaves them out"

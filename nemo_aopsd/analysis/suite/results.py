@@ -118,15 +118,14 @@ def _row(name: str, label: str, runs: Sequence[Measured], reference: Mapping[int
         against_base=_difference([(run.before, run.after) for run in trained]),
         against_reference=_difference([(reference[run.seed], run.after) for run in runs if run.seed in reference]),
         steps=fmean([len(run.steps) for run in runs]),
-        response_tokens=fmean(
-            [
-                math.fsum(step.number("rollout/count") * step.number("rollout/mean_tokens") for step in run.steps)
-                for run in runs
-            ]
-        ),
+        response_tokens=fmean([math.fsum(map(_tokens, run.steps)) for run in runs]),
         seconds_per_step=_mean_of("time/step", runs),
         bytes_per_token=_mean_of("train/supervision_bytes_per_token", runs),
     )
+
+
+def _tokens(step: StepMetrics) -> float:
+    return step.number("rollout/count") * step.number("rollout/mean_tokens")
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
