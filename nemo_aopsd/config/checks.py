@@ -89,11 +89,6 @@ def adapter(kind: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(kind)
 
 
-@cache
-def _schema(kind: type) -> Tree:
-    return adapter(kind).json_schema()
-
-
 def expected(schema: Tree) -> str:
     """What a value may be, in words, by its JSON schema.
 
@@ -153,7 +148,7 @@ def nearest_setting(key: str, block: str, siblings: Sequence[str]) -> str:
 
 
 def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
-    schema, seen = _schema(kind), set()
+    schema, seen = adapter(kind).json_schema(), set()
     for each in error.errors(include_url=False):
         taken, here = property_of(schema, each["loc"])
         key = ".".join(taken)

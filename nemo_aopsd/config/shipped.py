@@ -35,16 +35,14 @@ class Method:
 
 def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
     """All configs of `folder`, by kind and name. Raises UserError where a file has no header or is no config."""
-    return map(_read_method, _files(folder).values())
-
-
-def _read_method(path: Path) -> Method:
-    settings = method_settings(path)
-    header = _HEADER.match(path.read_text(encoding="utf-8"))
-    if not header:
-        raise UserError(f"{path}:1: expected two lines, `# what it is` and `# Paper: LABEL: its row there`. Add them.")
-    shown = f"{header['plain']} ({path.stem})" if header["plain"] else path.stem
-    return Method(path.stem, path.parent.name, header["title"], header["row"], settings, shown)
+    for path in _files(folder).values():
+        header = _HEADER.match(path.read_text(encoding="utf-8"))
+        if not header:
+            raise UserError(
+                f"{path}:1: expected `# what it is` and `# Paper: LABEL: its row there`. Add the two lines."
+            )
+        shown = f"{header['plain']} ({path.stem})" if header["plain"] else path.stem
+        yield Method(path.stem, path.parent.name, header["title"], header["row"], method_settings(path), shown)
 
 
 def find_recipe(path: Path, folder: Path = FOLDER) -> Path:

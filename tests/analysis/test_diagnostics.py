@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from nemo_aopsd.analysis.diagnostics.gaps import diagnose_gaps
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, markdown, write
+from nemo_aopsd.analysis.diagnostics.output import Result, markdown, write
 from nemo_aopsd.analysis.diagnostics.progress import Judged, agreement, diagnose_progress
 from nemo_aopsd.analysis.diagnostics.steps import Steps
 from nemo_aopsd.cli.diagnose import app as diagnose_app
@@ -39,7 +39,7 @@ def test_a_result_is_a_page_a_figure_and_numbers(tmp_path):
         title="Demo",
         settings={"run": "r"},
         samples={"tokens": 12345},
-        tables=[Table("T", rows), Table("Empty", [])],
+        tables={"T": rows, "Empty": []},
         figure="<svg/>",
         notes=["A note."],
     )
@@ -77,7 +77,7 @@ def test_shares_by_threshold_and_sign(tmp_path):
     assert result.samples == {"rollouts": 3, "of these dropped unscored": 1, "problems": 2, "tokens": 8}
     shares = {
         (row["|gap| at least"], row["sign"]): (row["tokens"], row["share of tokens"].value, row["share of |gap|"].value)
-        for row in result.tables[0].rows
+        for row in result.tables["By threshold and sign"]
     }
     assert shares == {
         (1.0, "any"): (4, near(4 / 8), near(8.5 / 10)),
@@ -87,18 +87,18 @@ def test_shares_by_threshold_and_sign(tmp_path):
         (2.0, "positive"): (1, near(1 / 8), near(2 / 10)),
         (2.0, "negative"): (2, near(2 / 8), near(5.5 / 10)),
     }
-    by_paper = [row["paper"] for row in result.tables[0].rows if row["sign"] == "any"]
+    by_paper = [row["paper"] for row in result.tables["By threshold and sign"] if row["sign"] == "any"]
     assert by_paper == ["3.08 % / 51.78 %", "1.15 % / 34.07 %"]
     assert "50.0\u00a0% of tokens, 85.0\u00a0% of the sum" in result.figure
     only_second = diagnose_gaps(run, [1.0], Steps(first=2))
-    assert only_second.tables[0].rows[0]["share of |gap|"].value == near(5.5 / 6.5)
+    assert only_second.tables["By threshold and sign"][0]["share of |gap|"].value == near(5.5 / 6.5)
 
 
 def test_no_gap_at_all_has_no_share_of_the_sum(tmp_path):
     run = write_config(tmp_path / "run")
     write_rollouts(run, [rollout("p", [0.0, 0.0]), rollout("q", [0.0])])
     result = diagnose_gaps(run)
-    row = result.tables[0].rows[0]
+    row = result.tables["By threshold and sign"][0]
     assert row["share of |gap|"].value is None and row["share of tokens"].value == 0.0
     assert any("Every gap is 0" in note for note in result.notes)
 
@@ -157,7 +157,7 @@ def test_progress_against_the_answer(tmp_path):
         "problems": 2,
         "answers that could not be graded": 0,
     }
-    agreed, bins = (table.rows for table in result.tables)
+    agreed, bins = result.tables.values()
     values = {row["measure"]: row["value"].value for row in agreed}
     assert values["AUC"] == near(5.5 / 6)
     assert values["point-biserial correlation"] == near(correlation([0, 0.5, 0.5, 1, 1], [0, 0, 1, 1, 1]))
@@ -193,8 +193,8 @@ def test_all_verdicts_unreadable_leave_the_measures_undefined(tmp_path):
     write_problems(tmp_path, {"p": "1"})
     write_rollouts(run, [rollout("p", text=r"\boxed{1}", failed=True)])
     result = diagnose_progress(run)
-    assert [row["value"].value for row in result.tables[0].rows] == [None, None]
-    assert result.tables[1].rows[-1]["responses"] == 1
+    assert [row["value"].value for row in result.tables["Agreement"]] == [None, None]
+    assert result.tables["Correct by bin of r"][-1]["responses"] == 1
 
 
 def test_progress_that_cannot_be_judged_is_refused(tmp_path):

@@ -49,7 +49,7 @@ def write_probed(folder, *probes_of_rollouts, extra="  probes: {length: 4}\n"):
 
 
 def cumulative(result, table, kind):
-    (rows,) = [found.rows for found in result.tables if found.title == table]
+    rows = result.tables[table]
     return [row[kind] for row in rows]
 
 
@@ -101,7 +101,7 @@ def test_events_do_not_overlap_and_pass_the_threshold(tmp_path):
 def test_one_sign_only_leaves_the_other_table_empty(tmp_path):
     run = write_probed(tmp_path, [probe(0, 2.0, " wait")], extra="  probes: {length: 4, max_per_rollout: 3}\n")
     result = diagnose_continuations(run, decode=decode)
-    assert [len(table.rows) for table in result.tables] == [4, 0, 4]
+    assert [len(rows) for rows in result.tables.values()] == [4, 0, 4]
     assert any("only the 3 largest gaps" in note for note in result.notes)
 
 

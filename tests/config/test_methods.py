@@ -148,7 +148,7 @@ def test_a_file_without_its_two_lines_is_refused(tmp_path):
     shutil.copytree(FOLDER / "methods", tmp_path / "methods")
     for header in ("", "# Mine\n# Paper: none\n"):
         (tmp_path / "methods/mine.yaml").write_text(f"{header}aopsd: {{weighting: uniform}}\n")
-        with pytest.raises(UserError, match=r"mine\.yaml:1: expected two lines"):
+        with pytest.raises(UserError, match=r"mine\.yaml:1: expected `# what it is`"):
             list(list_methods(tmp_path))
 
 

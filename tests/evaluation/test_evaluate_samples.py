@@ -115,5 +115,5 @@ def test_a_sampler_that_leaves_rows_out_is_a_bug(tmp_path):
         tokens: list[Any] = ["x"]
         yield [Sampled(missing[0], Generation(tokens, True), 0)]
 
-    with pytest.raises(RuntimeError, match="1 verdicts for 12 responses"):
+    with pytest.raises(KeyError):
         gather(tmp_path / "samples.jsonl", lazy)

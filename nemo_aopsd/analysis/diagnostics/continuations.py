@@ -13,7 +13,7 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, intervals_of
+from nemo_aopsd.analysis.diagnostics.output import Result, intervals_of
 from nemo_aopsd.analysis.diagnostics.patterns import KINDS, Patterns, first_end, load_patterns
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.config.extension import is_own
@@ -102,7 +102,7 @@ def diagnose_continuations(
             "of these gap > 0": sum(event.positive for event in events),
             "problems with an event": len({event.problem for event in events}),
         },
-        tables=[Table(title, rows) for title, rows in tables.items()],
+        tables=tables,
         figure=_figure(tables["All events"]),
         notes=notes,
     )

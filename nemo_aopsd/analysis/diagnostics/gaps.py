@@ -8,7 +8,7 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import estimate, ratio
-from nemo_aopsd.analysis.diagnostics.output import Result, Table
+from nemo_aopsd.analysis.diagnostics.output import Result
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.errors import UserError
@@ -80,7 +80,7 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
             "problems": len(sums.by_problem),
             "tokens": num_tokens,
         },
-        tables=[Table("By threshold and sign", _rows(sums))],
+        tables={"By threshold and sign": _rows(sums)},
         figure=figure,
         notes=notes,
     )

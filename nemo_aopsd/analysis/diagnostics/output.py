@@ -12,23 +12,18 @@ from nemo_aopsd.files import atomic_write, json_text
 Cell = str | int | float | bool | None | Estimate
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of one shape; the keys of the first row are the column heads."""
-
-    title: str
-    rows: Sequence[Mapping[str, Cell]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One diagnostic of one or more runs. `samples` says what the numbers rest on, `notes` what they are not."""
+    """One diagnostic of a run. `samples` says what the numbers rest on, `notes` what they are not.
+
+    `tables` by title: rows of one shape, whose keys are the column heads.
+    """
 
     name: str
     title: str
     settings: Mapping[str, Any]
     samples: Mapping[str, int]
-    tables: Sequence[Table]
+    tables: Mapping[str, Sequence[Mapping[str, Cell]]]
     figure: str  # an SVG document
     notes: Sequence[str] = field(default_factory=list)
 
@@ -40,7 +35,7 @@ def write(folder: Path, result: Result) -> list[Path]:
         "settings": dict(result.settings),
         "samples": dict(result.samples),
         "intervals": METHOD,
-        "tables": {table.title: [_plain(row) for row in table.rows] for table in result.tables},
+        "tables": {title: [_plain(row) for row in rows] for title, rows in result.tables.items()},
         "notes": list(result.notes),
     }
     contents = {".md": markdown(result), ".json": json_text(document), ".svg": result.figure}
@@ -55,10 +50,9 @@ def markdown(result: Result) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
     parts = [f"# {result.title}", f"Samples: {samples}.", f"Settings: {settings}.", METHOD]
     parts.append(f"![{result.title}]({result.name}.svg)")
-    for table in result.tables:
-        heads = list(table.rows[0]) if table.rows else []
-        cells = [[_text(row[head]) for head in heads] for row in table.rows]
-        parts += [f"## {table.title}", markdown_table(heads, cells) if cells else "(no row)"]
+    for title, rows in result.tables.items():
+        cells = [list(map(_text, row.values())) for row in rows]
+        parts += [f"## {title}", markdown_table(list(rows[0]), cells) if rows else "(no row)"]
     parts.append("\n".join(f"- {note}" for note in result.notes))
     return "\n\n".join(part for part in parts if part) + "\n"
 

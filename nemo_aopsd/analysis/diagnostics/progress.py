@@ -10,7 +10,7 @@ import numpy as np
 
 from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.diagnostics.intervals import Estimate, estimate, ratio, share
-from nemo_aopsd.analysis.diagnostics.output import Result, Table, intervals_of
+from nemo_aopsd.analysis.diagnostics.output import Result, intervals_of
 from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollouts
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
@@ -71,7 +71,7 @@ def diagnose_progress(run: Path, problems: Path | None = None, steps: Steps = AL
             "problems": len({one.problem for one in judged}),
             "answers that could not be graded": sum(not one.gradable for one in judged),
         },
-        tables=[Table("Agreement", agreement(read)), Table("Correct by bin of r", bins)],
+        tables={"Agreement": agreement(read), "Correct by bin of r": bins},
         figure=_figure(bins),
         notes=[
             "AUC: the chance that a correct response has a higher r than a wrong one, ties one half. Both numbers mix "
