@@ -43,14 +43,11 @@ class GapMass:
 
     def draw(self, figure: Figure, axes: Axes, marks: Sequence[float]) -> None:
         """Both shares over thresholds. The shares at the `marks`, which must be edges, are told in words as well."""
-        tokens, mass = self.shares()
-        said = []
-        for label, shares, color, line in (
-            ("share of the sum of |gap|", mass, svg.ORANGE, "-"),
-            ("share of tokens", tokens, svg.BLUE, (0, (5, 1.5))),
-        ):
+        (tokens, mass), said = self.shares(), []
+        of_mass = ("share of the sum of |gap|", mass, svg.ORANGE, "-")
+        for label, shares, color, line in (of_mass, ("share of tokens", tokens, svg.BLUE, (0, (5, 1.5)))):
             axes.plot(self.edges, shares, color=color, linestyle=line, label=label)
-            axes.plot(marks, [shares[np.searchsorted(self.edges, mark)] for mark in marks], "o", color=color)
+            axes.plot(marks, shares[np.searchsorted(self.edges, marks)], "o", color=color)
         for mark in marks:
             axes.axvline(mark, color=svg.GREY, linewidth=0.9, linestyle=":")
             token_share, mass_share = self.at(mark)

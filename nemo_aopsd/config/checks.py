@@ -105,8 +105,7 @@ def expected(schema: Tree) -> str:
         return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema["type"] == "array":
         return f"{len(schema['prefixItems'])} numbers{_range(schema['prefixItems'][0])}"
-    number = {"integer": "a whole number", "number": "a finite number"}.get(schema["type"])
-    if number:
+    if number := {"integer": "a whole number", "number": "a finite number"}.get(schema["type"]):
         return f"{number}{_range(schema)}"
     return {"boolean": "true or false", "null": "null", "string": "a name or a path"}[schema["type"]]
 

@@ -47,9 +47,8 @@ def label_run(aopsd: AOPSDConfig) -> Label:
 
 def family_label(aopsd: AOPSDConfig) -> str:
     """As `label_run`, but after a method, not an ablation: `aopsd + probes.threshold=1 (ablation delta_1)`."""
-    labels = _labels(aopsd)
-    nearest = min(labels, key=_distance)
-    family = min((label for label in labels if label.method.kind == "methods"), key=_distance)
+    nearest = label_run(aopsd)
+    family = min((label for label in _labels(aopsd) if label.method.kind == "methods"), key=_distance)
     is_ablation = nearest.method.kind == "ablations" and not nearest.differing
     return f"{family} (ablation {nearest})" if is_ablation else str(family)
 

@@ -40,18 +40,11 @@ def summary_table(results: Summary) -> str:
     """The columns of the page's tables that fit a terminal: a row a benchmark, the mean last."""
     ks = list(dict.fromkeys((1, results["settings"]["num_samples"])))
     header = ["benchmark", *(f"pass@{k}" for k in ks), "solved", "truncated"]
-    return markdown_table(
-        header,
-        [
-            [
-                name,
-                *(_rate_and_interval(part, k) for k in ks),
-                f"{part['num_solved']} of {part['num_problems']}",
-                percent(part["truncation_rate"]),
-            ]
-            for name, part in _rows(results)
-        ],
-    )
+    rows = []
+    for name, part in _rows(results):
+        solved = f"{part['num_solved']} of {part['num_problems']}"
+        rows.append([name, *(_rate_and_interval(part, k) for k in ks), solved, percent(part["truncation_rate"])])
+    return markdown_table(header, rows)
 
 
 def asked_line(settings: Summary) -> str:

@@ -77,8 +77,7 @@ class BlockSampler:
             rows = range(block * self.block_size, min((block + 1) * self.block_size, len(prompts)))
             seed = derive_seed(self.seed, "evaluation", block)
             generations = self.model.generate([prompts[row] for row in rows], self.sampling, seed)
-            pairs = zip(rows, generations, strict=True)
-            yield [Sampled(row, generation, seed) for row, generation in pairs]
+            yield [Sampled(row, found, seed) for row, found in zip(rows, generations, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

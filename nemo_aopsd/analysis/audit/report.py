@@ -73,9 +73,8 @@ def _markdown(record: Record, sample: Sample) -> str:
     for pair in record["agreement"]:
         kappa = "undefined, both gave all events one label" if pair["kappa"] is None else f"{pair['kappa']:.3f}"
         same = f"same label on {pair['agree']} of {pair['events']} events, Cohen's kappa {kappa}"
-        pairs.append(
-            f"- {' and '.join(pair['labellers'])}: {same if pair['events'] else 'no event that both labelled'}"
-        )
+        told = same if pair["events"] else "no event that both labelled"
+        pairs.append(f"- {' and '.join(pair['labellers'])}: {told}")
     alone = "One labeller only: not known. A second one labels under another `--name`."
     return "\n\n".join([*parts, "## Agreement", "\n".join(pairs) or alone]) + "\n"
 

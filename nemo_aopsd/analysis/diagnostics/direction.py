@@ -225,19 +225,13 @@ def _collect(
     probes = [probe for row in found.scored for probe in row.probes]
     reached = [draft.progress for draft in found.drafts if draft.progress is not None]
     patterns = leak_patterns(aopsd.prompts)
-    leaks = [mentions_context(engine.tokenizer.decode([probe.anchor, *probe.suffix]), patterns) for probe in probes]
-    return found, Signal(
-        kind,
-        len(found.scored),
-        len(found.drafts) - len(found.scored),
-        _mean(reached),
-        _mean(list(map(abs, gaps))),
-        _mean(gaps),
-        len(probes) / len(gaps) if gaps else None,
-        _mean([probe.nll for probe in probes if probe.nll is not None]),
-        _mean([probe.weight for probe in probes]),
-        _mean([float(leak) for leak in leaks]),
-    )
+    leaks = [
+        float(mentions_context(engine.tokenizer.decode([probe.anchor, *probe.suffix]), patterns)) for probe in probes
+    ]
+    surprises, weights = [probe.nll for probe in probes if probe.nll is not None], [probe.weight for probe in probes]
+    counts = (len(found.scored), len(found.drafts) - len(found.scored))
+    of_gaps = (_mean([abs(gap) for gap in gaps]), _mean(gaps), len(probes) / len(gaps) if gaps else None)
+    return found, Signal(kind, *counts, _mean(reached), *of_gaps, _mean(surprises), _mean(weights), _mean(leaks))
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -264,17 +258,9 @@ def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str,
         elsewhere = aopsd.probes.untriggered_weight if weighting in (*CONTINUED, "gap_only") else 1.0
         triggered, whole = yardstick.bearing(update), yardstick.bearing(update + elsewhere * rest)
         uniform = uniform or (whole, triggered)
-        yield Arm(
-            kind,
-            weighting,
-            whole.cosine,
-            whole.error,
-            *whole.less(uniform[0]),
-            triggered.cosine,
-            *triggered.less(uniform[1]),
-            triggered_norm=triggered.norm,
-            untriggered_norm=elsewhere * norm_of_rest,
-        )
+        more, more_triggered = whole.less(uniform[0]), triggered.less(uniform[1])
+        norms = triggered.norm, elsewhere * norm_of_rest
+        yield Arm(kind, weighting, whole.cosine, whole.error, *more, triggered.cosine, *more_triggered, *norms)
 
 
 def _weights(rows: list[Scored], weighting: Weighting, config: Config) -> list[Tensor]:

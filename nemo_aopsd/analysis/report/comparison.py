@@ -86,14 +86,10 @@ def differences(sources: Sequence[Source]) -> list[list[Cell]]:
 
     Of the newest checkpoints that `side_by_side` names, paired by problem. Empty if no two evaluated the same problems.
     """
-    rows = [
-        [
-            Cell(there.name, there.method if there.method != there.name else ""),
-            *_difference(*sides),
-            Cell(sides[0].problems),
-        ]
-        for there, *sides in _pairs(sources)
-    ]
+    rows = []
+    for there, ours, theirs in _pairs(sources):
+        name = Cell(there.name, there.method if there.method != there.name else "")
+        rows.append([name, *_difference(ours, theirs), Cell(ours.problems)])
     header = [Cell(text) for text in ("This run against", "difference", "here", "there", "problems")]
     return [header, *rows] if rows else []
 

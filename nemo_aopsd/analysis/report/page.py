@@ -65,7 +65,7 @@ def headline(run: ReportedRun) -> list[Tile]:
         measured = _OF_THE_DEMO if is_demo and run.method.weighting == "continuation" else ""
         tiles[0] = tiles[0]._replace(caveat=f"{_CAVEAT}{measured}.")
     tiles += _leak_tile(run)
-    if run.digest.gaps.tokens.sum() and run.digest.gaps.mass.sum():
+    if run.digest.gaps.mass.sum():
         threshold = run.method.probes.threshold
         tokens, mass = run.digest.gaps.at(threshold)
         detail = f"of tokens carry {percent(mass)} of the gap (|gap| ≥ {threshold:g} nats)"
@@ -78,8 +78,7 @@ def headline(run: ReportedRun) -> list[Tile]:
     if weights:
         tiles.append(Tile("Mean weight", f"{sum(weights) / len(weights):.2f}", over))
     if run.metrics:
-        seconds = sum(row.number("time/step") for row in run.metrics)
-        steps = len(run.metrics)
+        seconds, steps = sum(row.number("time/step") for row in run.metrics), len(run.metrics)
         detail = f"{counted(steps, 'step')}, {duration(seconds / steps)} each; initial attempts and evaluations apart"
         tiles.append(Tile("Time in steps", duration(seconds), detail))
     return tiles
@@ -176,8 +175,8 @@ def examples(run: ReportedRun) -> list[dict[str, Any]]:
 
 def _pass_tiles(run: ReportedRun) -> list[Tile]:
     if not run.evaluations:
-        unset = run.method.evaluation.data_path is None
-        why = "aopsd.evaluation.data_path is not set" if unset else "no evaluation has been finished"
+        is_set = run.method.evaluation.data_path is not None
+        why = "no evaluation has been finished" if is_set else "aopsd.evaluation.data_path is not set"
         return [Tile("pass@1 on held-out problems", "not measured", why)]
     before, after = run.evaluations[0], run.evaluations[-1]
     rates = [evaluation.pass_at_k[1] for evaluation in (before, after)]

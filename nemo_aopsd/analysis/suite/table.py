@@ -51,15 +51,10 @@ def markdown(title: str, command: str, rows: Sequence[Row], reference: str | Non
 def summary(rows: Sequence[Row], reference: str | None) -> str:
     """The columns of the page's table that fit a terminal."""
     header = ["member", "seeds", "pass@1", *_heads(rows, reference)]
-    cells = [
-        [
-            row.label,
-            len(row.seeds),
-            f"{percent(row.pass_at_k[1])} {ends(*row.interval)}",
-            *map(_difference, _against(row, reference).values()),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        rate, against = f"{percent(row.pass_at_k[1])} {ends(*row.interval)}", _against(row, reference)
+        cells.append([row.label, len(row.seeds), rate, *map(_difference, against.values())])
     return markdown_table(header, cells)
 
 
