@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import STAGES, config_of
+from benchmarks.arms import STAGES, STOCK, config_of, split
 from benchmarks.step_cost_nemo import make_config
 from nemo_aopsd.cluster.plan import make_plan
 from nemo_aopsd.cluster.plan.stages import step_seconds
@@ -47,6 +47,8 @@ def compare(path: Path) -> Iterator[Line]:
         argparse.Namespace(**{"adam": False} | found | {"overrides": overrides}), Path("Qwen/Qwen3-4B")
     )
     for arm, stages in found["seconds"].items():
+        if split(arm)[0] == STOCK:  # not a step of ours
+            continue
         timed_stages = [stage for stage in STAGES if stage in stages]  # older files know no judge
         measured = {stage: stages[stage]["median"] for stage in timed_stages if stages[stage]["greatest"] > NOTHING}
         predicted = predict(found, arm, config)

@@ -114,6 +114,15 @@ class ObjectiveConfig(Strict):
     """GKD's lambda, the share of steps on the student's own responses."""
     divergence: Annotated[Literal["fkl", "rkl", "jsd"], ReadBy(("gkd",))] = "jsd"
     """GKD's usual choice; with `fkl` and a rate of 1 it would be `fkl` again."""
+    reward: Annotated[Literal["none", "added", "direction"], ReadBy(("pg",))] = "none"
+    """Whether the final answer counts beside the teacher, by GRPO's advantage. `added`: the two advantages are summed,
+    as KDRL and SDPG do. `direction`: the reward says which way a response goes, the teacher how much each of its
+    tokens counts, as in RLSD. Both need several answers a problem. Off, as in the paper."""
+    reward_weight: Annotated[Positive, ReadBy(("pg",))] = 1.0
+    """What GRPO's advantage is multiplied by with `reward=added`. It is some 1 at each token of a problem that is
+    answered both rightly and wrongly; a teacher's is its gap, often below 0.1 nats."""
+    evidence_clip: Annotated[float, Interval(gt=0, lt=1), ReadBy(("pg",))] = 0.2
+    """With `reward=direction`, how far a token's factor may be from 1. RLSD's symbol is epsilon_w."""
     whiten: Annotated[bool, ReadBy(("minillm",))] = False
     """Scale the advantages of a step to mean 0 and deviation 1. MiniLLM's code does this, its paper does not."""
 
@@ -339,7 +348,8 @@ class AOPSDConfig(Strict):
     parallelism, DTensor, an objective of your own, `probes.keep_cache`; a run's `config.yaml` says what it became."""
     keep_optimizer_on_gpu: bool = False
     """On NeMo RL with Megatron only: the optimizer's state stays on the GPU while vLLM samples, where there is room
-    (`aopsd doctor` and the log say so), and does not move to host memory and back in every step. Off: not run yet."""
+    (`aopsd doctor` and the log say so), and does not move to host memory and back in every step. Off: run on one H200
+    with room to spare, and nowhere else yet."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)

@@ -200,6 +200,7 @@ def test_every_key_of_our_block_is_checked(base, key):
         ("fkl", "aopsd.weighting", "must be uniform with aopsd.objective.name=fkl; got 'continuation'"),
         ("eopd", "aopsd.weighting", "Only the objective pg weighs the gaps"),
         ("grpo aopsd.weighting=uniform", "aopsd.num_generations_per_prompt", "at least 2 with .* got 1. 8 is usual"),
+        ("pg aopsd.objective.reward=added", "aopsd.num_generations_per_prompt", "2 with aopsd.objective.reward=added,"),
         ("dash aopsd.weighting=uniform aopsd.engine=nemo_rl", "aopsd.objective.support", "a number K .* got None"),
         ("rkl aopsd.weighting=uniform aopsd.engine=nemo_rl", "aopsd.objective.name", "pg, topk_fkl, fkl or dash with"),
         ("sft aopsd.weighting=uniform aopsd.engine=nemo_rl", "aopsd.objective.name", "examples/run_sft.py"),

@@ -107,6 +107,10 @@ method/objectives/pg.py : OBJECTIVES
     teacher_logprobs - logprobs) => logprobs - teacher_logprobs)
     clamp(-bound, bound) => clamp(max=bound)
     (weights * (teacher_logprobs - logprobs)).detach() => weights * (teacher_logprobs - logprobs)
+    + config.reward_weight * of_reward => + of_reward
+    (of_reward.sign() * of_teacher) => (of_teacher)
+    1 + config.evidence_clip) => 1 - config.evidence_clip)
+    if self.needs_reward else rows => if False else rows
     loss = -self.reduce => loss = self.reduce
 method/objectives/divergences.py : OBJECTIVES
     terms.clamp(max=token_clip) => terms.clamp(-token_clip, token_clip)

@@ -81,6 +81,29 @@ def test_pg_by_hand():
     assert metrics == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # The teacher's 3 (of 4, clipped), -1, 0.1, -0.1 and, where no group tells anything, 0.5.
+        ({"reward": "added", "reward_weight": 2.0}, [3.0 + 1.0, -1.0 + 1.0, 0.1 - 1.0, -0.1 - 1.0, 0.5]),
+        # Factors of a right answer: e^3 and e^-1, both clipped; of a wrong one e^-0.1 and e^0.1.
+        ({"reward": "direction"}, [0.5 * 1.3, 0.5 * 0.7, -0.5 * math.exp(-0.1), -0.5 * math.exp(0.1), 0.0]),
+    ],
+)
+def test_pg_with_a_reward_by_hand(settings, expected):
+    data = columns([1.0] * 5, weights=values([[1.0, 1.0, 1.0, 1.0, 0.5]]))
+    data["teacher_logprobs"] = data["logprobs"] + values([[4.0, -1.0, 0.1, -0.1, 1.0]])
+    data["advantages"] = values([[0.5, 0.5, -0.5, -0.5, 0.0]])
+    made = build_objective(ObjectiveConfig(advantage_clip=3.0, evidence_clip=0.3, **settings))
+    logprobs = data.pop("logprobs").requires_grad_()
+    loss, metrics = made(logprobs, **data)
+    loss.backward()
+    assert loss.item() == pytest.approx(-sum(expected) / 5)
+    assert (-5 * logprobs.grad[0]).tolist() == pytest.approx(expected)
+    assert metrics["train/frac_clipped"].item() == pytest.approx(1 / 5)
+    assert metrics["train/mean_abs_advantage"].item() == pytest.approx(sum(map(abs, expected)) / 5)
+
+
 def test_the_on_policy_gradient_is_minus_advantage_over_tokens_and_the_teacher_gets_none():
     data = columns([1.0, 1.0, 1.0], weights=values([[1.0, 0.5, 1.0]]))
     data["mask"][0, 2] = False

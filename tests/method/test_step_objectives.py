@@ -155,6 +155,19 @@ def test_grpo_rewards_finished_right_answers_and_raises_their_likelihood():
     assert after[0].sum() > rows[0].old_logprobs.sum()
 
 
+@pytest.mark.parametrize("reward", ["added", "direction"])
+def test_a_teacher_with_a_reward_has_grpos_advantages_and_the_gaps(reward):
+    engine = make_engine()
+    aopsd = replace(settings("pg", reward=reward), num_generations_per_prompt=2)
+    texts = ("so \\boxed{1}", "no \\boxed{7}")
+    engine.student.generate = lambda *_: [Generation([*CharTokenizer().encode(text), END], True) for text in texts]
+    result = step(engine, aopsd, problems=PROBLEMS[:1])
+    assert [draft.reward for draft in result.drafts] == [1.0, 0.0]
+    [rows] = engine.trained
+    assert [row.advantages[0].item() for row in rows] == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-5)
+    assert all(len(row.advantages) == len(row.response) and row.gap.abs().sum() > 0 for row in rows)
+
+
 def test_an_answer_inside_of_a_thought_that_the_chat_template_opens_earns_nothing(monkeypatch):
     render, encode = CharTokenizer.render, CharTokenizer().encode
     monkeypatch.setattr(CharTokenizer, "render", lambda *args: [*render(*args), *encode("<think>\n")])

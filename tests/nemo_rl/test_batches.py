@@ -105,6 +105,9 @@ def test_where_the_sampler_has_scored_a_gap_stands_for_the_teacher():
     of_trainer = [torch.tensor([-1.0, -2.0]), torch.tensor([-3.0])]
     batch = sampler_scored_batch(rows, of_trainer, **LAYOUT)
     assert batch["prev_logprobs"][:2, :3].tolist() == [[0, -1, -2], [0, 0, -3]]
+    rewarded = [replace(each, advantages=torch.full((len(each.response),), 0.5)) for each in rows]
+    batch = sampler_scored_batch(rewarded, None, **LAYOUT)
+    assert batch["advantages"][:2, :3].tolist() == [[0, 0.5, 0.5], [0, 0, 0.5]]
     with pytest.raises(AssertionError, match="generation_logprobs"):
         sampler_scored_batch([replace(rows[0], sampler_logprobs=None)], None, **LAYOUT)
 

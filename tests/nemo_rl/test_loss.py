@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import ray
@@ -65,13 +66,19 @@ def one_row(current, prev, teacher, weights=None, **more):
 # ---- the formula
 
 
-def test_loss_metrics_and_gradient_equal_the_cores_policy_gradient():
+@pytest.mark.parametrize("reward", ["none", "added", "direction"])
+def test_loss_metrics_and_gradient_equal_the_cores_policy_gradient(reward):
     data, current = columns()
+    objective = replace(OBJECTIVE, reward=reward, reward_weight=0.3)
+    of_reward = None
+    if reward != "none":
+        data["advantages"] = torch.tensor([[0.7], [-0.7], [0.0]], dtype=torch.float64).expand(3, 6)
+        of_reward = data["advantages"][:, 1:]
     num_tokens = counts(data)[1].item() + 1e-8  # NeMo RL's masked_mean adds that much
-    loss, metrics, gradient = call(loss_fn(), current, data)
+    loss, metrics, gradient = call(loss_fn(objective), current, data)
 
     logprobs = current.clone().requires_grad_(True)
-    expected, expected_metrics = PolicyGradient(OBJECTIVE)(
+    expected, expected_metrics = PolicyGradient(objective)(
         logprobs,
         old_logprobs=data["prev_logprobs"][:, 1:],
         teacher_logprobs=data["teacher_logprobs"][:, 1:],
@@ -79,6 +86,7 @@ def test_loss_metrics_and_gradient_equal_the_cores_policy_gradient():
         mask=data["token_mask"][:, 1:].bool(),
         num_tokens=num_tokens,
         num_rows=1,
+        advantages=of_reward,
     )
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-7)  # the parent divides by a float32 token count
@@ -226,7 +234,8 @@ def test_the_loss_survives_ray_and_holds_and_gives_plain_values_only():
     for name, value in vars(function).items():
         if name == "metric_normalizations":  # of NeMo RL's next version: an enum by metric
             continue
-        assert value is None or isinstance(value, (bool, int, float, str)) or type(value).__name__ == "LossType"
+        plain = isinstance(value, (bool, int, float, str, ObjectiveConfig))
+        assert value is None or plain or type(value).__name__ == "LossType"
     data, current = columns()
     copied = ray.cloudpickle.loads(ray.cloudpickle.dumps(function))
     assert call(copied, current, data)[:2] == call(function, current, data)[:2]

@@ -213,7 +213,7 @@ def _collect(
         config.aopsd,
         context=replace(config.aopsd.context, kind=kind, on_overlong="drop"),
         weighting="continuation",
-        objective=replace(config.aopsd.objective, name="pg"),
+        objective=replace(config.aopsd.objective, name="pg", reward="none"),
         num_generations_per_prompt=1,
         curriculum=replace(config.aopsd.curriculum, name="shuffle"),
     )
@@ -239,7 +239,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str, yardstick: Yardstick) -> Iterator[Arm]:
-    aopsd, objective = config.aopsd, build_objective(replace(config.aopsd.objective, name="pg"))
+    aopsd, objective = config.aopsd, build_objective(replace(config.aopsd.objective, name="pg", reward="none"))
     train_rows = [row.train_row(aopsd, objective) for row in rows]
     marks = [probe_weights([], len(row.response), elsewhere=0.0) for row in train_rows]
     for row, mark in zip(rows, marks, strict=True):

@@ -89,6 +89,8 @@ def sampler_scored_batch(rows: list[TrainRow], trainer_logprobs: list[Tensor] | 
     }
     if trainer_logprobs is not None:
         columns["prev_logprobs"] = list(trainer_logprobs)
+    if rows[0].advantages is not None:
+        columns["advantages"] = [row.advantages for row in rows]
     return _with_columns(rows, columns, **layout)
 
 

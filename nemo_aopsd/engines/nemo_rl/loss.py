@@ -15,12 +15,12 @@ from nemo_rl.algorithms.utils import masked_mean
 from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
-from nemo_aopsd.method.objectives.pg import weighted_advantage
+from nemo_aopsd.method.objectives.pg import weighted_advantage, with_reward
 
 # Added to the parent's metrics. NeMo RL sums every metric over micro-batches and ranks, and treats names that hold
 # `_min` or `_max` apart: each of these is a sum divided by the valid tokens of the whole batch.
 OWN_METRICS = ("frac_clipped", "frac_ratio_clipped", "mean_abs_advantage")
-_COLUMNS = ("teacher_logprobs", "gaps", "probe_weights", "generation_logprobs", "prev_logprobs")
+_COLUMNS = ("teacher_logprobs", "gaps", "probe_weights", "generation_logprobs", "prev_logprobs", "advantages")
 
 
 class AOPSDLossFn(ClippedPGLossFn):
@@ -37,7 +37,7 @@ class AOPSDLossFn(ClippedPGLossFn):
     def __init__(self, loss_config: ClippedPGLossConfig, objective: ObjectiveConfig):
         clips = {"ratio_clip_min": objective.ratio_clip_min, "ratio_clip_max": objective.ratio_clip_max}
         super().__init__(loss_config.model_copy(update=clips))
-        self.advantage_clip = objective.advantage_clip
+        self.objective = objective
 
     def __call__(
         self,
@@ -48,7 +48,8 @@ class AOPSDLossFn(ClippedPGLossFn):
     ) -> tuple[Tensor, dict[str, float]]:
         """Loss and metrics, sums over this micro-batch divided by the counts of the whole batch.
 
-        `data` needs `probe_weights`, `teacher_logprobs` or `gaps` (batches.py makes both forms), and what the parent
+        `data` needs `probe_weights`, `teacher_logprobs` or `gaps` (batches.py makes both forms), `advantages` where the
+        objective has a reward, and what the parent
         always reads: `token_mask`, `sample_mask`, `generation_logprobs` and, unless the ratio is forced to 1,
         `prev_logprobs`. With `gaps`, absent `prev_logprobs` are those of this forward. It is not changed. Tokens that
         the masks leave out may hold anything.
@@ -61,17 +62,19 @@ class AOPSDLossFn(ClippedPGLossFn):
         if "gaps" in data:  # [log q - log p] of the sampler's kernels, less [log p_now - log p_old] of the trainer's
             data.setdefault("prev_logprobs", torch.nn.functional.pad(current.detach(), (1, 0)))
             moved, gaps = current - data["prev_logprobs"][:, 1:], data["gaps"][:, 1:]
-            advantage = weighted_advantage(moved, gaps, data["probe_weights"][:, 1:])
+            of_teacher = weighted_advantage(moved, gaps, data["probe_weights"][:, 1:])
         else:
-            advantage = weighted_advantage(current, data["teacher_logprobs"][:, 1:], data["probe_weights"][:, 1:])
-        clipped = advantage.clamp(-self.advantage_clip, self.advantage_clip)
-        data["advantages"] = torch.nn.functional.pad(clipped, (1, 0))  # the parent skips the first column of all
+            of_teacher = weighted_advantage(current, data["teacher_logprobs"][:, 1:], data["probe_weights"][:, 1:])
+        bound = self.objective.advantage_clip
+        of_reward = None if self.objective.reward == "none" else data["advantages"][:, 1:]
+        advantage = with_reward(of_teacher.clamp(-bound, bound), of_reward, self.objective)
+        data["advantages"] = torch.nn.functional.pad(advantage, (1, 0))  # the parent skips the first column of all
 
         loss, metrics = super().__call__(current, data, global_valid_seqs, global_valid_toks)
         own = {
-            "frac_clipped": advantage.abs() > self.advantage_clip,
-            "frac_ratio_clipped": self._ratio_clip_binds(current.detach(), clipped, data),
-            "mean_abs_advantage": clipped.abs(),
+            "frac_clipped": of_teacher.abs() > bound,
+            "frac_ratio_clipped": self._ratio_clip_binds(current.detach(), advantage, data),
+            "mean_abs_advantage": advantage.abs(),
         }
         means = [masked_mean(own[name].float(), mask[:, 1:], None, global_valid_toks) for name in OWN_METRICS]
         return loss, metrics | dict(zip(OWN_METRICS, torch.stack(means).tolist(), strict=True))

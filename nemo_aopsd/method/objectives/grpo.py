@@ -20,14 +20,7 @@ class GroupRelative(BaseObjective):
     needs_reward = True
 
     def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
-        """Rows with their group's advantage at every token. A group is the rows of one prompt."""
-        groups: dict[tuple[int, ...], list[float]] = {}
-        for row in rows:
-            groups.setdefault(tuple(row.prompt), []).append(_reward(row))
-        return [
-            replace(row, advantages=torch.full((len(row.response),), _advantage(row, groups[tuple(row.prompt)])))
-            for row in rows
-        ]
+        return with_group_advantages(rows)
 
     def __call__(
         self,
@@ -47,6 +40,17 @@ class GroupRelative(BaseObjective):
             "train/frac_ratio_clipped": token_mean(binds.float(), mask, num_tokens),
             "train/mean_abs_advantage": token_mean(advantages.abs(), mask, num_tokens),
         }
+
+
+def with_group_advantages(rows: list[TrainRow]) -> list[TrainRow]:
+    """Rows with their group's advantage at every token. A group is the rows of one prompt."""
+    groups: dict[tuple[int, ...], list[float]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.prompt), []).append(_reward(row))
+    return [
+        replace(row, advantages=torch.full((len(row.response),), _advantage(row, groups[tuple(row.prompt)])))
+        for row in rows
+    ]
 
 
 def _reward(row: TrainRow) -> float:
