@@ -39,13 +39,17 @@ def test_the_optimizer_waits_in_page_locked_memory_that_is_kept(monkeypatch):
         assert start % 4096 == 0 and start == places[0][name] and size >= values[name].nbytes
 
 
-def test_collections_leave_a_frozen_heap_out():
+def test_collections_are_timed_and_a_frozen_heap_is_left_out():
     worker, before = TeacherMixin(), gc.get_freeze_count()
+    callbacks = list(gc.callbacks)
     try:
+        assert worker.take_seconds() == {}
         worker.freeze_heap()
         assert gc.get_freeze_count() > before + 1000
+        assert worker.take_seconds()["collect"] > 0
     finally:
         gc.unfreeze()
+        gc.callbacks[:] = callbacks
 
 
 def test_updates_of_a_worker_are_profiled(tmp_path, monkeypatch):

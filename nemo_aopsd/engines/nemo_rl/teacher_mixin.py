@@ -2,12 +2,13 @@
 
 They give each run its own socket between trainer and vLLM. A trainer loads the initial weights as NeMo RL's
 `reference`. Here this reference is the teacher, and it can be streamed to vLLM and hashed. Its garbage collections skip
-what lives as long as the worker, and what copies and swaps cost is counted.
+what lives as long as the worker, and what they, copies and swaps cost is counted.
 """
 
 import gc
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -41,8 +42,18 @@ class TeacherMixin(OwnRefitSocket):
 
     @cached_property
     def clock(self) -> Clock:
-        """Seconds since `take_seconds`: `swap_teacher`, moves between devices."""
-        return Clock()
+        """Seconds since `take_seconds`: `collect` (the garbage collector), `swap_teacher`, moves between devices."""
+        clock, started = Clock(), 0.0
+
+        def on_collection(phase: str, _info: dict[str, int]) -> None:
+            nonlocal started
+            if phase == "start":
+                started = time.perf_counter()
+            else:
+                clock.add("collect", time.perf_counter() - started)
+
+        gc.callbacks.append(on_collection)
+        return clock
 
     def take_seconds(self) -> dict[str, float]:
         return self.clock.take()
