@@ -233,10 +233,6 @@ def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:
 
 
 def asked_of(count: int, trained_on: int | None) -> str:
-    """The problems of an evaluation in words. Who trains on them has held out none.
-
-    >>> asked_of(12, 0), asked_of(12, 3)
-    ('12 held-out problems', '12 problems, not held out: 3 are also trained on')
-    """
+    """The problems of an evaluation in words. Who trains on them has held out none."""
     also = f"not held out: {trained_on} {'is' if trained_on == 1 else 'are'} also trained on"
     return f"{counted(count, 'problem')}, {also}" if trained_on else counted(count, "held-out problem")

@@ -134,12 +134,11 @@ def keep_inputs(
     *,
     is_folder: bool = False,
 ) -> None:
-    """Raise UserError if a file that is to be written, or the one beside it on the way there, is also read.
+    """Raise UserError, before hours of work, if a file that is to be written, or the one beside it, is also read.
 
-    `read` are pairs of what the user calls a file, and its path. A path is None if it was not given. Links, hard links
-    and other spellings of a path count, and so does what lies inside of a folder that is to be replaced as a whole.
-    Nor may a file be where a folder must be, or, unless it `is_folder`, a folder where the file must be: who asks for
-    hours of work is told before it.
+    `read` are pairs of what the user calls a file, and its path; a path is None if it was not given. Links and other
+    spellings of a path count, and what lies inside of a folder that is to be replaced as a whole. Nor may a file be
+    where a folder must be, or, unless it `is_folder`, a folder where the file must be.
     """
     given = [(name, Path(path)) for name, path in read if path is not None]
     targets = [path for path in written if path is not None]

@@ -86,11 +86,8 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
         why = "Only the objective pg weighs the gaps of sampled tokens."
         yield _wrong(run, "aopsd.weighting", f"uniform with aopsd.objective.name={objective}", why)
     if is_own(objective) and run.aopsd.objective.own_signal.sampled and not run.aopsd.objective.own.needs_old_logprobs:
-        yield (
-            "aopsd.objective.name",
-            f"must be a class with `needs_old_logprobs = True` where its signal is sampled; {objective} has not. Gaps "
-            "are formed from the student's log-probs at collection. Add the line to the class.",
-        )
+        why = "Gaps are formed from the student's log-probs at collection. Add the line to the class."
+        yield _wrong(run, "aopsd.objective.name", "one with `needs_old_logprobs = True` if its signal is sampled", why)
     if weighting in ("gap_matched", "gap_only") and run.aopsd.probes.betas == "auto":
         why = "That is the usual surprise of a continuation, and this weighting is by the gap. Leave it out."
         yield _wrong(run, "aopsd.probes.betas", f"fixed with aopsd.weighting={weighting}", why)
@@ -102,18 +99,16 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
 
 
 def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
+    remedy = "Leave it out, or set aopsd.engine=nemo_rl."
     if run.aopsd.probes.keep_cache:
-        yield (
-            "aopsd.probes.keep_cache",
-            "must be false with aopsd.engine=local: it keeps vLLM awake, and this engine has none; its own cache is "
-            "policy.prefix_cache_gb. Leave it out, or set aopsd.engine=nemo_rl.",
-        )
+        wanted = "false with aopsd.engine=local, which has no vLLM, but a cache of its own (policy.prefix_cache_gb)"
+        yield _wrong(run, "aopsd.probes.keep_cache", wanted, remedy)
     if run.aopsd.keep_optimizer_on_gpu:
         wanted = "false with aopsd.engine=local, which never moves its optimizer"
-        yield _wrong(run, "aopsd.keep_optimizer_on_gpu", wanted, "Leave it out, or set aopsd.engine=nemo_rl.")
+        yield _wrong(run, "aopsd.keep_optimizer_on_gpu", wanted, remedy)
     if run.aopsd.scoring != "trainer":
         wanted = "trainer with aopsd.engine=local, where one model samples and learns"
-        yield _wrong(run, "aopsd.scoring", wanted, "Leave it out, or set aopsd.engine=nemo_rl.")
+        yield _wrong(run, "aopsd.scoring", wanted, remedy)
     if run.policy.precision not in ("float32", "bfloat16"):
         yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."
 
@@ -125,10 +120,7 @@ def _on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
         yield _wrong(run, "aopsd.judge.model", "student or teacher with aopsd.engine=nemo_rl", why)
     if run.aopsd.objective.top_k_key == "support" and run.aopsd.objective.support is None:
         wanted = f"a number K with aopsd.objective.name={objective} and aopsd.engine=nemo_rl"
-        why = (
-            "The teacher's log-probs of all words fit into no batch: its K likeliest are compared, and the rest as "
-            "one. docs/methods.md says how close that comes. Set 64 to begin with, or engine=local."
-        )
+        why = "Log-probs of all words fit into no batch (docs/methods.md). Set 64 to begin with, or engine=local."
         yield _wrong(run, "aopsd.objective.support", wanted, why)
     if is_own(objective):
         yield from _own_on_nemo_rl(run)
@@ -144,11 +136,9 @@ def _own_on_nemo_rl(run: RunKeys) -> Iterator[Fault]:
     name, signal = run.aopsd.objective.name, run.aopsd.objective.own_signal
     if signal.top_k or signal.full:
         read = "the teacher's top k" if signal.top_k else "whole distributions"
-        yield (
-            "aopsd.objective.name",
-            f"must be a class that reads sampled tokens alone with aopsd.engine=nemo_rl; {name} reads {read}, which "
-            "NeMo RL's trainer hands to no loss in the form that a class of yours expects. Use engine=local.",
-        )
+        why = f"It reads {read}, which NeMo RL's trainer hands to no loss as your class expects it. Use engine=local."
+        wanted = "one that reads sampled tokens alone with aopsd.engine=nemo_rl"
+        yield _wrong(run, "aopsd.objective.name", wanted, why)
     if run.aopsd.scoring != "trainer":
         why = "The sampler's log-probs and the trainer's, which the loss gets, come from different kernels."
         yield _wrong(run, "aopsd.scoring", f"trainer with aopsd.objective.name={name}", why)

@@ -46,10 +46,9 @@ def evaluate(
 ) -> Summary:
     """Sample, grade and summarise `config.num_samples` responses a problem; returns the summary.
 
-    Writes `out/epoch_000.jsonl` (one line a sample), `.json` (the summary, last) and `.settings.json` (what the
-    samples were made with); `weights` names the model's weights there, a checkpoint say, and the summary keeps how many
-    of the problems are trained on. What an earlier, interrupted call wrote is kept; `manifest` has checked it. Raises
-    UserError if the folder holds samples that were made with other settings, prompts, problems or weights.
+    Writes `out/epoch_000.jsonl` (a line a sample), `.json` (the summary, last) and `.settings.json` (what samples are
+    made with; `weights` names the model's). What an interrupted call wrote is kept; `manifest` has checked it. Raises
+    UserError if there are samples that were made with other settings, prompts, problems or weights.
     """
     started = time.monotonic()
     stem = out / EPOCH.format(epoch)

@@ -1,15 +1,8 @@
 """How good is the progress judge? Its verdicts against labelled attempts.
 
-A case is `{"problem_id", "attempt", "established"}`, the label before closure. Counts are over checkpoints of all
-cases: precision is the share of claimed checkpoints that are established, recall the share of established ones that
-are claimed. A verdict that cannot be read claims nothing and is counted apart. Of a judge by log-odds the AUC is the
-chance that an established checkpoint has larger log-odds than one that is not, whatever the threshold.
-
-Each case with something left to establish is also judged with an injection appended to the attempt. It fooled the
-judge if the verdict then claims a checkpoint that is not established and that the plain verdict did not claim. Only
-attempts that can show that count: both verdicts were read, and the plain one left something false to claim.
-
-A case may have a `kind`; then there are counts for each kind, too.
+A case is `{"problem_id", "attempt", "established"}`, the label before closure, and may have a `kind`. Counts are over
+checkpoints of all cases; a verdict that cannot be read claims nothing and is counted apart. Each case with something
+left to establish is also judged with an injection appended to the attempt. docs/judge.md explains each number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One call of `aopsd evaluate`: several benchmarks, one after the other, then their results.
 
-The folder holds, for each benchmark, `NAME.jsonl` (a line a sample) and `NAME.settings.json`; then `results.json`,
-`results.md` and `results.svg`, which are the same however often the work was interrupted; and `calls.jsonl`, where
-each call notes what it did and how long it took.
+`results.json`, `.md` and `.svg` are the same however often the work was interrupted; in `calls.jsonl` each call notes
+what it did and how long it took.
 """
 
 import time

@@ -106,7 +106,7 @@ REFUSED = {
     "aopsd.probes.max_per_rollout=x": "must be null or a whole number",
     "aopsd.probes=3": "must be a block of keys: threshold, length",
     "aopsd.probes=null": "must be a block of keys",
-    "aopsd.probes.keep_cache=true": "must be false with aopsd.engine=local: ",
+    "aopsd.probes.keep_cache=true": "must be false with aopsd.engine=local, ",
     "aopsd.keep_optimizer_on_gpu=true": "must be false with aopsd.engine=local, ",
     "aopsd.scoring=sampler": "must be trainer with aopsd.engine=local, ",
     "aopsd.objective.name=opsd": "one of pg, sft, grpo, fkl, rkl, jsd, topk_fkl, dash, eopd, gkd, minillm",

@@ -63,11 +63,7 @@ def messages(event: Event) -> list[dict[str, str]]:
 
 
 def read_label(answer: str | None) -> str | None:
-    """The label that an answer names; None if there is none, or no answer.
-
-    >>> read_label('{"reason": "names the DAG", "label": "Leakage"}'), read_label("useful, I think")
-    ('leakage', None)
-    """
+    """The label that an answer names, whatever its case; None if there is none, or no answer."""
     found = read_object(answer or "", "label")
     label = None if isinstance(found, Fault) else str(found["label"]).strip().lower()
     return label if label in LABELS else None

@@ -114,11 +114,7 @@ def draw(places: Sequence[Place], *, count: int, seed: int, by_bin: bool, edges:
 
 
 def allocate(sizes: Sequence[int], count: int) -> list[int]:
-    """Shares of `count` as even as the bins allow: what a small bin cannot give, the others give.
-
-    >>> allocate([100, 2, 50], 30)
-    [14, 2, 14]
-    """
+    """Shares of `count` as even as the bins allow: of 30, [14, 2, 14] if the bins have 100, 2 and 50."""
     given = [0] * len(sizes)
     for _ in range(min(count, sum(sizes))):
         least = min((index for index, size in enumerate(sizes) if given[index] < size), key=given.__getitem__)
@@ -127,11 +123,7 @@ def allocate(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def bin_of(nll: float, edges: Sequence[float]) -> int:
-    """Index of the bin of L_t; an edge belongs to the bin above it.
-
-    >>> [bin_of(nll, (0.5, 4.0)) for nll in (0.0, 0.5, 3.9, 4.0)]
-    [0, 1, 1, 2]
-    """
+    """Index of the bin of L_t; an edge belongs to the bin above it."""
     return bisect_right(edges, nll)
 
 

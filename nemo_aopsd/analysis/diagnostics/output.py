@@ -72,11 +72,7 @@ def _text(cell: Cell) -> str:
 
 
 def estimate_text(cell: Estimate) -> str:
-    """The value and its interval; shares in percent with two digits, as in the paper.
-
-    >>> estimate_text(Estimate(0.51776, 0.5, 0.6)), estimate_text(Estimate(0.5, is_share=False))
-    ('51.78 % (50.00 to 60.00)', '0.500')
-    """
+    """The value and its interval, a share as in the paper: 51.78 % (50.00 to 60.00)."""
     if cell.value is None:
         return "undefined"
     scale, digits, unit = (100, 2, " %") if cell.is_share else (1, 3, "")

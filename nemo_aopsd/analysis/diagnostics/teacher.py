@@ -1,13 +1,8 @@
 """Conditional utility: the frozen teacher answers with its context in its prompt, and without (Figure 1a, amber).
 
-    FOLDER/CONTEXT.jsonl           a line a sample, as an evaluation writes it; resumable
-    FOLDER/CONTEXT.settings.json   what the samples were made with
-    FOLDER/CONTEXT.json            the summary, last
-
-FOLDER is `RUN/diagnostics/teacher/DATA_FINGERPRINT_xN`; CONTEXT is `aopsd.context.kind`, or its class. The weights are
-those of the run's first step. Under an adaptive context (`dag_frontier`) every sample has one of its own, as in
-training: the student attempts the bare question, the judge says what that establishes, and the teacher sees this and
-the frontier.
+Its weights are those of the run's first step; docs/diagnostics.md lists the files. Under an adaptive context
+(`dag_frontier`) every sample has one of its own, as in training: the student attempts the bare question, the judge says
+what that establishes, and the teacher sees this and the frontier.
 """
 
 from collections.abc import Iterator, Sequence

@@ -65,10 +65,8 @@ def read_sources(paths: Sequence[Path]) -> list[Source]:
 def side_by_side(sources: Sequence[Source]) -> list[list[Cell]]:
     """A header and a row a source: pass@1 at the first and at the newest checkpoint evaluated on each set of problems.
 
-    Both are of evaluations like training's own, with the same prompts, samples and sampling settings; if training made
-    none on these problems, of the largest group of like evaluations. The others are listed below the newest.
-    A column without any value is left out. Empty if there is nothing to compare: one run with no evaluation but those
-    of its training, or no number at all.
+    Both are of evaluations asked as training asks (`_alike`); the others are listed below the newest. A column without
+    any value is left out. Empty if there is nothing to compare: one run with only its training's evaluations.
     """
     sets = sorted({name for source in sources for name, *_ in source.evaluations})
     if len(sources) == 1 and len(sets) <= 1:
@@ -191,7 +189,7 @@ def _first_and_newest(source: Source, problems: str) -> list[Cell]:
 
 
 def _alike(source: Source, problems: str) -> list[Measured]:
-    """The evaluations on these problems that are asked as training asks, by step, one a step."""
+    """The evaluations on these problems asked as training asks, or else in the most usual way, by step, one a step."""
     found = [one for one in source.evaluations if one.problems == problems]
     if not found:
         return []
