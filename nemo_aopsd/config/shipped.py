@@ -38,9 +38,7 @@ def list_methods(folder: Path = FOLDER) -> Iterator[Method]:
     for path in _files(folder).values():
         header = _HEADER.match(path.read_text(encoding="utf-8"))
         if not header:
-            raise UserError(
-                f"{path}:1: expected `# what it is` and `# Paper: LABEL: its row there`. Add the two lines."
-            )
+            raise UserError(f"{path}:1: expected `# what it is` and `# Paper: LABEL: its row there`. Add both lines.")
         shown = f"{header['plain']} ({path.stem})" if header["plain"] else path.stem
         yield Method(path.stem, path.parent.name, header["title"], header["row"], method_settings(path), shown)
 

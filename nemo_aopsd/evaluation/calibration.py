@@ -76,7 +76,5 @@ def first_half(ids: Iterable[str], seed: int) -> set[str]:
     """Half of the distinct ids, chosen at random. Raises UserError unless there are at least two."""
     distinct = sorted(set(ids))
     if len(distinct) < 2:
-        raise UserError(
-            "--calibrate: found cases of one problem; expected two or more, for half of them are fitted on."
-        )
+        raise UserError("--calibrate: found cases of one problem; expected two or more, to fit on half of them.")
     return set(random.Random(seed).sample(distinct, len(distinct) // 2))

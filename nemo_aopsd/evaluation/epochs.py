@@ -84,7 +84,7 @@ def prepare(
     content = [[problem.id, problem.answer, tokens] for problem, tokens in zip(problems, rendered, strict=True)]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     settings = {**settings_of(config), **made_with, "prompts_and_answers": digest}
-    check_settings(manifest, stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl"), settings)
+    check_settings(manifest, stem, settings)
     return Questions(problems, rendered, config.num_samples, tokenizer, leak_patterns(prompts))
 
 

@@ -118,25 +118,25 @@ def collect(manifest: Manifest, path: Path, asked: Questions, sampler: Sampler, 
     return lines
 
 
-def check_settings(manifest: Manifest, path: Path, samples_path: Path, settings: dict[str, Any]) -> None:
+def check_settings(manifest: Manifest, stem: Path, settings: dict[str, Any]) -> None:
     """Store what samples are made with, or refuse to go on under other settings than the stored ones.
 
     Raises UserError naming each setting that differs, or if there are samples without stored settings.
     """
+    path, samples_path = stem.with_suffix(".settings.json"), stem.with_suffix(".jsonl")
     if not path.exists():
         if samples_path.exists():
             raise UserError(f"{samples_path}: has no {path.name}, which says how its samples were made. Move it away.")
         manifest.replace(path, json_text(settings))
         return
-    stored = read_json(path, remedy=f"Restore it, or delete {path.with_suffix('').stem}.* there to start over.")
+    stored = read_json(path, remedy=f"Restore it, or delete {stem.name}.* there to start over.")
     changed = [key for key in {**stored, **settings} if stored.get(key) != settings.get(key)]
     if changed:
         listed = ", ".join(
             "another seed" if key == "seed" else f"{key} {stored.get(key)!r} -> {settings.get(key)!r}"
             for key in changed  # a benchmark's seed is not the one that was typed
         )
-        name = path.with_suffix("").stem
-        remedy = f"Restore them, choose another folder, or delete {name}.* there to start over."
+        remedy = f"Restore them, choose another folder, or delete {stem.name}.* there to start over."
         raise UserError(f"{samples_path}: made with other settings ({listed}). {remedy}")
 
 

@@ -207,7 +207,7 @@ def test_label_book(tmp_path):
         book.add("b", "useful")
         with pytest.raises(UserError, match="another process is labelling"):
             LabelBook(path, HAND)
-    with pytest.raises(UserError, match="Use another --name"):
+    with pytest.raises(UserError, match="Choose another --name"):
         LabelBook(path, {"kind": "model"})
 
 

@@ -75,9 +75,8 @@ class LabelBook(OwnFile):
         os.ftruncate(self._file, self.path.read_bytes().rfind(b"\n") + 1)
         found, self.labels, _ = read_labels(self.path)
         if found and found != self.origin:
-            raise UserError(
-                f"{self.path}: labels by {json.dumps(found)}, not {json.dumps(self.origin)}. Use another --name."
-            )
+            by, own = json.dumps(found), json.dumps(self.origin)
+            raise UserError(f"{self.path}: labels by {by}, not {own}. Choose another --name.")
 
     def add(self, event: str, label: str, **details: Any) -> None:
         """Journal a label; on disk when this returns."""

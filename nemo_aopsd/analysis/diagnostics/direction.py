@@ -225,9 +225,8 @@ def _collect(
     probes = [probe for row in found.scored for probe in row.probes]
     reached = [draft.progress for draft in found.drafts if draft.progress is not None]
     patterns = leak_patterns(aopsd.prompts)
-    leaks = [
-        float(mentions_context(engine.tokenizer.decode([probe.anchor, *probe.suffix]), patterns)) for probe in probes
-    ]
+    texts = [engine.tokenizer.decode([probe.anchor, *probe.suffix]) for probe in probes]
+    leaks = [float(mentions_context(text, patterns)) for text in texts]
     surprises, weights = [probe.nll for probe in probes if probe.nll is not None], [probe.weight for probe in probes]
     counts = (len(found.scored), len(found.drafts) - len(found.scored))
     of_gaps = (_mean([abs(gap) for gap in gaps]), _mean(gaps), len(probes) / len(gaps) if gaps else None)

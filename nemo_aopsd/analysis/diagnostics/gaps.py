@@ -1,7 +1,6 @@
 """How concentrated is the gap? Share of tokens against share of the sum of |gap|, by threshold and sign (Figure 1b)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,35 +12,9 @@ from nemo_aopsd.analysis.diagnostics.steps import ALL_STEPS, Steps, read_rollout
 from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.reader import load_run
-from nemo_aopsd.run.record_types import Rollout
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0)  # nats
 PAPER = {1.0: "3.08 % / 51.78 %", 2.0: "1.15 % / 34.07 %"}  # tokens / mass, sec:obs-solver-teacher
-
-
-@dataclass
-class GapSums:
-    """Tokens and sums of |gap| by problem, threshold and sign, and by bin of |gap| for the curves."""
-
-    thresholds: Sequence[float]
-    by_problem: dict[str, np.ndarray] = field(default_factory=dict)  # [1 + thresholds, 2 signs, (tokens, mass)]
-    curves: GapMass = field(default_factory=lambda: GapMass(THRESHOLDS))
-    num_rollouts: int = 0
-    num_dropped: int = 0
-
-    def add(self, rollout: Rollout) -> None:
-        self.num_rollouts += 1
-        gaps = rollout.gaps()
-        if gaps is None:
-            self.num_dropped += 1
-            return
-        size = np.abs(gaps)
-        signs = np.stack([gaps >= 0, gaps < 0])  # a gap of 0 has no mass; counting it here keeps the token total
-        reached = np.stack([size >= threshold for threshold in (0.0, *self.thresholds)])
-        kept = reached[:, None] & signs  # [1 + thresholds, 2, T]
-        sums = np.stack([kept.sum(axis=2), (kept * size).sum(axis=2)], axis=2)
-        self.by_problem[rollout.problem_id] = self.by_problem.get(rollout.problem_id, 0) + sums
-        self.curves.add(gaps)
 
 
 def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: Steps = ALL_STEPS) -> Result:
@@ -50,13 +23,19 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
     if not thresholds or thresholds[0] <= 0:
         raise UserError(f"thresholds {thresholds}: each must be above 0 nats. Choose others.")
     source = load_run(run)
-    config, sums = source.config, GapSums(thresholds)
+    config, curves, num_rollouts, num_dropped = source.config, GapMass(THRESHOLDS), 0, 0
+    by_problem: dict[str, np.ndarray] = {}
     for rollout in read_rollouts(source, steps):
-        sums.add(rollout)
-    num_tokens = int(sums.curves.tokens.sum())
+        gaps, num_rollouts = rollout.gaps(), num_rollouts + 1
+        if gaps is None:
+            num_dropped += 1
+            continue
+        by_problem[rollout.problem_id] = by_problem.get(rollout.problem_id, 0) + _sums(gaps, thresholds)
+        curves.add(gaps)
+    num_tokens = int(curves.tokens.sum())
     if not num_tokens:
         raise UserError(
-            f"{run}: none of {sums.num_rollouts} rollouts has a scored token ({sums.num_dropped} have no gap: "
+            f"{run}: none of {num_rollouts} rollouts has a scored token ({num_dropped} have no gap: "
             f"the teacher's prompt did not fit, or objective {config.aopsd.objective.name} reads no sampled tokens). "
             "Choose other steps, raise policy.max_total_sequence_length, or look at a run of the objective pg."
         )
@@ -65,31 +44,40 @@ def diagnose_gaps(run: Path, thresholds: Sequence[float] = THRESHOLDS, steps: St
         "response count, of cut-off ones too.",
         "`paper` has the published shares (tokens / mass) of Qwen3-4B-Instruct-2507 before training, on other data.",
     ]
-    if not sums.curves.mass.sum():
+    if not curves.mass.sum():
         notes.append("Every gap is 0, so shares of the sum are undefined: teacher and student read the same here.")
     with svg.drawing(6.4, 4.0) as drawn:
-        sums.curves.draw(drawn, drawn.subplots(), [*PAPER])
+        curves.draw(drawn, drawn.subplots(), [*PAPER])
         figure = svg.to_svg(drawn)
     return Result(
         name="gaps",
         title="Share of tokens and share of |gap|",
         settings={"run": str(run), "context": config.aopsd.context.kind, "steps": str(steps)},
         samples={
-            "rollouts": sums.num_rollouts,
-            "of these dropped unscored": sums.num_dropped,
-            "problems": len(sums.by_problem),
+            "rollouts": num_rollouts,
+            "of these dropped unscored": num_dropped,
+            "problems": len(by_problem),
             "tokens": num_tokens,
         },
-        tables={"By threshold and sign": _rows(sums)},
+        tables={"By threshold and sign": _rows(by_problem, thresholds)},
         figure=figure,
         notes=notes,
     )
 
 
-def _rows(sums: GapSums) -> list[dict]:
-    flat = {problem: values.ravel() for problem, values in sums.by_problem.items()}
-    shape = next(iter(sums.by_problem.values())).shape
-    total = np.sum([*sums.by_problem.values()], axis=0)
+def _sums(gaps: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
+    """Tokens and sums of |gap|, [1 + thresholds, 2 signs, (tokens, mass)]."""
+    size = np.abs(gaps)
+    signs = np.stack([gaps >= 0, gaps < 0])  # a gap of 0 has no mass; counting it here keeps the token total
+    reached = np.stack([size >= threshold for threshold in (0.0, *thresholds)])
+    kept = reached[:, None] & signs  # [1 + thresholds, 2, T]
+    return np.stack([kept.sum(axis=2), (kept * size).sum(axis=2)], axis=2)
+
+
+def _rows(by_problem: dict[str, np.ndarray], thresholds: Sequence[float]) -> list[dict]:
+    flat = {problem: values.ravel() for problem, values in by_problem.items()}
+    shape = next(iter(by_problem.values())).shape
+    total = np.sum([*by_problem.values()], axis=0)
 
     def shares(totals: np.ndarray) -> np.ndarray:
         cells = totals.reshape(-1, *shape)
@@ -98,7 +86,7 @@ def _rows(sums: GapSums) -> list[dict]:
 
     found = iter(estimate(flat, shares))
     rows = []
-    for index, threshold in enumerate(sums.thresholds, start=1):
+    for index, threshold in enumerate(thresholds, start=1):
         for side, sign in enumerate(("any", "positive", "negative")):
             rows.append(
                 {

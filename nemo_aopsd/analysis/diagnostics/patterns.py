@@ -15,9 +15,7 @@ from nemo_aopsd.method.leaks import compiled, leak_patterns
 
 KINDS = ("correction", "reference")
 _FORM = TypeAdapter(dict[Literal["correction", "reference"], dict[str, list[str]]])
-_EXPECTED = (
-    "Expected `correction:` and `reference:`, each with languages, each of these with a list of regular expressions."
-)
+_EXPECTED = "Expected `correction:` and `reference:`, each with languages, these with lists of regular expressions."
 
 Compiled = list[re.Pattern[str]]
 

@@ -65,9 +65,8 @@ class Bearing:
             return None, None
         if not (self.without and other.without):
             return self.cosine - other.cosine, math.inf
-        return self.cosine - other.cosine, _half_width(
-            [a - b for a, b in zip(self.without, other.without, strict=True)]
-        )
+        apart = [one - another for one, another in zip(self.without, other.without, strict=True)]
+        return self.cosine - other.cosine, _half_width(apart)
 
 
 def _half_width(without: list[float]) -> float:

@@ -69,7 +69,5 @@ def terms(aopsd: AOPSDConfig) -> list[tuple[str, str]]:
     elif aopsd.weighting in _WEIGHTS:
         words["weight"] = _WEIGHTS[aopsd.weighting]
     words["pass@k"] = "Chance that at least one of k samples is correct, from n samples without bias."
-    words["leak meter"] = (
-        "Rate of phrases in question-only responses that refer to a context that the student never saw."
-    )
+    words["leak meter"] = "Rate of question-only responses that refer to a context that the student never saw."
     return [*words.items()]

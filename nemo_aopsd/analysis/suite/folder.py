@@ -136,9 +136,7 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
         changes += [f"  the model in {model}" for model in _changed_models(before, _models(configs.values()))]
     if changes:
         told = f"{out}: the runs there were made with other settings, problems or weights:"
-        remedy = (
-            "Restore them, choose another --out, or delete the folders of the members that changed to run them anew."
-        )
+        remedy = "Restore them, choose another --out, or delete the folders of members that changed to run them anew."
         raise UserError("\n".join([told, *sorted(changes), remedy]))
     new, gone = sorted(now.keys() - before["members"].keys()), sorted(kept.keys() - now.keys())
     lines = [f"new since the last time: {', '.join(new)}"] if new else []
