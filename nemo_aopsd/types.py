@@ -94,7 +94,7 @@ class TrainRow:
     teacher_prompt: Tokens | None = None  # for a full signal
     top_k: TopK | None = None
     reward: float | None = None
-    advantages: Tensor | None = None  # [T] float32, from `Objective.prepare`
+    advantages: Tensor | None = None  # [T] float32, of the reward among a problem's answers; or `Objective.prepare`'s
 
     @property
     def gap(self) -> Tensor:

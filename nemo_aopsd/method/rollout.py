@@ -29,6 +29,7 @@ class Draft:
     is_demonstration: bool = False  # the data's solution, not the student's answer
     reward: float | None = None
     undecided: bool = False  # the grader could not tell, so the reward is that of a wrong answer
+    advantage: float | None = None  # of the reward, among all answers to its problem
     verdict: Verdict | None = None
     reached: frozenset[str] | None = None  # R
     teacher_prompt: Tokens | None = None
@@ -83,17 +84,19 @@ class Scored:
         import torch
 
         draft, output = self.draft, self.draft.output
+        num_tokens = len(output.tokens)
         return TrainRow(
             prompt=draft.student_prompt,
             response=output.tokens,
             old_logprobs=self.student_logprobs,
             teacher_logprobs=self.teacher_logprobs,
             weights=self.weights,
-            mask=torch.full((len(output.tokens),), draft.counted(aopsd)),
+            mask=torch.full((num_tokens,), draft.counted(aopsd)),
             sampler_logprobs=output.logprobs,
             teacher_prompt=draft.teacher_prompt if objective.signal.full else None,
             top_k=self.top_k,
             reward=draft.reward,
+            advantages=None if draft.advantage is None else torch.full((num_tokens,), draft.advantage),
         )
 
 

@@ -16,17 +16,16 @@ from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.rules import probe_room
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.data.problems import Problem
-from nemo_aopsd.engine import Engine, Tokenizer
+from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed
-from nemo_aopsd.grading import grade
 from nemo_aopsd.method.context import shown_messages, student_prompts
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
 from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
+from nemo_aopsd.method.reward import with_rewards
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
 from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, checked_weights, constant_negative, gap_weights
-from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def collect(
         repeated = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]  # one a rollout
         drafts = _answer(repeated, engine, config, seed, from_data=from_data)
     if objective.needs_reward:
-        drafts = [rewarded(draft, tokenizer) for draft in drafts]
+        drafts = with_rewards(drafts, tokenizer)
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):
@@ -155,14 +154,6 @@ def judge_rollouts(
         return judge_attempts(model, tokenizer, problems, responses, config, seed)
     model = engine.student if config.aopsd.judge.model == "student" else engine.teacher
     return judge_attempts(model, engine.tokenizer, problems, responses, config, seed)
-
-
-def rewarded(draft: Draft, tokenizer: Tokenizer) -> Draft:
-    """With reward 1 for a finished answer that is right, else 0; `undecided` where the grader could not tell."""
-    if not draft.output.finished:
-        return replace(draft, reward=0.0)
-    graded = grade(whole_text(draft.student_prompt, draft.output.tokens, tokenizer), draft.problem.answer)
-    return replace(draft, reward=float(graded.correct), undecided=graded.reason == "ungradable")
 
 
 def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, *, from_data: bool) -> list[Draft]:

@@ -19,7 +19,7 @@ from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.grading import Grade
-from nemo_aopsd.method import step
+from nemo_aopsd.method import reward, step
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.rollout import Draft
 from nemo_aopsd.models.tokenizer import HFTokenizer
@@ -59,7 +59,7 @@ def by_hand(engine, rows, factors):
 def found(tmp_path, monkeypatch):
     """Everything of one small measurement; an answer is right if its number of tokens is even."""
     monkeypatch.setattr(
-        step, "grade", lambda text, _: Grade(not len(text) % 2, "ungradable" if len(text) % 2 else "correct")
+        reward, "grade", lambda text, _: Grade(not len(text) % 2, "ungradable" if len(text) % 2 else "correct")
     )
     engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
     probes = ProbeConfig(threshold=1.5, untriggered_weight=0.5)
@@ -89,7 +89,7 @@ def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found
 
 def test_sampling_says_how_far_it_is_and_no_batch_repeats_another(tmp_path, monkeypatch, capsys):
     """Four batches of six answers, all to one question."""
-    monkeypatch.setattr(step, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
+    monkeypatch.setattr(reward, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
     engine, kept = GradientEngine(random_table(0, end_boost=1.0), random_table(1)), {}
     config = make_config(tmp_path, generation_batch_size=6)
     diagnose_direction(config, [make_problem(0)], engine, [], 24, kept.__setitem__)
@@ -142,7 +142,7 @@ def same_in_each_group(gradient, num):
 
 
 def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(step, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
+    monkeypatch.setattr(reward, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
     engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
     context = ContextConfig(kind="dag_full")
     aopsd = AOPSDConfig(context=context, probes=ProbeConfig(threshold=0.5), mask_truncated=True)
@@ -160,7 +160,7 @@ def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkey
 
 @pytest.mark.parametrize(("which", "rollouts"), [("mask", 6), ("drop", 0)])
 def test_a_context_of_which_no_rollout_counts_has_no_update(which, rollouts, tmp_path, monkeypatch):
-    monkeypatch.setattr(step, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
+    monkeypatch.setattr(reward, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
     engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
     aopsd = AOPSDConfig(context=ContextConfig(kind="dag_full"), mask_truncated=True)
     if which == "mask":
@@ -252,7 +252,7 @@ def test_a_sketch_keeps_inner_products(shapes):
 
 
 def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
-    monkeypatch.setattr(step, "grade", lambda *_: Grade(False, "wrong"))
+    monkeypatch.setattr(reward, "grade", lambda *_: Grade(False, "wrong"))
     engine = GradientEngine(random_table(0), random_table(1))
     keep = keeper(tmp_path / "out")
     with pytest.raises(UserError, match="8 answers, 0 right"):

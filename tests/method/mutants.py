@@ -110,7 +110,6 @@ method/objectives/pg.py : OBJECTIVES
     + config.reward_weight * of_reward => + of_reward
     (of_reward.sign() * of_teacher) => (of_teacher)
     1 + config.evidence_clip) => 1 - config.evidence_clip)
-    if self.needs_reward else rows => if False else rows
     loss = -self.reduce => loss = self.reduce
 method/objectives/divergences.py : OBJECTIVES
     terms.clamp(max=token_clip) => terms.clamp(-token_clip, token_clip)
@@ -136,9 +135,11 @@ method/objectives/minillm.py : OBJECTIVES
     .flip(0)[1:] => .flip(0)[:-1]
     (values - mean) / (deviation => values / (deviation
 method/objectives/grpo.py : OBJECTIVES
-    group.std() => group.std(correction=0)
-    - group.mean()) => )
     loss = -self.reduce => loss = self.reduce
+method/reward.py : OBJECTIVES
+    stdev(of_group) + => 0.5 +
+    (reward - mean(of_group)) => reward
+    [tuple(draft.student_prompt) for draft in drafts], => [0] * len(drafts),
 method/objectives/sft.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 run/metrics.py : run/test_metrics.py

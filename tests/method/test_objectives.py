@@ -11,6 +11,7 @@ from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.dash import coefficients
 from nemo_aopsd.method.objectives.divergences import forward_kl, jensen_shannon, reverse_kl
 from nemo_aopsd.method.objectives.minillm import mean_of_the_rest
+from nemo_aopsd.method.reward import group_advantages
 from nemo_aopsd.types import Signal, TrainRow
 from tests.method.objective_batch import FORMS, NAMES, Batch, V, draw, float64, objective
 
@@ -214,24 +215,20 @@ def test_a_clip_of_the_sum_bounds_positions_and_takes_their_gradient():
 # What needs the whole step
 
 
-def row(prompt: list[int], reward: float | None = None, length: int = 2, gap: list[float] | None = None) -> TrainRow:
-    gaps = torch.tensor(gap if gap is not None else [0.0] * length)
+def row(prompt: list[int], gap: list[float]) -> TrainRow:
+    gaps = torch.tensor(gap)
     old = torch.full_like(gaps, -1.0)
     mask = torch.ones(len(gaps), dtype=torch.bool)
-    return TrainRow(prompt, [5] * len(gaps), old, old + gaps, torch.ones(len(gaps)), mask, reward=reward)
+    return TrainRow(prompt, [5] * len(gaps), old, old + gaps, torch.ones(len(gaps)), mask)
 
 
 def test_grpo_advantages_by_hand_within_the_group_of_a_prompt():
     """Rewards 1, 0, 0, 1 have mean 1/2 and sample deviation 1/sqrt(3); 1, 1 tell nothing."""
-    rows = [row([1], r) for r in (1.0, 0.0, 0.0, 1.0)] + [row([2], 1.0, 3), row([2], 1.0, 0)]
-    found = objective("grpo").prepare(rows)
     high = 0.5 / (1 / math.sqrt(3) + 1e-6)
-    assert [value for r in found[:4] for value in r.advantages.tolist()] == pytest.approx(
-        [high, high, -high, -high, -high, -high, high, high]
-    )
-    assert found[4].advantages.tolist() == [0, 0, 0] and found[5].advantages.shape == (0,)
+    found = group_advantages("aabaab", [1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    assert found == pytest.approx([high, -high, 0, -high, high, 0])
     with pytest.raises(ValueError, match="group of one"):
-        objective("grpo").prepare(rows[:1])
+        group_advantages("ab", [1.0, 0.0])
 
 
 def test_the_mean_of_the_rest_of_a_long_response_in_float32_is_that_in_float64():

@@ -168,6 +168,17 @@ def test_a_teacher_with_a_reward_has_grpos_advantages_and_the_gaps(reward):
     assert all(len(row.advantages) == len(row.response) and row.gap.abs().sum() > 0 for row in rows)
 
 
+def test_an_answer_that_the_teacher_has_no_room_for_still_counts_in_its_group(monkeypatch):
+    engine = make_engine()
+    aopsd = replace(settings("pg", reward="added"), num_generations_per_prompt=2)
+    texts = ("so \\boxed{1}", "no \\boxed{7}")
+    engine.student.generate = lambda *_: [Generation([*CharTokenizer().encode(text), END], True) for text in texts]
+    monkeypatch.setattr("nemo_aopsd.method.step._fits", lambda draft, *_: draft.reward == 1)
+    step(engine, aopsd, problems=PROBLEMS[:1])
+    [[row]] = engine.trained
+    assert row.advantages[0].item() == pytest.approx(0.5**0.5, abs=1e-5)
+
+
 def test_an_answer_inside_of_a_thought_that_the_chat_template_opens_earns_nothing(monkeypatch):
     render, encode = CharTokenizer.render, CharTokenizer().encode
     monkeypatch.setattr(CharTokenizer, "render", lambda *args: [*render(*args), *encode("<think>\n")])

@@ -24,8 +24,7 @@ from pydantic import ValidationError
 from nemo_aopsd.config.keys import find_slips
 from nemo_aopsd.config.load import _KNOWN, _merge, file_layers, flatten, load_config, register_resolvers
 from nemo_aopsd.config.shipped import FOLDER, find_method
-from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.types import TrainRow
+from nemo_aopsd.method.reward import group_advantages
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS, load
 from tests.nemo_rl.versions import read
 
@@ -131,12 +130,7 @@ def test_grpo_on_correctness_has_the_advantages_and_the_loss_of_the_local_object
     estimator = GRPOAdvantageEstimator(read(theirs.grpo, "adv_estimator"), theirs.loss_fn)
     found = estimator.compute_advantage(prompts, batch["total_reward"], mask).squeeze(-1)
     paid = (right * ~truncated).tolist()
-    ones = torch.ones(1)
-    rows = [
-        TrainRow(prompt, [5], -ones, None, ones, ones.bool(), reward=reward)
-        for prompt, reward in zip(prompts.tolist(), paid, strict=True)
-    ]
-    expected = [row.advantages.item() for row in build_objective(ours.aopsd.objective).prepare(rows)]
+    expected = group_advantages(prompts.flatten().tolist(), paid)
     assert found.tolist() == pytest.approx(expected, abs=1e-5)
     assert expected[0] == pytest.approx(7 / 8 / math.sqrt(1 / 8), abs=1e-5)  # 1 of 8: deviation 1 / sqrt(8)
     loss, clips = ClippedPGLossFn(theirs.loss_fn), ours.aopsd.objective

@@ -28,8 +28,9 @@ from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
 from nemo_aopsd.method.probes import probe_weights, reweigh
+from nemo_aopsd.method.reward import rewarded
 from nemo_aopsd.method.rollout import Collection, Draft, Scored
-from nemo_aopsd.method.step import collect, rewarded
+from nemo_aopsd.method.step import collect
 from nemo_aopsd.method.weighting import gap_weights
 from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.thoughts import whole_text

@@ -4,8 +4,7 @@ from torch import Tensor
 
 from nemo_aopsd.config.schema import ObjectiveConfig
 from nemo_aopsd.method.objectives.base import BaseObjective, clipped_surrogate, token_mean
-from nemo_aopsd.method.objectives.grpo import with_group_advantages
-from nemo_aopsd.types import Signal, TrainRow
+from nemo_aopsd.types import Signal
 
 
 class PolicyGradient(BaseObjective):
@@ -23,9 +22,6 @@ class PolicyGradient(BaseObjective):
     def __init__(self, config: ObjectiveConfig):
         super().__init__(config)
         self.needs_reward = config.reward != "none"
-
-    def prepare(self, rows: list[TrainRow]) -> list[TrainRow]:
-        return with_group_advantages(rows) if self.needs_reward else rows
 
     def __call__(
         self,
@@ -69,7 +65,7 @@ def with_reward(of_teacher: Tensor, of_reward: Tensor | None, config: ObjectiveC
     """
     if config.reward == "none":
         return of_teacher
-    assert of_reward is not None, "`prepare` gives every row its group's advantage"
+    assert of_reward is not None, "`needs_reward`"
     if config.reward == "added":
         return of_teacher + config.reward_weight * of_reward
     evidence = (of_reward.sign() * of_teacher).exp()
