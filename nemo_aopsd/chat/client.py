@@ -224,11 +224,7 @@ async def first_readable(
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds to wait; None for a date, nonsense, or more than two minutes.
-
-    >>> _retry_after("1.5"), _retry_after("900"), _retry_after("Wed, 21 Oct 2026 07:28:00 GMT"), _retry_after(None)
-    (1.5, None, None, None)
-    """
+    """Seconds to wait; None for a date, nonsense, or more than two minutes."""
     try:
         seconds = float(value or "")
     except ValueError:

@@ -56,11 +56,9 @@ class GradingProcess:
         return reply["verdict"]
 
     def is_alive(self) -> bool:
-        """False once the child has ended or was killed."""
         return self._child.poll() is None
 
     def kill(self) -> None:
-        """End the child and reap it."""
         self._child.kill()
         self._child.wait()
         for pipe in (self._requests, self._replies):
@@ -113,7 +111,6 @@ class GradingPool:
             self._give_back(child)
 
     def close(self) -> None:
-        """Kill and reap every child."""
         with self._lock:
             children, self._all, self._idle = self._all, set(), []
         for child in children:

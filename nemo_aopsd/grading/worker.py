@@ -49,7 +49,6 @@ def answer_requests(requests: TextIO, replies: TextIO) -> None:
 
 
 def main() -> None:
-    """Serve the pipes of this process."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

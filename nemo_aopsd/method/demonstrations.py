@@ -11,11 +11,7 @@ from nemo_aopsd.types import Generation, Tokens
 
 
 def takes_solutions(on_policy_rate: float, seed: int) -> bool:
-    """The coin of a step: true with probability 1 - `on_policy_rate`.
-
-    >>> takes_solutions(1.0, seed=3), takes_solutions(0.0, seed=3)
-    (False, True)
-    """
+    """The coin of a step: true with probability 1 - `on_policy_rate`."""
     return random.Random(derive_seed(seed, "demonstrations")).random() >= on_policy_rate
 
 

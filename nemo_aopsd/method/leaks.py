@@ -32,5 +32,4 @@ def compiled(line: str, where: str) -> re.Pattern[str]:
 
 
 def mentions_context(text: str, patterns: Iterable[re.Pattern[str]]) -> bool:
-    """True if any pattern occurs in `text`."""
     return any(pattern.search(text) for pattern in patterns)

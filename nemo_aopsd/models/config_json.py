@@ -131,11 +131,7 @@ def parse(content: Mapping[str, Any], where: str, overrides: Mapping[str, Any] |
 
 
 def _stretches(rope: Mapping[str, Any]) -> bool:
-    """Whether positions go beyond `max_position_embeddings`. Kinds of layers may have a block each.
-
-    >>> _stretches({"type": "yarn", "factor": 4}), _stretches({"rope_type": "llama3"})
-    (True, False)
-    """
+    """Whether positions go beyond `max_position_embeddings`. Kinds of layers may have a block each."""
     kinds = {part.get("rope_type", part.get("type")) for part in (rope, *rope.values()) if isinstance(part, Mapping)}
     return not kinds <= {None, "default", "llama3"}  # llama3's factor is in its positions already
 

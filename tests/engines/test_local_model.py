@@ -301,12 +301,6 @@ def test_a_prefix_is_freed_before_the_next_is_computed(monkeypatch):
     assert len(caches) == len(prompts)
 
 
-@pytest.mark.parametrize("position", [-1, 3])
-def test_a_branch_off_the_response_is_refused(position):
-    with pytest.raises(ValueError, match=f"branch at {position} of a response of 2 tokens"):
-        local().branch_logprobs([[4]], [[5, 6]], [[Branch(position, [7])]])
-
-
 def test_no_rows_and_no_branches_give_empty_results():
     model = local()
     assert model.logprobs([], []) == []

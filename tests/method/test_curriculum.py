@@ -89,12 +89,6 @@ def test_shuffle_differs_by_epoch_and_seed_and_repeats_for_the_same():
     assert len({tuple(order) for seed in (0, 1) for order in orders(seed)}) == 4
 
 
-def test_state_of_other_problems_is_refused():
-    curriculum = make({"a": [0.5]})
-    with pytest.raises(ValueError, match="another set of problems"):
-        curriculum.load_state_dict(make({"b": [0.5]}).state_dict())
-
-
 def test_global_terciles_mix_the_whole_set_in_every_batch():
     curriculum = make({f"{i:02d}": [1 - i / 40] for i in range(40)}, batch_size=8, name="global_terciles")
     batches = curriculum.batches()

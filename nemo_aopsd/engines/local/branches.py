@@ -30,11 +30,6 @@ class BranchRow:
     response: Tokens
     branches: list[Branch]
 
-    def __post_init__(self) -> None:
-        for branch in self.branches:
-            if not 0 <= branch.position <= len(self.response):
-                raise ValueError(f"branch at {branch.position} of a response of {len(self.response)} tokens")
-
     def column(self, branch: Branch) -> int:
         """Where the branch's first token stands, counted from the start of the prompt."""
         return len(self.prompt) + branch.position

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import json
 from pathlib import Path
 
 import torch
@@ -17,8 +16,7 @@ from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.engines.local.trackers import Trackers
-from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import atomic_write, naming
+from nemo_aopsd.files import naming
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.profiling import profiled
 from nemo_aopsd.types import TrainRow
@@ -63,7 +61,6 @@ class LocalEngine:
         return self.optimizer.take_gradients()
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """To the trackers of the `logger` block, if any are on."""
         if self.trackers:
             self.trackers.log(metrics, step)
 
@@ -81,18 +78,14 @@ class LocalEngine:
         return digest.hexdigest()
 
     def save(self, directory: Path) -> None:
-        """Student, optimizer and an EMA teacher; of a frozen one the checkpoint keeps the checksum."""
+        """Student, optimizer and an EMA teacher; of a frozen one the run keeps the checksum."""
         _save_tensors(directory / "student.safetensors", self.optimizer.masters)
         _save_tensors(directory / "optimizer.safetensors", self.optimizer.state())
         if self.ema:
             _save_tensors(directory / "teacher.safetensors", self.ema)
-        atomic_write(directory / "teacher.json", json.dumps({"teacher": self.settings.teacher.weights}))
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote, bit by bit. Raises UserError if it had another kind of teacher."""
-        kind, saved = self.settings.teacher.weights, json.loads((directory / "teacher.json").read_bytes())["teacher"]
-        if saved != kind:
-            raise UserError(f"{directory}: saved with aopsd.teacher.weights={saved}, resumed with {kind}. Set it back.")
+        """Restore what `save` wrote, bit by bit."""
         self._forget_prefixes()
         student = load_file(directory / "student.safetensors")
         self.optimizer.restore(student, load_file(directory / "optimizer.safetensors"))

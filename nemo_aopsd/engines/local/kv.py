@@ -135,7 +135,6 @@ class PrefixCache:
         return sum(prefix.num_bytes for prefix in self._prefixes)
 
     def put(self, prefix: Prefix) -> None:
-        """Keep it if it fits into the budget."""
         if self.num_bytes + prefix.num_bytes <= self.max_bytes:
             self._prefixes.append(prefix)
 

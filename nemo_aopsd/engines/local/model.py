@@ -69,7 +69,6 @@ class LocalModel:
     @gpu_memory("scoring responses", SCORING)
     @torch.no_grad()
     def top_logprobs(self, prompts: list[Tokens], responses: list[Tokens], k: int) -> list[TopK]:
-        """The `k` most likely tokens at the place of each response token, on the CPU."""
         rows = list(zip(prompts, responses, strict=True))
         results: dict[int, TopK] = {}
         for batch in self._batches(rows):
@@ -84,21 +83,18 @@ class LocalModel:
     def continue_greedily(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
-        """Extend each branch greedily to `length` tokens in all; one that has them, or has ended, stays."""
         extend = partial(tree.continue_rows, self.network, length=length, end_ids=self.end_ids)
         return self._on_branches(prompts, responses, branches, length, extend)
 
     def branch_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
     ) -> list[list[Tensor]]:
-        """Log-probs of each branch's own tokens."""
         score = partial(tree.score_rows, self.network)
         return self._on_branches(prompts, responses, branches, _widest(branches), score)
 
     def next_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
     ) -> list[list[Tensor]]:
-        """Log-probs of the `choices` after each branch."""
         choose = partial(tree.choose_rows, self.network, choices=choices)
         return self._on_branches(prompts, responses, branches, 1 + _widest(branches), choose)
 

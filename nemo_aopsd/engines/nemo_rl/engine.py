@@ -96,7 +96,6 @@ class NemoRLEngine:
         return sampler_scored_batch(rows, old, **layout), loss
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """To the trackers of the `logger` block."""
         if self.trackers:
             self.trackers.log_metrics(metrics, step)
 

@@ -41,7 +41,6 @@ class ClusterModel:
         return [row for (row,) in self.branch_logprobs(prompts, responses, whole, "requests")]
 
     def trainer_logprobs(self, prompts: list[Tokens], responses: list[Tokens]) -> list[Tensor]:
-        """`logprobs` by the trainer."""
         if not prompts:
             return []
         policy, batch = self.cluster.policy, self._scored(prompts, responses)
@@ -68,7 +67,6 @@ class ClusterModel:
     def continue_greedily(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
-        """Extend each branch to `length` tokens in all, by vLLM."""
         common = {"length": length, "end_ids": self.end_ids, "runner": self.settings.probe_runner}
         return self._on_branches("continue_branches", common, prompts, responses, branches)
 

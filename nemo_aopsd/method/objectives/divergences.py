@@ -60,8 +60,6 @@ def forward_kl_on_top_k(
     bounds the terms of single words, as in `forward_kl`; the last term of `tail` stands for many words, of which next
     to none would be clipped.
     """
-    if (rest is None) == (form == "tail"):
-        raise ValueError(f"form {form!r}: the form `tail`, and only it, needs the student's rest")
     if form == "renorm":
         student = student.log_softmax(-1)
     if form in ("renorm", "teacher_renorm"):
