@@ -10,12 +10,16 @@ until its first observation.
 
 import random
 from collections.abc import Sequence
+from copy import deepcopy
 from statistics import mean
 from typing import Any
 
 from nemo_aopsd.config.extension import fresh, is_own
 from nemo_aopsd.config.schema import CurriculumConfig
 from nemo_aopsd.errors import UserError
+
+
+_STATE = ("epoch", "competence", "observed", "history")
 
 
 class Curriculum:
@@ -62,13 +66,9 @@ class Curriculum:
             return ids
         known = [value for value in self.competence.values() if value is not None]
         neutral = mean(known) if known else 0.5
-
-        def rank(problem_id: str) -> tuple[float, str]:
-            value = self.competence[problem_id]
-            competence = neutral if value is None else value
-            return competence if self.config.name == "competence_reversed" else -competence, problem_id
-
-        return sorted(self.competence, key=rank)
+        assumed = {problem_id: neutral if value is None else value for problem_id, value in self.competence.items()}
+        sign = 1 if self.config.name == "competence_reversed" else -1
+        return sorted(assumed, key=lambda problem_id: (sign * assumed[problem_id], problem_id))
 
     def batches(self) -> list[list[str]]:
         """The batches of this epoch; every problem stands in exactly one."""
@@ -84,19 +84,12 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes, ready for JSON."""
-        return {
-            "epoch": self.epoch,
-            "competence": dict(self.competence),
-            "observed": {problem_id: list(progress) for problem_id, progress in self.observed.items()},
-            "history": list(self.history),
-        }
+        return {name: deepcopy(getattr(self, name)) for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`, of the same problems."""
-        self.epoch = state["epoch"]
-        self.competence = dict(state["competence"])
-        self.observed = {problem_id: list(progress) for problem_id, progress in state["observed"].items()}
-        self.history = list(state["history"])
+        for name in _STATE:
+            setattr(self, name, deepcopy(state[name]))
 
 
 def build_curriculum(ids: Sequence[str], config: CurriculumConfig, batch_size: int, seed: int) -> Curriculum:

@@ -15,12 +15,11 @@ def leak_patterns(prompts: str) -> list[re.Pattern[str]]:
 
     Raises UserError if the file is missing or a line does not compile.
     """
-    patterns = []
-    for number, line in enumerate(read(prompts, "leaks").splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        patterns.append(compiled(line, f"leaks.txt of prompts {prompts!r}, line {number}"))
-    return patterns
+    return [
+        compiled(line, f"leaks.txt of prompts {prompts!r}, line {number}")
+        for number, line in enumerate(read(prompts, "leaks").splitlines(), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
 
 
 def compiled(line: str, where: str) -> re.Pattern[str]:

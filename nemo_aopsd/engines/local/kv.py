@@ -1,7 +1,8 @@
 """Keys and values: a buffer that decoding writes in place, and the prefixes kept from log-probs to probes."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,17 +15,13 @@ from nemo_aopsd.types import Tokens
 class LineKV:
     """Keeps keys and values of rows in line, as `DynamicCache` does of padded ones: [R, heads, S, head size]."""
 
-    class Layer(NamedTuple):
-        keys: Tensor
-        values: Tensor
-
     def __init__(self, lengths: list[int]):
         self.lengths = lengths
-        self.layers: list[LineKV.Layer] = []
+        self.layers: list[SimpleNamespace] = []
 
     def update(self, keys: Tensor, values: Tensor, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
         """Called from each attention layer in turn, with [1, heads, all tokens, head size], which come back."""
-        self.layers.append(LineKV.Layer(self._padded(keys), self._padded(values)))
+        self.layers.append(SimpleNamespace(keys=self._padded(keys), values=self._padded(values)))
         return keys, values
 
     def get_seq_length(self, *_args) -> int:
@@ -143,17 +140,13 @@ class PrefixCache:
         indices: dict[tuple, list[int]] = {}
         for index in wanted:
             indices.setdefault(_key(rows[index]), []).append(index)
-        taken, left = [], []
-        for prefix in self._prefixes:
-            places = [(place, index) for place, row in enumerate(prefix.rows) for index in indices.pop(_key(row), [])]
-            if places:
-                taken.append((prefix, places))
-            else:
-                left.append(prefix)
-        self._prefixes = left
-        return taken
+        found = [
+            (prefix, [(place, index) for place, row in enumerate(prefix.rows) for index in indices.pop(_key(row), [])])
+            for prefix in self._prefixes
+        ]
+        self._prefixes = [prefix for prefix, places in found if not places]
+        return [(prefix, places) for prefix, places in found if places]
 
 
 def _key(row: tuple[Tokens, Tokens]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    prompt, response = row
-    return tuple(prompt), tuple(response)
+    return tuple(row[0]), tuple(row[1])

@@ -61,11 +61,8 @@ class MasterOptimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Optimizer state by `kind/parameter`; empty before the first step."""
-        found = {}
-        for name, master in self.masters.items():
-            for kind, value in self.adamw.state[master].items() if master in self.adamw.state else ():
-                found[f"{kind}/{name}"] = value
-        return found
+        states = {name: self.adamw.state.get(master, {}) for name, master in self.masters.items()}
+        return {f"{kind}/{name}": value for name, state in states.items() for kind, value in state.items()}
 
     @torch.no_grad()
     def restore(self, masters: dict[str, Tensor], state: dict[str, Tensor]) -> None:

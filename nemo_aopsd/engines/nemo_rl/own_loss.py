@@ -36,10 +36,7 @@ class OwnLossFn(LossFunction):
         global_valid_seqs: Tensor,
         global_valid_toks: Tensor,
     ) -> tuple[Tensor, dict[str, float]]:
-        """Loss and metrics, sums over this micro-batch divided by the counts of the whole batch.
-
-        Tokens that the masks leave out may hold anything: the objective sees 0 there.
-        """
+        """As `AOPSDLossFn`. Tokens that the masks leave out may hold anything: the objective sees 0 there."""
         mask = (data["token_mask"] * data["sample_mask"].unsqueeze(-1))[:, 1:] > 0
         columns = {
             argument: torch.where(mask, data[name][:, 1:], 0.0) if name in data else None

@@ -24,21 +24,14 @@ def rotate_pack(
     t: Tensor,  # [tokens of the pack, heads, width]
     cu_seqlens: Tensor,  # [rows + 1], where each row begins, and where the last one ends
     freqs: Tensor,  # [tokens of the longest row, 1, 1, width]
-    rotary_interleaved: bool = False,
-    mla_rotary_interleaved: bool = False,
-    mscale: float = 1.0,
     cp_group: Any = None,
+    **options: Any,
 ) -> Tensor:
     """`t`, turned. In place of megatron-core's function of the same arguments.
 
     That one takes what this does not: context parallelism, whose rows are in two halves each, and frequencies that are
     already those of the pack (a pack of one row is such a case).
     """
-    options = {
-        "rotary_interleaved": rotary_interleaved,
-        "mla_rotary_interleaved": mla_rotary_interleaved,
-        "mscale": mscale,
-    }
     if cp_group is None or cp_group.size() > 1 or len(freqs) == len(t):
         return _by_row(t, cu_seqlens, freqs, cp_group=cp_group, **options)
     fills = cu_seqlens[-1] == len(t)

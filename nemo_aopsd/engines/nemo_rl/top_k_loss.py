@@ -46,10 +46,7 @@ class TopKLossFn(LossFunction):
         global_valid_toks: Tensor,
         **_unread: Tensor | None,
     ) -> tuple[Tensor, dict[str, float]]:
-        """Loss and metrics, sums over this micro-batch divided by the counts of the whole batch.
-
-        Tokens that the masks leave out may hold anything.
-        """
+        """As `AOPSDLossFn`. Tokens that the masks leave out may hold anything."""
         mask = (data["token_mask"] * data["sample_mask"].unsqueeze(-1))[:, 1:] > 0
         counted = mask.unsqueeze(-1)
         student = torch.where(counted, student_topk_logprobs, 0.0)
