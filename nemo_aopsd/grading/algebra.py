@@ -182,8 +182,3 @@ def same_anywhere(text: str, gold: str) -> bool | None:
     wanted = parse(normalize(gold).text)
     objects = [item for item in found if not isinstance(item, str)]
     return wanted is not None and any(_same_parsed(item, wanted, str(found[-1]), gold) for item in objects)
-
-
-def forget() -> None:
-    """Drop what was compared so far, so that nothing costs less because of an earlier comparison."""
-    same_value.cache_clear()

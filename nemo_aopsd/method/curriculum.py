@@ -18,7 +18,6 @@ from nemo_aopsd.config.extension import fresh, is_own
 from nemo_aopsd.config.schema import CurriculumConfig
 from nemo_aopsd.errors import UserError
 
-
 _STATE = ("epoch", "competence", "observed", "history")
 
 

@@ -116,15 +116,12 @@ def continuation_weight(gap: float, nll: float | None, betas: Betas) -> float:
 def step_weights(
     weights: Sequence[float], gaps: Sequence[float], weighting: str, seed: int, config: ProbeConfig
 ) -> list[float]:
-    """What `weighting` makes of the continuation weights of a step's triggered tokens, given in any fixed order.
+    """What `weighting` makes of the continuation weights of a step's triggered tokens that the loss counts.
 
-    The tokens are those that the loss counts. `shuffled` permutes the weights at random (seeded). On average one token
-    per step keeps its weight, so with few tokens the control is weak, and with one it does nothing. `constant` gives
-    all of them the mean. Both keep the sum of w, not that of w |gap|: if small weights sat at large gaps, more is
-    learned. `gap_matched` selects by |gap| in the place of the surprise: its weights are those of `gap_only` times one
-    factor, so that the sum of w |gap|, the size of all advantages, stays what it was (C aside); the sum of w does not.
-    `normalised` divides by the mean, so that the mean of w is 1; no weight exceeds `max_weight`, and weights that are
-    all 0 stay so. `continuation` changes nothing.
+    `normalised` divides by the mean; no weight exceeds `max_weight`, and weights that are all 0 stay so. `shuffled`
+    permutes at random (seeded), `constant` gives all the mean: both keep the sum of w, not that of w |gap|.
+    `gap_matched` takes the weights of `gap_only` times one factor that keeps the sum of w |gap|, the size of all
+    advantages (C aside). docs/methods.md says what each tests.
     """
     if not weights:
         return []

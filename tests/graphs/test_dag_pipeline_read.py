@@ -1,27 +1,15 @@
 """Reading models' answers: JSON out of prose, LaTeX through JSON, and the form that was asked for."""
 
-import doctest
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_aopsd.chat import client, endpoint
 from nemo_aopsd.chat.protocol import Completion
-from nemo_aopsd.data import prepare as data_prepare
 from nemo_aopsd.data.dag import Fault
-from nemo_aopsd.graphs import layout
-from nemo_aopsd.graphs.pipeline import parse
 from nemo_aopsd.graphs.pipeline.parse import read_object
 from nemo_aopsd.graphs.pipeline.stages import SCHEMAS, read_dense
-
-
-@pytest.mark.parametrize("module", [client, endpoint, layout, parse, data_prepare])
-def test_examples_in_docstrings(module):
-    failed, tried = doctest.testmod(module)
-    assert tried and not failed
-
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\\\b\f\t\r\n\u2212"))
 

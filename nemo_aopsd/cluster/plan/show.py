@@ -17,6 +17,7 @@ from nemo_aopsd.cluster.plan.rates import ERRORS
 from nemo_aopsd.console import counted
 
 if TYPE_CHECKING:
+    from nemo_aopsd.cluster.doctor.model import ModelSize
     from nemo_aopsd.cluster.plan import LocalPlan, Plan
     from nemo_aopsd.cluster.plan.workload import Workload
 
@@ -28,8 +29,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "gpu": plan.setup.gpu.name,
         "gpus": layout.gpus,
         "layout": {key: getattr(layout, key) for key in ("nodes", "tp", "pp", "cp", "ep", "sampler_tp")},
-        "parameters": plan.setup.size.total,
-        "steps_per_epoch": plan.work.steps,
         "step_seconds": plan.step_seconds,
         "epoch_seconds": epoch,
         "epoch_gpu_hours": plan.gpu_hours(sum(epoch.values())),
@@ -38,24 +37,25 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "initial_attempts_seconds": plan.first_seconds,
         "measured_errors": ERRORS,
         "unmeasured": plan.unmeasured,
-        "memory_bytes": {turn: total(plan.memory, "gpu", turn) for turn in (TRAIN, SAMPLE)},
-        "memory_checks": [asdict(check) for check in plan.checks],
         "unrecomputed": plan.unrecomputed and asdict(plan.unrecomputed),
-        "workload": _workload(plan.work),
         "notes": plan.notes,
+        **_work_and_memory(plan, plan.setup.size),
     }
 
 
 def local_as_json(plan: LocalPlan) -> dict[str, Any]:
     """Bytes, tokens; no seconds."""
-    place = plan.memory[0].place
+    return {"gpu": plan.gpu and plan.gpu.name, **_work_and_memory(plan, plan.size)}
+
+
+def _work_and_memory(plan: Plan | LocalPlan, size: ModelSize) -> dict[str, Any]:
+    place = "gpu" if any(item.place == "gpu" for item in plan.memory) else "host"
     return {
-        "gpu": plan.gpu and plan.gpu.name,
-        "parameters": plan.size.total,
+        "parameters": size.total,
         "steps_per_epoch": plan.work.steps,
         "memory_bytes": {turn: total(plan.memory, place, turn) for turn in (TRAIN, SAMPLE)},
         "memory_checks": [asdict(check) for check in plan.checks],
-        "workload": _workload(plan.work),
+        "workload": asdict(plan.work) | {"missing": plan.work.missing and str(plan.work.missing)},
     }
 
 
@@ -79,10 +79,6 @@ def show_local(plan: LocalPlan, console: Console) -> None:
     console.print("note: lengths of questions and of what the teacher reads are assumed (docs/scaling.md).")
     if plan.work.missing:
         console.print(f"note: no file {escape(str(plan.work.missing))}: {plan.work.problems} problems are assumed.")
-
-
-def _workload(work: Workload) -> dict[str, Any]:
-    return asdict(work) | {"missing": work.missing and str(work.missing)}
 
 
 def _work(work: Workload) -> str:

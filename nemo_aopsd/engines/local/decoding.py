@@ -107,7 +107,9 @@ class Decoder:
             logits = self.network.head(self.last_hidden)
             choice = sample(logits, sampling, uniform[self.rows, step])
             self.tokens[self.rows, step] = choice
-            self._close(choice, step)
+            ends = torch.isin(choice, self.end_ids) | (self.limits[self.rows] == step + 1)
+            lengths = self.lengths[self.rows]
+            self.lengths[self.rows] = torch.where(ends & (lengths == 0), step + 1, lengths)
             if self.kv.room == 0 or step % self.step_class.looks_every == 0:
                 running = self.lengths[self.rows] == 0
                 num_running = int(running.sum())  # waits for the device
@@ -116,12 +118,6 @@ class Decoder:
                 choice = self._make_room(choice, running, num_running)
             self.last_hidden = self.extend(choice, self.prompt_lengths[self.rows] + step)
         return self._results()
-
-    def _close(self, choice: Tensor, step: int) -> None:
-        """Note the length of rows that end at this step."""
-        ends = torch.isin(choice, self.end_ids) | (self.limits[self.rows] == step + 1)
-        lengths = self.lengths[self.rows]
-        self.lengths[self.rows] = torch.where(ends & (lengths == 0), step + 1, lengths)
 
     def _make_room(self, choice: Tensor, running: Tensor, num_running: int) -> Tensor:
         """Drop ended rows once there are enough of them, and grow the buffer when it is full."""

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -42,12 +41,6 @@ class Entry(BaseModel):
     attempt: int = 0
     model: str = ""
     seconds: float = 0.0
-
-
-def request_key(problem_id: str, stage: str, attempt: int, request: dict[str, Any]) -> str:
-    """SHA-256 of what identifies a stage: the problem, its name, which try it is, and everything that is sent."""
-    identity = json.dumps([problem_id, stage, attempt, request], sort_keys=True)
-    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 class Journal(OwnFile):
@@ -135,7 +128,8 @@ class Ledger:
 
     async def ask(self, problem_id: str, stage: str, attempt: int, request: Request) -> Completion:
         """Raises BudgetUsedUp before a request that may not be paid for, and what `ChatClient.complete` raises."""
-        key = request_key(problem_id, stage, attempt, request.identity())
+        identity = json.dumps([problem_id, stage, attempt, request.identity()], sort_keys=True)
+        key = hashlib.sha256(identity.encode()).hexdigest()
         entry = self.journal.entries.get(key)
         if entry is None:
             prompt_bytes = sum(len(message["content"].encode("utf-8", "replace")) for message in request.messages)
