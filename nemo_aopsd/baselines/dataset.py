@@ -63,10 +63,8 @@ class AOPSDProblems(ProblemRows):
 
     def _row(self, problem: Problem) -> dict[str, Any]:
         if self._require_dag and problem.dag is None:
-            raise UserError(
-                f"{problem.where}: problem {problem.id!r} has no `dag`, which a reward for progress needs. Add it, "
-                "drop the row, or set `require_dag: false` under `data.default` and reward only correct answers."
-            )
+            remedy = "Add it, or set `require_dag: false` under `data.default` and reward only correct answers."
+            raise UserError(f"{problem.where}: problem {problem.id!r} has no `dag`, which progress needs. {remedy}")
         return {"record": json.dumps(to_record(problem))}  # text, as Arrow would give all rows one shape
 
 
@@ -94,10 +92,8 @@ def aopsd_data_processor(
 def check_room(row: dict[str, Any], num_tokens: int, limit: int | None) -> None:
     """Raise UserError if a row's prompt leaves no room for an answer."""
     if limit is not None and num_tokens >= limit:
-        raise UserError(
-            f"{row['where']}: problem {row['id']!r}: its prompt takes {num_tokens} tokens, but "
-            f"data.max_input_seq_length is {limit}. Raise it, or drop the row."
-        )
+        sizes = f"its prompt takes {num_tokens} tokens, but data.max_input_seq_length is {limit}"
+        raise UserError(f"{row['where']}: problem {row['id']!r}: {sizes}. Raise it, or drop the row.")
 
 
 def to_record(problem: Problem) -> dict[str, Any]:

@@ -119,10 +119,8 @@ class ProgressJudgeEnvironmentImpl(EnvironmentInterface[dict[str, Any]]):
 
     async def _progress(self, problem: Problem, attempt: str) -> dict[str, Any]:
         if problem.dag is None:
-            raise UserError(
-                f"{problem.where}: problem {problem.id!r} has no `dag`, which env.{ENV_NAME}.reward.progress needs. "
-                "Add it, drop the row, or set that weight to 0."
-            )
+            needs = f"no `dag`, which env.{ENV_NAME}.reward.progress needs"
+            raise UserError(f"{problem.where}: problem {problem.id!r} has {needs}. Add it, or set that weight to 0.")
         verdict = await self._judge(problem, attempt)
         reached = dag.largest_closed_subset(problem.dag, verdict.judged)
         self._count_verdict(problem, verdict)

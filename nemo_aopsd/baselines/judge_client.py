@@ -124,18 +124,14 @@ def discover_servers() -> list[str]:
     """
     names = sorted(name for name in ray.util.list_named_actors() if name.startswith(_WORKERS))
     if not names:
-        raise UserError(
-            f"found no Ray actor named {_WORKERS}*, so the policy's own vLLM cannot judge. Use "
-            "policy.generation.backend=vllm, or name another judge in env.aopsd_progress.judge.base_urls."
-        )
+        remedy = "Use policy.generation.backend=vllm, or name another judge in env.aopsd_progress.judge.base_urls."
+        raise UserError(f"found no Ray actor named {_WORKERS}*, so the policy's own vLLM cannot judge. {remedy}")
     reports = [getattr(ray.get_actor(name), _REPORT, None) for name in names]  # none of a synchronous vLLM
     try:
         reported = ray.get([report.remote() for report in reports if report], timeout=_DISCOVERY_SECONDS)
     except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
-        raise UserError(
-            f"the policy's vLLM workers ({', '.join(names)}) did not say where they serve: {type(error).__name__}. "
-            "See their logs."
-        ) from error
+        found = f"the policy's vLLM workers ({', '.join(names)}) did not say where they serve"
+        raise UserError(f"{found}: {type(error).__name__}. See their logs.") from error
     urls = [url for url in reported if url]  # workers that own no model have none
     if not urls:
         raise UserError(f"the policy's vLLM ({names[0]}) serves no HTTP. Set {_SWITCHES}.")

@@ -17,10 +17,9 @@ from nemo_aopsd.errors import UserError
 def main(arguments: list[str]) -> None:
     """As `python SCRIPT ARGUMENTS` does it. Raises UserError if there is no such script."""
     if not arguments or not Path(arguments[0]).is_file():
-        raise UserError(
-            f"{arguments[0] if arguments else 'no script given'}: expected the path of a script, for example "
-            f"examples/run_grpo.py in the NeMo RL folder (looked from {Path.cwd()})."
-        )
+        found = arguments[0] if arguments else "no script given"
+        wanted = "the path of a script, for example examples/run_grpo.py in the NeMo RL folder"
+        raise UserError(f"{found}: expected {wanted} (looked from {Path.cwd()}).")
     sys.argv = arguments
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
     runpy.run_path(arguments[0], run_name="__main__")

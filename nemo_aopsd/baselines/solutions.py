@@ -24,10 +24,7 @@ class AOPSDSolutions(ProblemRows):
 
     def _row(self, problem: Problem) -> dict[str, Any]:
         if not (problem.solution or "").strip():
-            raise UserError(
-                f"{problem.where}: problem {problem.id!r} has no `solution`, which supervised fine-tuning trains on. "
-                "Add it, or drop the row."
-            )
+            raise UserError(f"{problem.where}: problem {problem.id!r} has no `solution`. Add it, or drop the row.")
         return {"id": problem.id, "where": problem.where, "solution": problem.solution}
 
 

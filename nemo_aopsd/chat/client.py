@@ -115,10 +115,9 @@ class ChatClient:
             self._refusals[error.status] += 1
             if self._refusals[error.status] < _ALIKE_REFUSALS:
                 raise
-            raise UserError(
-                f"{self.endpoint.url}: refused the first {_ALIKE_REFUSALS} requests with status {error.status} and "
-                f"answered none; the last time: {error}. Check {self.endpoint.settings}, and any proxy in between."
-            ) from None
+            what = f"refused the first {_ALIKE_REFUSALS} requests with status {error.status}, the last time: {error}"
+            remedy = f"Check {self.endpoint.settings}, and any proxy in between."
+            raise UserError(f"{self.endpoint.url}: {what}. {remedy}") from None
 
     async def _complete(self, request: Request) -> Completion:
         if request.schema is None or not self._structured.get(request.model, True):

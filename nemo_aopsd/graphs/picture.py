@@ -42,10 +42,8 @@ def draw(graph: nx.DiGraph, path: Path, *, title: str = "") -> None:
     if path.suffix.lower() != ".svg":
         raise UserError(f"{path}: a drawing is an SVG file. Name it {path.stem}.svg.")
     if not is_readable(graph):
-        raise UserError(
-            f"{path}: {len(graph):,} checkpoints and {graph.number_of_edges():,} edges are too many for a "
-            "readable picture. Read the graph as a list: aopsd dag browse FILE --out graphs.html"
-        )
+        size = f"{len(graph):,} checkpoints and {graph.number_of_edges():,} edges"
+        raise UserError(f"{path}: {size} cannot be read in a picture. See: aopsd dag browse FILE --out graphs.html")
     atomic_write(path, draw_svg(graph, title=title))
 
 

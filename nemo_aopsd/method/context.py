@@ -153,10 +153,9 @@ def checked_messages(
     found = part.messages(problem, reached, prompts)
     texts = [[each.get(key) if isinstance(each, dict) else None for key in ("role", "content")] for each in found or ()]
     if not texts or not all(isinstance(text, str) for pair in texts for text in pair):
-        raise UserError(
-            f"aopsd.context.kind={kind}: `messages` must give chat messages, each with `role` and `content` as texts; "
-            f"for problem {problem.id!r} it gave {repr(found)[:120]}."
-        )
+        wanted = "`messages` must give chat messages, each with `role` and `content` as texts"
+        got = f"for problem {problem.id!r} it gave {repr(found)[:120]}"
+        raise UserError(f"aopsd.context.kind={kind}: {wanted}; {got}.")
     return found
 
 

@@ -254,10 +254,8 @@ def _read_log_odds(
     """Asks all questions in one call. Those on one response share a prefix, which the engine reads once."""
     yes, no = answer_tokens(tokenizer)
     if tag := opened_thought(asked[0].prompts[0], tokenizer):
-        raise UserError(
-            f"aopsd.judge.kind=log_odds: the chat template opens a thought ({tag}) even where thinking is off, so the "
-            "first token is no answer. Set aopsd.judge.kind=list."
-        )
+        why = f"the chat template opens a thought ({tag}) even where thinking is off"
+        raise UserError(f"aopsd.judge.kind=log_odds: {why}. Set aopsd.judge.kind=list.")
     shared = [_common_prefix(each.prompts) for each in asked]
     branches = [
         [Branch(0, prompt[len(start) :]) for prompt in each.prompts] for start, each in zip(shared, asked, strict=True)
@@ -290,10 +288,7 @@ def answer_tokens(tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:
 
     yes, no = first("yes"), first("no")
     if not (yes - no and no - yes):
-        raise UserError(
-            "aopsd.judge.kind=log_odds: the tokenizer has no token that begins `yes` but not `no`, or none that begins "
-            "`no` but not `yes`. Set aopsd.judge.kind=list."
-        )
+        raise UserError("aopsd.judge.kind=log_odds: no token tells `yes` from `no`. Set aopsd.judge.kind=list.")
     return sorted(yes - no), sorted(no - yes)
 
 

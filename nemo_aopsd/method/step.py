@@ -195,9 +195,8 @@ def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:
     probe = probe_room(config.aopsd)
     needed = len(teacher_prompt) + len(response) + probe
     if needed > config.max_row_tokens and config.aopsd.context.on_overlong == "error":
-        raise UserError(
-            f"{problem.where}: problem {problem.id!r}: teacher prompt {len(teacher_prompt)} + response {len(response)} "
-            f"+ probe {probe} = {needed} tokens exceed policy.max_total_sequence_length="
-            f"{config.max_row_tokens}. Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
-        )
+        parts = f"teacher prompt {len(teacher_prompt)} + response {len(response)} + probe {probe} = {needed} tokens"
+        limit = f"policy.max_total_sequence_length={config.max_row_tokens}"
+        remedy = "Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
+        raise UserError(f"{problem.where}: problem {problem.id!r}: {parts} exceed {limit}. {remedy}")
     return needed <= config.max_row_tokens

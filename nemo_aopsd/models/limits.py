@@ -32,20 +32,16 @@ def check_words(config: Config, words: int | None, model: str) -> None:
     objective = config.aopsd.objective
     k = getattr(objective, objective.top_k_key) if objective.top_k_key else None
     if k and words is not None and k > words:
-        raise UserError(
-            f"config: aopsd.objective.{objective.top_k_key} is {k}, but the vocabulary of {model} has {words} tokens. "
-            f"Set it to at most {words}; 16 and 32 are usual."
-        )
+        found = f"aopsd.objective.{objective.top_k_key} is {k}, but the vocabulary of {model} has {words} tokens"
+        raise UserError(f"config: {found}. Set it to at most {words}; 16 and 32 are usual.")
 
 
 def check_row(config: Config, model: ModelConfig) -> None:
     """Raise UserError if a row may be longer than what `model` was made for."""
     longest, row = model.longest_row, config.policy["max_total_sequence_length"]
     if longest is not None and row > longest:
-        raise UserError(
-            f"config: {ROW} is {row}, but {model.where} has {longest} positions (max_position_embeddings): beyond "
-            f"them it was never trained. Set it to at most {longest}."
-        )
+        known = f"{model.where} has {longest} positions (max_position_embeddings)"
+        raise UserError(f"config: {ROW} is {row}, but {known}. Set it to at most {longest}.")
 
 
 def check_thinking(thinking: Mapping[str, bool | None], tokenizer: Tokenizer, model: str) -> list[str]:

@@ -22,10 +22,8 @@ class HFTokenizer:
 
     def __init__(self, hf: Any, model_end_ids: Iterable[int]):
         if not hf.chat_template:
-            raise UserError(
-                f"{hf.name_or_path}: the tokenizer has no chat template. Use an instruction-tuned model, "
-                "or add chat_template.jinja to its directory."
-            )
+            remedy = "Use an instruction-tuned model, or add chat_template.jinja to its directory."
+            raise UserError(f"{hf.name_or_path}: the tokenizer has no chat template. {remedy}")
         self.hf = hf
         own = [] if hf.eos_token_id is None else [hf.eos_token_id]
         ends = [*own, *model_end_ids]

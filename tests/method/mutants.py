@@ -92,7 +92,7 @@ cli/evaluate.py : evaluation/test_evaluate_command.py
     max(kept, key => min(kept, key
 method/curriculum.py : method/test_curriculum.py
     (1 - rate) * before + rate * now => rate * before + (1 - rate) * now
-    "competence_reversed" else -competence => "competence_reversed" else competence
+    "competence_reversed" else -1 => "competence_reversed" else 1
     mean(progress[problem_id]) if => max(progress[problem_id]) if
     quarter = len(mixed) // 4 => quarter = len(mixed) // 3
     batches[max(index - 1, 0)] += => batches[index] +=

@@ -85,10 +85,8 @@ def make_plan(config: Config, gpu: str, response: int | None = None) -> Plan:
     """
     sheet, tree = _sheet(gpu), Tree(config.raw)
     if not tree.uses_megatron:
-        raise UserError(
-            "aopsd plan: expected policy.megatron_cfg.enabled=true with aopsd.engine=nemo_rl; DTensor was not "
-            "measured. Time two steps of a run: aopsd.max_num_steps=2."
-        )
+        remedy = "Set policy.megatron_cfg.enabled=true, or time two steps of a run: aopsd.max_num_steps=2."
+        raise UserError(f"aopsd plan: DTensor was not measured. {remedy}")
     refuse(broken_sizes(tree))
     refuse(gpu_faults(tree))
     size, layout = _read_size(config), memory.read_layout(config)

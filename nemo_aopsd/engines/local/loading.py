@@ -24,10 +24,8 @@ def load_model(settings: Settings) -> PreTrainedModel:
             **where_from(settings.model), dtype=getattr(torch, settings.precision), attn_implementation="sdpa"
         )
     except (*UNREADABLE, SafetensorError) as error:
-        raise UserError(
-            f"{settings.model}: not a usable causal language model, or cut or damaged: {first_line(error)}. "
-            "Check the path, or copy the model again."
-        ) from error
+        what = f"no causal language model, or cut or damaged: {first_line(error)}"
+        raise UserError(f"{settings.model}: {what}. Check the path, or copy the model again.") from error
     quantizer = getattr(model, "hf_quantizer", None)
     if settings.model.suffix == ".gguf" and quantizer is not None:
         quantizer.remove_quantization_config(model)  # the weights are dense now; with it the model could not be saved
@@ -42,10 +40,8 @@ def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.num_embeddings
     if len(tokenizer) > rows:
-        raise UserError(
-            f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but the model's vocabulary has {rows}. "
-            "Set policy.tokenizer.name to the tokenizer that belongs to the model."
-        )
+        sizes = f"{len(tokenizer)} tokens, but the model's vocabulary has {rows}"
+        raise UserError(f"{tokenizer.name_or_path}: {sizes}. Set policy.tokenizer.name to the model's own.")
     return HFTokenizer(tokenizer, as_list(model.generation_config.eos_token_id))
 
 

@@ -14,10 +14,8 @@ def gpu_memory(stage: str, keys: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"a GPU is out of memory while {stage}: {first_line(error)} Lower {keys}, or end what else uses the card "
-            "(`nvidia-smi`). A run that has saved a checkpoint continues with --resume."
-        ) from error
+        remedy = f"Lower {keys}, or end what else uses the card (`nvidia-smi`). A run continues with --resume."
+        raise UserError(f"a GPU is out of memory while {stage}: {first_line(error)} {remedy}") from error
 
 
 def batches(

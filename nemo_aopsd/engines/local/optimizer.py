@@ -43,10 +43,8 @@ class MasterOptimizer:
         """Clip, update, forget the gradients; returns the norm before clipping. Raises UserError if not finite."""
         norm = nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm).item()
         if not math.isfinite(norm):
-            raise UserError(
-                f"the gradient norm is {norm}: training has diverged. "
-                "Lower policy.optimizer.kwargs.lr, or use policy.precision=float32."
-            )
+            remedy = "Lower policy.optimizer.kwargs.lr, or use policy.precision=float32."
+            raise UserError(f"the gradient norm is {norm}: training has diverged. {remedy}")
         self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)
         self.sync()

@@ -81,10 +81,7 @@ def _model_path(config: Config, name: str, key: str) -> Path:
         if importlib.util.find_spec("gguf") is None:
             raise UserError(f"{path}: reading GGUF needs the package gguf. Run: pip install gguf")
     elif not (path / "config.json").is_file() or not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
-        raise UserError(
-            f"{path}: expected a Hugging Face causal language model: config.json and weights (*.safetensors or *.bin). "
-            "Download or copy the model again."
-        )
+        raise UserError(f"{path}: expected config.json and weights (*.safetensors or *.bin). Copy the model again.")
     check_limits(config, path)
     return path
 
@@ -101,9 +98,7 @@ def _tokenizer_path(policy: dict[str, Any]) -> Path:
 def _existing(name: str, key: str) -> Path:
     path = Path(name).expanduser()
     if not (path.is_file() if path.suffix == ".gguf" else path.is_dir()):
-        raise UserError(
-            f"config: {key}={name}: no such model (looked from {Path.cwd()}). "
-            "Expected a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing. "
-            f"{how_to_have(name, key)}."
-        )
+        wanted = "a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing"
+        found = f"config: {key}={name}: no such model (looked from {Path.cwd()})"
+        raise UserError(f"{found}. Expected {wanted}. {how_to_have(name, key)}.")
     return path

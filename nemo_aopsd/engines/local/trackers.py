@@ -24,10 +24,8 @@ def check_trackers(logger: Mapping[str, Any]) -> None:
             f"{how_to_install(*absent)}, or set logger.{absent[0]}_enabled=false."
         )
     if logger.get("swanlab_enabled"):
-        raise UserError(
-            f"config: logger.swanlab_enabled is true; the local engine has {', '.join(_LIBRARIES)}. "
-            "Set logger.swanlab_enabled=false, or aopsd.engine=nemo_rl."
-        )
+        found = f"logger.swanlab_enabled is true; the local engine has {', '.join(_LIBRARIES)}"
+        raise UserError(f"config: {found}. Set logger.swanlab_enabled=false, or aopsd.engine=nemo_rl.")
 
 
 class Trackers:

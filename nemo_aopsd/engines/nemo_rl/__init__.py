@@ -35,10 +35,8 @@ def check(config: Config, *, elsewhere: bool = False) -> None:
 
 def _check_packages() -> None:
     if missing := [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]:
-        raise UserError(
-            f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. Run inside the NeMo RL "
-            "container (README, `On a cluster`), or set aopsd.engine=local."
-        )
+        where = "Run inside the NeMo RL container (README, `On a cluster`), or set aopsd.engine=local."
+        raise UserError(f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. {where}")
 
 
 def _check_reach(objective: str) -> None:

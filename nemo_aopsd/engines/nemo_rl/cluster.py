@@ -216,9 +216,7 @@ class Cluster:
         """NeMo RL prints such failures, a worker's death among them, and goes on."""
         if not succeeded:
             self._ask_sampler("is_alive")
-            raise UserError(
-                f"NeMo RL could not {what}; its own message is above. Fix the cause, then continue with --resume."
-            )
+            raise UserError(f"NeMo RL could not {what}, as it says above. Fix that, then continue with --resume.")
 
 
 def _start_ray() -> None:

@@ -162,10 +162,8 @@ def _finite(results: dict[str, torch.Tensor]) -> dict[str, float]:
     """Loss and gradient norm. Raises UserError if training has diverged."""
     loss, norm = float(results["loss"].sum()), float(results["grad_norm"].max())
     if not (torch.isfinite(results["loss"]).all() and torch.isfinite(results["grad_norm"]).all()):
-        raise UserError(
-            f"the loss is {loss}, the gradient norm {norm}: training has diverged. "
-            "Start a new run with a lower learning rate, in another logger.log_dir."
-        )
+        found = f"the loss is {loss}, the gradient norm {norm}: training has diverged"
+        raise UserError(f"{found}. Start a new run with a lower learning rate, in another logger.log_dir.")
     return {"train/loss": loss, "train/grad_norm": norm}
 
 

@@ -31,10 +31,8 @@ def top_k_and_norm(
     """
     vocabulary = vocab_parallel_logits.shape[-1] * distributed.get_world_size(tp_group)
     if k - 2 > vocabulary:
-        raise UserError(
-            f"the vocabulary has {vocabulary} tokens; expected at least the {k - 2} that are compared. Lower "
-            "aopsd.objective.top_k, or aopsd.objective.support for fkl and dash."
-        )
+        found = f"the vocabulary has {vocabulary} tokens; expected at least the {k - 2} that are compared"
+        raise UserError(f"{found}. Lower aopsd.objective.top_k, or aopsd.objective.support for fkl and dash.")
     bounds = {"vocab_start_index": vocab_start_index, "vocab_end_index": vocab_end_index}
     values, ids = [], []
     for chunk in vocab_parallel_logits.split(chunk_size or vocab_parallel_logits.shape[1], dim=1):

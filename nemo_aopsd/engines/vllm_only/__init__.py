@@ -24,10 +24,7 @@ def open_model(config: Config, memory_share: float) -> tuple[VLLMModel, HFTokeni
     Raises UserError without vLLM, a GPU or a usable model directory.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise UserError(
-            "--engine vllm: vLLM is not installed. Run: pip install 'vllm==0.20.0', or leave --engine out for the "
-            "local engine."
-        )
+        raise UserError("--engine vllm: vLLM is not installed. Run: pip install 'vllm==0.20.0', or leave --engine out.")
     from nemo_aopsd.engines.vllm_only.model import VLLMModel, visible_gpus
 
     path = Path(config.policy["model_name"])

@@ -197,16 +197,12 @@ def visible_gpus() -> list[Gpu]:
         present = [Gpu(name, name)] if name.isdecimal() else _present()
         found = [gpu for gpu in present if gpu.name.startswith(name)]
         if len(found) != 1:
-            raise UserError(
-                f"--engine vllm: CUDA_VISIBLE_DEVICES names {name!r}, which fits {len(found)} GPUs. Give numbers, or "
-                f"names of these: {', '.join(gpu.name for gpu in present) or 'none'}."
-            )
+            names = ", ".join(gpu.name for gpu in present) or "none"
+            fits = f"CUDA_VISIBLE_DEVICES names {name!r}, which fits {len(found)} GPUs"
+            raise UserError(f"--engine vllm: {fits}. Give numbers, or names of these: {names}.")
         gpus += found
     if not gpus:
-        raise UserError(
-            "--engine vllm: no GPU is visible. Check CUDA_VISIBLE_DEVICES and nvidia-smi, or leave --engine out for "
-            "the local engine."
-        )
+        raise UserError("--engine vllm: no GPU is visible. Check CUDA_VISIBLE_DEVICES, or leave --engine out.")
     return gpus
 
 

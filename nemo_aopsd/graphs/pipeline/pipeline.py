@@ -76,10 +76,8 @@ async def _build(
                 write(out, rows, run.outcomes, summary)
     if run.unfinished:
         problem_id, why = next(iter(run.unfinished.items()))
-        raise UserError(
-            f"{out}: {len(run.unfinished)} problem(s) unfinished; {problem_id}: {why}. What is finished is in the "
-            "journal; run the command again to continue."
-        )
+        left = f"{len(run.unfinished)} problem(s) unfinished; {problem_id}: {why}"
+        raise UserError(f"{out}: {left}. What is finished is in the journal; run the command again to continue.")
     return summary
 
 
@@ -138,7 +136,5 @@ class _Run:
         answered, self._answered = client.num_completions != self._answered, client.num_completions
         self._failures_in_a_row = 1 if answered else self._failures_in_a_row + 1
         if self._failures_in_a_row == _GIVE_UP_AFTER:
-            raise UserError(
-                f"{client.endpoint.url} gave no answer to {_GIVE_UP_AFTER} requests in a row, retries included; the "
-                f"last time: {why}. What is finished is in the journal; run the command again."
-            )
+            what = f"no answer to {_GIVE_UP_AFTER} requests in a row, retries included; the last time: {why}"
+            raise UserError(f"{client.endpoint.url} gave {what}. What is finished is in the journal; run it again.")
