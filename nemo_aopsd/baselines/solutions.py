@@ -51,10 +51,8 @@ class SolutionProcessor:
         prompt that leaves no room for a solution."""
         for name, value in switches.items():
             if not value:
-                raise UserError(
-                    f"data.{name} is {value}, but a row of ours always has the generation prompt, the end token and, "
-                    f"where the model wants it, the beginning token, as rollouts have. Set data.{name}=true."
-                )
+                always = "a row of ours has the generation prompt, the end token and the model's beginning token"
+                raise UserError(f"data.{name} is {value}, but {always}, as rollouts have. Set data.{name}=true.")
         ours = HFTokenizer(tokenizer, [])
         prompt = ours.render(datum_dict["messages"], thinking=None)  # by policy.tokenizer.chat_template_kwargs
         check_room(datum_dict, len(prompt), max_seq_length)

@@ -46,10 +46,9 @@ def read_key(variable: str, *, option: str = "--api-key-env") -> str | None:
     for position, character in enumerate(key, start=1):
         if not (character.isascii() and character.isprintable()):
             kind = "a control character" if character.isascii() else "not ASCII"
-            raise UserError(
-                f"{option}: character {position} of the key in the environment variable {variable} is {kind}; expected "
-                "printable ASCII. Export the key anew, without quotation marks or line breaks from where it was copied."
-            )
+            found = f"character {position} of the key in the environment variable {variable} is {kind}"
+            remedy = "Export the key anew, without quotation marks or line breaks from where it was copied."
+            raise UserError(f"{option}: {found}; expected printable ASCII. {remedy}")
     return key or None
 
 

@@ -94,11 +94,9 @@ def _check_donors(problems: Sequence[Problem]) -> None:
     text, number = Counter(map(_text, problems)).most_common(1)[0]
     if 2 * number > len(problems):
         example = next(problem for problem in problems if _text(problem) == text)
-        raise UserError(
-            f"{example.where}: aopsd.context.kind=other_problem needs at least two problems, and none whose question "
-            f"fills more than half of the file: that of {example.id!r} has {number} of {len(problems)} rows. "
-            "Add problems, or drop repeated ones."
-        )
+        wanted = "at least two problems, and none whose question fills more than half of the file"
+        found = f"that of {example.id!r} has {number} of {len(problems)} rows. Add problems, or drop repeated ones"
+        raise UserError(f"{example.where}: aopsd.context.kind=other_problem needs {wanted}: {found}.")
 
 
 def student_messages(problem: Problem, prompts: str) -> list[Message]:

@@ -321,11 +321,10 @@ def _ask_within(
 def _lower(limit: int, longest: int, room: int, problem: Problem, response: Tokens) -> int:
     """How many tokens of a response to show after `limit`, which made a prompt of `longest` tokens."""
     if limit == 0:
-        raise UserError(
-            f"{problem.where}: problem {problem.id!r}: the judge's prompt takes {longest} tokens without any "
-            f"attempt, but policy.max_total_sequence_length leaves {room} beside the verdict. Raise it, or lower "
-            "aopsd.judge.max_new_tokens where aopsd.judge.kind is not log_odds."
-        )
+        takes = f"the judge's prompt takes {longest} tokens without any attempt"
+        leaves = f"policy.max_total_sequence_length leaves {room} beside the verdict"
+        remedy = "Raise it, or lower aopsd.judge.max_new_tokens where aopsd.judge.kind is not log_odds."
+        raise UserError(f"{problem.where}: problem {problem.id!r}: {takes}, but {leaves}. {remedy}")
     return max(0, min(limit, len(response)) - (longest - room))
 
 

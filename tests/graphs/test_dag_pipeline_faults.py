@@ -163,7 +163,7 @@ def test_a_server_that_refuses_everything_ends_the_build_early(tmp_path, status,
     refusal = Reply(status=status, body=json.dumps({"error": {"message": message}}).encode())
     with (
         ChatServer(lambda *_: refusal) as server,
-        pytest.raises(UserError, match=rf"first 5 requests with status {status} .*{message}"),
+        pytest.raises(UserError, match=rf"first 5 requests with status {status}, .*{message}"),
     ):
         run(tmp_path, server, count=40, concurrency=2, max_retries=0)
     assert len(server.bodies) < 30 and not (tmp_path / "dags.jsonl").read_bytes()

@@ -37,9 +37,7 @@ def build(config: Config) -> LocalEngine:
     settings = read_settings(config)
     causal_lm, tokenizer = _load(config, settings)
     if settings.precision == "bfloat16" and causal_lm.device.type == "cpu":
-        warn(
-            ["policy.precision=bfloat16 on a CPU: an update may take many times as long. Set policy.precision=float32"]
-        )
+        warn(["policy.precision=bfloat16 on a CPU: an update may take many times as long. Set it to float32"])
     from nemo_aopsd.engines.local.engine import LocalEngine
 
     of_judge = settings.judge and replace(settings, model=settings.judge, tokenizer=settings.judge)

@@ -81,10 +81,9 @@ class GraphStep:
             reason = error.__context__ or error  # ending a capture that has failed raises again, and says less
             if isinstance(reason, torch.OutOfMemoryError):
                 raise reason from None
-            raise UserError(
-                f"{type(self.network.causal_lm).__name__}: a decoding step cannot be captured as a CUDA graph: "
-                f"{str(reason).splitlines()[0]}. Set policy.enforce_eager=true, or evaluate with --engine vllm."
-            ) from error
+            what = f"a decoding step cannot be captured as a CUDA graph: {str(reason).splitlines()[0]}"
+            remedy = "Set policy.enforce_eager=true, or evaluate with --engine vllm."
+            raise UserError(f"{type(self.network.causal_lm).__name__}: {what}. {remedy}") from error
         torch.cuda.current_stream().wait_stream(stream)
         return graph
 

@@ -47,11 +47,10 @@ def _check_reach(objective: str) -> None:
         return
     shared = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(folder)]
     if PathFinder.find_spec(package, shared) is None:
-        raise UserError(
-            f"aopsd.objective.name={objective}: the workers of NeMo RL find no module `{module}`; they look in "
-            f"PYTHONPATH={os.pathsep.join(shared) or 'nothing'}. Put the absolute path of the folder that holds "
-            f"`{package}` on PYTHONPATH, or name a file, which is sent to them: FILE.py:CLASS."
-        )
+        looked = f"they look in PYTHONPATH={os.pathsep.join(shared) or 'nothing'}"
+        found = f"aopsd.objective.name={objective}: the workers of NeMo RL find no module `{module}`; {looked}"
+        remedy = f"Put the absolute path of the folder that holds `{package}` on it, or name a file: FILE.py:CLASS"
+        raise UserError(f"{found}. {remedy}.")
 
 
 def build(config: Config) -> NemoRLEngine:
