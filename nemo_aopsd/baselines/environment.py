@@ -57,9 +57,8 @@ def read_settings(block: dict[str, Any]) -> EnvironmentSettings:
         merged = OmegaConf.merge(OmegaConf.structured(EnvironmentSettings), block)
         settings = cast(EnvironmentSettings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
-        raise UserError(
-            f"env.{ENV_NAME}.{error.full_key}: {first_line(error)}. The keys are in docs/nemo_rl_environment.md."
-        ) from error
+        found = f"env.{ENV_NAME}.{error.full_key}: {first_line(error)}"
+        raise UserError(f"{found}. The keys are in docs/nemo_rl_environment.md.") from error
     if not (settings.reward.progress or settings.reward.correct):
         raise UserError(f"env.{ENV_NAME}.reward: both weights are 0, so nothing would be learned. Raise one.")
     return settings

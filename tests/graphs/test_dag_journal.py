@@ -133,15 +133,6 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, content, line):
     assert f"{path}:{line}: " in str(caught.value) and path.read_text() == content
 
 
-def test_tokens_below_zero_in_an_old_journal_take_nothing_off_the_count(tmp_path):
-    with ChatServer(answer_well) as server:
-        run(tmp_path, server)
-    journal = tmp_path / "dags.journal.jsonl"
-    journal.write_text(journal.read_text().replace('"prompt_tokens": 100', '"prompt_tokens": -100', 1))
-    with ChatServer(answer_well) as server:
-        assert run(tmp_path, server)["tokens_of_journal"]["prompt_tokens"] == 300
-
-
 def test_two_builds_cannot_share_a_journal(tmp_path):
     with Journal(tmp_path / "j"), pytest.raises(UserError, match="another process"):
         Journal(tmp_path / "j")

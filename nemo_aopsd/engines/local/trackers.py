@@ -19,10 +19,9 @@ def check_trackers(logger: Mapping[str, Any]) -> None:
     """Raise UserError if one is on whose library is absent, or that this engine does not have."""
     absent = [name for name in _LIBRARIES if logger.get(f"{name}_enabled") and importlib.util.find_spec(name) is None]
     if absent:
-        raise UserError(
-            f"config: logger.{absent[0]}_enabled is true, but {', '.join(absent)} cannot be imported. "
-            f"{how_to_install(*absent)}, or set logger.{absent[0]}_enabled=false."
-        )
+        key, names = f"logger.{absent[0]}_enabled", ", ".join(absent)
+        remedy = f"{how_to_install(*absent)}, or set {key}=false."
+        raise UserError(f"config: {key} is true, but {names} cannot be imported. {remedy}")
     if logger.get("swanlab_enabled"):
         found = f"logger.swanlab_enabled is true; the local engine has {', '.join(_LIBRARIES)}"
         raise UserError(f"config: {found}. Set logger.swanlab_enabled=false, or aopsd.engine=nemo_rl.")

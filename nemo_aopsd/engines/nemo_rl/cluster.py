@@ -298,11 +298,9 @@ def cluster_errors() -> Iterator[None]:
             raise UserError(str(error.cause)) from error
         if not isinstance(error.cause, torch.OutOfMemoryError):
             raise
-        raise UserError(
-            f"a GPU is out of memory: {str(error.cause).splitlines()[0]} `aopsd doctor CONFIG` shows why. Lower "
-            "policy.generation.vllm_cfg.gpu_memory_utilization or the *_mb_tokens of policy.sequence_packing, or set "
-            "aopsd.probes.keep_cache=false if it is true."
-        ) from error
+        found = f"a GPU is out of memory: {str(error.cause).splitlines()[0]} `aopsd doctor CONFIG` shows why"
+        keys = "policy.generation.vllm_cfg.gpu_memory_utilization or the *_mb_tokens of policy.sequence_packing"
+        raise UserError(f"{found}. Lower {keys}, or set aopsd.probes.keep_cache=false if it is true.") from error
     except RayActorError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what

@@ -173,8 +173,6 @@ def _open_tokenizer(settings: dict[str, Any]) -> Any:
         return get_tokenizer(settings)
     except UNREADABLE as error:
         name = settings["name"]
-        raise UserError(
-            f"policy.tokenizer.name: {name}: no usable tokenizer, neither in a folder nor from the hub or its cache: "
-            f"{first_line(error)}. Check the name; or, where there is a network, hf download {name}, with HF_HOME set "
-            "to the same cache."
-        ) from error
+        found = f"no usable tokenizer, neither in a folder nor from the hub or its cache: {first_line(error)}"
+        remedy = f"Check the name; or, where there is a network, hf download {name}, with HF_HOME at the same cache."
+        raise UserError(f"policy.tokenizer.name: {name}: {found}. {remedy}") from error

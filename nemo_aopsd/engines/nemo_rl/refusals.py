@@ -34,11 +34,10 @@ def refuse_stock_recipe(tree: Tree) -> None:
     """Raises UserError with the command that the recipe is for."""
     for block, command in _STOCK.items():
         if tree[block]:
-            raise UserError(
-                f"config: with the block `{block}` this is a recipe for a script of NeMo RL's; expected a config of "
-                "AOPSD, such as examples/configs/aopsd_qwen3_4b_megatron.yaml. From the NeMo RL folder run: "
-                f"{command}. If it is meant for AOPSD, remove the block."
-            )
+            found = f"with the block `{block}` this is a recipe for a script of NeMo RL's"
+            wanted = "a config of AOPSD, such as examples/configs/aopsd_qwen3_4b_megatron.yaml"
+            remedy = f"From the NeMo RL folder run: {command}. If it is meant for AOPSD, remove the block."
+            raise UserError(f"config: {found}; expected {wanted}. {remedy}")
 
 
 def find_faults(tree: Tree, environment: Mapping[str, str]) -> list[Fault]:

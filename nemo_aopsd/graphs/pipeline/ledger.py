@@ -103,11 +103,10 @@ class Cost:
         return self.prompt_tokens + self.completion_tokens
 
     def add(self, entry: Entry) -> None:
-        prompt, completion = max(0, entry.prompt_tokens), max(0, entry.completion_tokens)  # old journals may hold -1
         self.requests += 1
-        self.prompt_tokens += prompt
-        self.completion_tokens += completion
-        self.estimated += (prompt + completion) * entry.usage_estimated
+        self.prompt_tokens += entry.prompt_tokens
+        self.completion_tokens += entry.completion_tokens
+        self.estimated += (entry.prompt_tokens + entry.completion_tokens) * entry.usage_estimated
         self.without_usage += entry.usage_estimated
 
 
