@@ -78,12 +78,10 @@ class JudgeClient:
             url, remedy = client.endpoint.url, client.endpoint.settings
             raise UserError(f"{url}: the judge refused the request: {error} Check {remedy}.") from None
         except ServerUnavailable as error:
-            raise UserError(
-                f"{client.endpoint.url}: no answer from the judge: {error}. Check that the server runs and, if it is "
-                "NeMo RL's own, that env.aopsd_progress.judge has temperature and top_p of policy.generation and its "
-                "top_k is null: it answers any other with HTTP 500. If it was too slow, raise .timeout or lower "
-                ".concurrency."
-            ) from None
+            own = "env.aopsd_progress.judge has temperature and top_p of policy.generation and its top_k is null"
+            check = f"Check that the server runs and, if it is NeMo RL's own, that {own}: else it answers with HTTP 500"
+            slow = "If it was too slow, raise .timeout or lower .concurrency."
+            raise UserError(f"{client.endpoint.url}: no answer from the judge: {error}. {check}. {slow}") from None
         # NeMo RL's server shortens an answer for which the context has no room.
         written = completion.usage[1] if completion.usage else None
         is_short = written is not None and written < settings.max_new_tokens

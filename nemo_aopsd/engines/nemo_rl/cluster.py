@@ -304,8 +304,6 @@ def cluster_errors() -> Iterator[None]:
     except RayActorError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         told = " ".join(dict.fromkeys(line.strip() for line in (lines[0], lines[-1])))  # that it died, and of what
-        raise UserError(
-            f"a worker died: {told} Its log is in ray/session_latest/logs of its node's /tmp; a job of slurm/ keeps it "
-            "beside driver.log, in ray-of-HOST. The last checkpoint is complete. Fix the cause, then continue with "
-            "--resume."
-        ) from error
+        log = "ray/session_latest/logs of its node's /tmp; a job of slurm/ keeps it beside driver.log, in ray-of-HOST"
+        goes_on = "The last checkpoint is complete. Fix the cause, then continue with --resume."
+        raise UserError(f"a worker died: {told} Its log is in {log}. {goes_on}") from error
