@@ -296,7 +296,7 @@ def test_choices_are_all_of_the_row_behind_a_branch(folder, monkeypatch, is_asyn
 @pytest.mark.parametrize("is_async", [False, True])
 def test_scores_without_a_patch_raise(folder, monkeypatch, missing, is_async):
     toy.install(monkeypatch, **{missing: False})
-    with pytest.raises(RuntimeError, match="do not fit this version of vLLM"):
+    with pytest.raises(RuntimeError, match="does not fit this version of vLLM"):
         collect(make_toy_worker(folder, is_async))
 
 

@@ -187,8 +187,8 @@ class ProbingVllmWorkerImpl(VllmGenerationWorkerImpl):
             for target, values in zip(found[key], columns, strict=True):
                 target[start:end] = values
         if lost := [(len(row), int(row.sum())) for row in missing if row.any()]:
-            found = f"{lost[0][1]} of {lost[0][0]} rows of a request, and rows of {len(lost)} requests in all"
-            raise RuntimeError(f"vLLM left out {found}: vllm_patches.py does not fit this version of vLLM")
+            rows = f"{lost[0][1]} of {lost[0][0]} rows of a request, and rows of {len(lost)} requests in all"
+            raise RuntimeError(f"vLLM left out {rows}: vllm_patches.py does not fit this version of vLLM")
         return found
 
     def _run_branches(
