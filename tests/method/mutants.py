@@ -63,8 +63,9 @@ method/rollout.py : STEP
     self.output.finished or self.is_demonstration or => self.output.finished or
 method/step.py : STEP
     probe = probe_room(config.aopsd) => probe = 0
-    if not draft.output.finished: => if False:
     rows = [row for row in scored if row.draft.counted(aopsd)] => rows = scored
+method/reward.py : STEP
+    if not draft.output.finished: => if False:
     undecided=graded.reason == "ungradable" => undecided=False
 method/demonstrations.py : method/test_step_objectives.py
     finished=len(tokens) <= room => finished=len(tokens) < room
