@@ -67,6 +67,7 @@ method/step.py : STEP
 method/reward.py : STEP
     if not draft.output.finished: => if False:
     undecided=graded.reason == "ungradable" => undecided=False
+    [tuple(draft.student_prompt) for draft in drafts], => [0] * len(drafts),
 method/demonstrations.py : method/test_step_objectives.py
     finished=len(tokens) <= room => finished=len(tokens) < room
 data/dag.py : data/test_dag.py method/test_context.py
@@ -140,7 +141,6 @@ method/objectives/grpo.py : OBJECTIVES
 method/reward.py : OBJECTIVES
     stdev(of_group) + => 0.5 +
     (reward - mean(of_group)) => reward
-    [tuple(draft.student_prompt) for draft in drafts], => [0] * len(drafts),
 method/objectives/sft.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 run/metrics.py : run/test_metrics.py

@@ -160,11 +160,12 @@ def test_a_teacher_with_a_reward_has_grpos_advantages_and_the_gaps(reward):
     engine = make_engine()
     aopsd = replace(settings("pg", reward=reward), num_generations_per_prompt=2)
     texts = ("so \\boxed{1}", "no \\boxed{7}")
+    texts += ("\\boxed{7}", "\\boxed{77}")  # the second problem's, both wrong: their group tells nothing
     engine.student.generate = lambda *_: [Generation([*CharTokenizer().encode(text), END], True) for text in texts]
-    result = step(engine, aopsd, problems=PROBLEMS[:1])
-    assert [draft.reward for draft in result.drafts] == [1.0, 0.0]
+    result = step(engine, aopsd, problems=PROBLEMS[:2])
+    assert [draft.reward for draft in result.drafts] == [1.0, 0.0, 0.0, 0.0]
     [rows] = engine.trained
-    assert [row.advantages[0].item() for row in rows] == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-5)
+    assert [row.advantages[0].item() for row in rows] == pytest.approx([0.5**0.5, -(0.5**0.5), 0, 0], abs=1e-5)
     assert all(len(row.advantages) == len(row.response) and row.gap.abs().sum() > 0 for row in rows)
 
 
