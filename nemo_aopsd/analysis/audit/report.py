@@ -8,6 +8,7 @@ from nemo_aopsd import figures as svg
 from nemo_aopsd.analysis.audit.labels import LABELS, Record, read_labels
 from nemo_aopsd.analysis.audit.measure import agreement, by_bin
 from nemo_aopsd.analysis.audit.sampling import Sample, bin_names, load_events, load_keys, read_sample
+from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import ends, markdown_table, percent
 from nemo_aopsd.files import atomic_write, json_text
@@ -88,7 +89,7 @@ def _table(bins: list[str], found: Record, sample: Sample) -> str:
     whole = [sum(sample.population_per_bin), sample.num_drawn, found["labelled"]]
     unknown = "not known until each bin has labels"
     rates = [
-        f"{unknown if rate is None else percent(rate)} ({found['counts'][label]} labels)"
+        f"{unknown if rate is None else percent(rate)} ({counted(found['counts'][label], 'label')})"
         for label, rate in found["base_rate"].items()
     ]
     header = ["L, nats a token", "events in the run", "drawn", "labelled", *LABELS]
@@ -116,7 +117,7 @@ def _figure(record: Record) -> str:
                 if found["base_rate"][label] is not None:
                     axes.axhline(found["base_rate"][label], color=look["color"], linestyle=(0, (4, 3)), linewidth=1)
             sizes = ", ".join(str(row["labelled"]) for row in found["bins"])
-            axes.set_title(f"{name}: {found['labelled']} labels, by bin {sizes}")
+            axes.set_title(f"{name}: {counted(found['labelled'], 'label')}, by bin {sizes}")
             axes.set(ylim=(-0.02, 1.02), ylabel="share of the bin")
             axes.yaxis.set_major_formatter(svg.PERCENT)
         all_axes[-1].set_xticks(range(len(record["bins"])), record["bins"])
