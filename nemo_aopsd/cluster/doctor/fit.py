@@ -14,6 +14,7 @@ from nemo_aopsd.cluster.tree import VLLM
 ASSUMED_GPU = 81559 * 2**20  # an H100 80GB, where no GPU is to be seen
 FULL = 0.9  # of a GPU or of a host; above it is a warning, for the items are estimates
 KEEP_ALL = "policy.megatron_cfg.activation_checkpointing=false"
+STAY = "aopsd.keep_optimizer_on_gpu=true"
 _SPLIT = "raise policy.megatron_cfg.tensor_model_parallel_size, pipeline_ or expert_model_parallel_size"
 _TOKENS = (
     "raise policy.megatron_cfg.tensor_model_parallel_size with sequence_parallel=true, or context_parallel_size, "
@@ -34,7 +35,12 @@ def check_cluster(size: ModelSize, layout: Layout, gpu: int | None, host: int | 
     training = _training(rows, have, "" if gpu else " (assumed: no GPU here)")
     if gpu and (more := unrecomputed(size, layout, gpu)):
         training.found += f"; {KEEP_ALL} would fit, by estimate: {gigabytes(more)} of {gigabytes(gpu)}"
-    return [training, _sampling(size, layout, have), _beside(size, layout, have), _host(rows, host)], rows
+    beside = _beside(size, layout, have)
+    could_stay = not (layout.keeps_optimizer or layout.offloaded)
+    if gpu and could_stay and memory.optimizer_stays(size, replace(layout, keeps_optimizer=True), gpu):
+        state = gigabytes(memory.optimizer(size, layout))
+        beside.found += f"; with {STAY} its optimizer ({state}) has room, too, and makes no way to the host and back"
+    return [training, _sampling(size, layout, have), beside, _host(rows, host)], rows
 
 
 def unrecomputed(size: ModelSize, layout: Layout, gpu: float) -> float | None:
