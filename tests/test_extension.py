@@ -117,6 +117,21 @@ def test_an_objective_of_ones_own_has_the_gradient_that_it_claims():
     assert result.train_metrics["train/loss"] > 0
 
 
+def test_an_objective_of_ones_own_may_read_the_reward_of_one_answer_a_problem(tmp_path, monkeypatch):
+    text = (
+        "from nemo_aopsd.method.objectives.pg import PolicyGradient\n"
+        "class Mine(PolicyGradient):\n    needs_reward = True\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rewarded.py").write_text(text)
+    aopsd = AOPSDConfig(objective=ObjectiveConfig(name="rewarded.py:Mine"), weighting="uniform")
+    for answers in (1, 2):
+        _, engine = step(replace(aopsd, num_generations_per_prompt=answers))
+        [rows] = engine.trained
+        assert [row.reward for row in rows] == [0.0] * 4 * answers
+        assert all((row.advantages is None) == (answers == 1) for row in rows)
+
+
 def test_keys_that_only_ours_read_are_still_told():
     idle = idle_keys(block("weighting", "objective.name"))
     assert "probes.length" in idle and "objective.advantage_clip" not in idle and "probes.max_weight" not in idle

@@ -91,7 +91,7 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
     if weighting in ("gap_matched", "gap_only") and run.aopsd.probes.betas == "auto":
         why = "That is the usual surprise of a continuation, and this weighting is by the gap. Leave it out."
         yield _wrong(run, "aopsd.probes.betas", f"fixed with aopsd.weighting={weighting}", why)
-    reward = run.aopsd.objective.reward
+    reward = run.aopsd.objective.reward if objective == "pg" or is_own(objective) else "none"  # others do not read it
     if (objective == "grpo" or reward != "none") and run.aopsd.num_generations_per_prompt < 2:
         key = "name=grpo" if objective == "grpo" else f"reward={reward}"
         wanted = f"at least 2 with aopsd.objective.{key}, which compares answers to one problem"

@@ -52,6 +52,9 @@ def _idle(aopsd: AOPSDConfig) -> Iterator[tuple[str, str]]:
     for key, names in READ_BY.items():
         if objective not in names and not is_own(objective):
             yield f"objective.{key}", f"only aopsd.objective.name={' or '.join(names)} reads it"
+    for key, reward in (("reward_weight", "added"), ("evidence_clip", "direction")):
+        if objective == "pg" and aopsd.objective.reward != reward:
+            yield f"objective.{key}", f"only aopsd.objective.reward={reward} reads it"
     if aopsd.curriculum.name == "shuffle":
         yield from each("ema num_initial_attempts", "aopsd.curriculum.name is shuffle", "curriculum.")
     if not aopsd.objective.reads_teacher:

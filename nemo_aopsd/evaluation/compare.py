@@ -59,7 +59,8 @@ def load_evaluation(path: Path) -> Evaluation:
 
 def compare(first: Evaluation, second: Evaluation) -> Summary:
     """`second` less `first`, by benchmark and in the mean. Raises UserError unless both are on the same problems."""
-    if len(first.counts) == len(second.counts) == 1:  # training says held_out where `aopsd evaluate` names the file
+    # Training says held_out where `aopsd evaluate` names the file.
+    if len(first.counts) == len(second.counts) == 1 and "held_out" in {*first.counts, *second.counts}:
         second = replace(second, counts=dict(zip(first.counts, second.counts.values(), strict=True)))
     if first.counts.keys() != second.counts.keys():
         told = "; ".join(f"{one.name} has {', '.join(one.counts)}" for one in (first, second))

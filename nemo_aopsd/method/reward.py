@@ -1,5 +1,6 @@
 """What a final answer is worth, by itself and among the answers to its problem."""
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
@@ -12,10 +13,13 @@ from nemo_aopsd.thoughts import whole_text
 
 def with_rewards(drafts: Sequence[Draft], tokenizer: Tokenizer) -> list[Draft]:
     """The drafts with their rewards, and their advantages among the answers to one prompt, those included that the
-    teacher will have no room for."""
+    teacher will have no room for. No advantages if a prompt has one answer: an own class may do without them."""
     drafts = [rewarded(draft, tokenizer) for draft in drafts]
     rewards = [draft.reward for draft in drafts if draft.reward is not None]
-    advantages = group_advantages([tuple(draft.student_prompt) for draft in drafts], rewards)
+    prompts = [tuple(draft.student_prompt) for draft in drafts]
+    if 1 in Counter(prompts).values():
+        return drafts
+    advantages = group_advantages(prompts, rewards)
     return [replace(draft, advantage=advantage) for draft, advantage in zip(drafts, advantages, strict=True)]
 
 

@@ -21,6 +21,13 @@ from tests.fakes import CharTokenizer
         ),
         ("aopsd.judge.max_new_tokens=9", ["aopsd.judge.kind=log_odds"], "aopsd.judge.kind=log_odds writes no verdict"),
         ("aopsd.evaluation.num_samples=2", [], "without aopsd.evaluation.data_path nothing is evaluated"),
+        ("aopsd.objective.reward_weight=3", [], "only aopsd.objective.reward=added reads it"),
+        ("aopsd.objective.evidence_clip=0.3", [], "only aopsd.objective.reward=direction reads it"),
+        (
+            "aopsd.objective.reward=added",
+            ["aopsd.objective.name=fkl", "aopsd.weighting=uniform"],
+            "only aopsd.objective.name=pg reads it",
+        ),
         ("aopsd.teacher.ema_decay=0.9", [], "only aopsd.teacher.weights=ema reads it"),
         (
             "aopsd.context.kind=plan",

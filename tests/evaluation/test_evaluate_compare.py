@@ -99,6 +99,8 @@ def test_one_benchmark_of_the_same_problems_is_the_same_whatever_it_is_called():
     assert compare(trained, asked)["parts"].keys() == {"held_out"}
     with pytest.raises(UserError, match="problems are in one of the two only"):
         compare(trained, replace(asked, counts={"gsm8k_dev": {"p": 0}}))
+    with pytest.raises(UserError, match="Compare evaluations of the same benchmarks"):  # ids may be those of others
+        compare(asked, replace(asked, counts={"math_dev": {"p": 0, "q": 1}}))
 
 
 def test_results_of_training_and_of_the_command_are_read(tmp_path):

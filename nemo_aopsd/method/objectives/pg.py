@@ -21,7 +21,7 @@ class PolicyGradient(BaseObjective):
 
     def __init__(self, config: ObjectiveConfig):
         super().__init__(config)
-        self.needs_reward = config.reward != "none"
+        self.needs_reward = self.needs_reward or config.reward != "none"  # a subclass may always need it
 
     def __call__(
         self,
