@@ -377,10 +377,12 @@ def test_a_weighting_that_is_not_measured_is_said_to_have_no_verdict():
     assert "no verdict on aopsd.weighting=mine.py:Mine," in verdicts(found, "mine.py:Mine")[-1]
 
 
-def test_an_infinite_error_is_null_in_json(tmp_path):
+def test_an_infinite_error_is_null_in_json_and_the_page_is_plain_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
     config = replace(make_config(tmp_path), policy={"model_name": "m"})
     arm = Arm("none", "uniform", 0.1, math.inf, *[0.1] * 7)
-    _, numbers = write_direction(tmp_path, Direction(yardstick([1.0]), [], [arm]), config)
+    page, numbers = write_direction(tmp_path, Direction(yardstick([1.0]), [], [arm]), config)
+    assert "\x1b" not in page.read_text()
     assert json.loads(numbers.read_text(), parse_constant=pytest.fail)["arms"][0]["error"] is None
 
 

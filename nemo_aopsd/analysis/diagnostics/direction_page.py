@@ -138,7 +138,7 @@ def keeper(folder: Path) -> Keep:
 def write_direction(folder: Path, found: Direction, config: Config) -> list[Path]:
     """Write what `show` prints to direction.md, all digits to direction.json, and return their paths."""
     shown = io.StringIO()
-    show(found, config, Console(file=shown, width=120))
+    show(found, config, Console(file=shown, width=120, color_system=None, force_terminal=False))  # FORCE_COLOR or not
     names = ("num_answers", "num_right", "num_undecided", "num_mixed", "num_problems", "agreement", "ceiling")
     numbers = {
         "seed": config.aopsd.seed,
