@@ -185,6 +185,7 @@ STEP_LINE = {
     "probe/nll_mean": ("surprise", "{:.2f} nats"),
     "probe/weight_mean": ("probed weight", "{:.2f}"),
     "weight/mean": ("weight", "{:.2f} ({weight/p5:.2f} to {weight/p95:.2f})"),
+    "reward/mean": ("reward", "{:.2f}"),
     "dag/progress": ("progress", "{:.2f}"),
     "dag/disclosed_share": ("disclosed", "{:.2f}"),
     "rollout/mean_tokens": ("tokens", "{:.0f}"),

@@ -201,7 +201,7 @@ def test_an_answer_that_the_grader_cannot_judge_is_counted():
     result = step(engine, aopsd, problems=PROBLEMS[:1])
     metrics = step_metrics(result, aopsd, [False] * 3)
     assert (metrics["reward/mean"], metrics["reward/undecided"]) == (pytest.approx(1 / 3), 1.0)
-    assert "ungradable answers 1" in step_line(metrics | AT, WHOLE)
+    assert "  reward 0.33  " in (line := step_line(metrics | AT, WHOLE)) and "  ungradable answers 1  " in line
     metrics = step_metrics(step(make_engine(), settings("pg")), settings("pg"), [False] * 4)
     assert "reward/undecided" not in metrics
 
