@@ -127,6 +127,15 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def explain(error: OSError) -> str:
+    """Which file could not be read or written, why, and what to do."""
+    if error.errno is None:  # not the file system's, but a library's, which says more
+        return str(error)
+    where = error.filename or "output"  # the terminal's, or a file that it is sent to
+    remedy = "Free some space, then start the same command." if is_full(error) else "Check the path."
+    return f"{where}: {error.strerror or error}. {remedy}"
+
+
 def keep_inputs(
     written: Iterable[Path | None],
     read: Iterable[tuple[str, Path | None]],

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from nemo_aopsd.cli import audit, compare, dag, data, diagnose, doctor, evaluate, grade, judge, plan, report, train
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import is_full
+from nemo_aopsd.files import explain
 
 PANELS = {
     "Look at it": ("demo", "preview", "methods"),
@@ -72,11 +72,7 @@ def run() -> None:
     except UserError as error:
         _fail(str(error))
     except OSError as error:
-        if error.errno is None:  # not the file system's, but a library's, which says more
-            _fail(str(error))
-        where = error.filename or "output"  # the terminal's, or a file that it is sent to
-        remedy = "Free some space, then start the same command." if is_full(error) else "Check the path."
-        _fail(f"{where}: {error.strerror or error}. {remedy}")
+        _fail(explain(error))
 
 
 def _fail(message: str) -> None:

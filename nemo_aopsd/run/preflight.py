@@ -21,6 +21,7 @@ from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, refuse, tell_all
 from nemo_aopsd.evaluation.benchmarks import also_in
+from nemo_aopsd.files import explain
 from nemo_aopsd.method.context import check_problems, field_of, student_messages, teacher_messages
 from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
@@ -72,7 +73,7 @@ def look(
         try:
             return check()
         except (UserError, OSError) as error:
-            found.refused[name] = str(error)
+            found.refused[name] = explain(error) if isinstance(error, OSError) else str(error)
             return None
 
     def texts(problems: list[Problem], held_out: list[Problem] | None) -> list[str]:

@@ -1,6 +1,8 @@
 """What the data must have depends on the objective; all of it is known before a model is loaded."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
 )
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run.preflight import Findings, check_inputs, summarize, trained_on
+from nemo_aopsd.run.preflight import Findings, check_inputs, look, summarize, trained_on
 from tests.fakes import make_config, make_problem
 
 
@@ -81,6 +83,18 @@ def test_the_summary_tells_of_the_attempts_before_the_first_step(tmp_path):
         assert [told] == [line[: len(told)] for line in lines] if told else not lines
         resumed = summary(config, steps_done=7)
         assert "; 7 steps done\n" in resumed and "before step 1" not in resumed
+
+
+def test_a_disk_that_is_full_is_told_with_file_and_remedy(tmp_path):
+    def check_place():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine")
+
+    found = look(
+        config_for(tmp_path, ObjectiveConfig(), {}, context=ContextConfig("none")), [], check_place, lambda: None
+    )
+    assert found.refused == {
+        "run folder": f"runs/mine: {os.strerror(errno.ENOSPC)}. Free some space, then start the same command."
+    }
 
 
 def test_the_summary_names_the_method_before_the_ablation(tmp_path):
