@@ -75,7 +75,7 @@ def load(path: Path, engine: Engine) -> CheckpointState:
         raise UserError(
             f"{path}: the teacher's weights differ from those that this run was taught by "
             f"(SHA-256 {checksum[:12]}, expected {state.teacher_checksum[:12]}). "
-            "Point policy.model_name at the model that the run started from."
+            "Point policy.model_name at the model of the run's start, and set aopsd.teacher.weights as it had it."
         )
     return state
 
