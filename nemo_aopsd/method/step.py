@@ -83,8 +83,8 @@ def collect(
         from_data = takes_solutions(objective.on_policy_rate, seed)
         repeated = [problem for problem in problems for _ in range(aopsd.num_generations_per_prompt)]  # one a rollout
         drafts = _answer(repeated, engine, config, seed, from_data=from_data)
-    if objective.needs_reward:
-        drafts = with_rewards(drafts, tokenizer)
+        if objective.needs_reward:
+            drafts = with_rewards(drafts, tokenizer)
 
     # 2. Progress: the judge names established checkpoints; closure gives R (eq:dag-progress).
     with clock("judge"):

@@ -1,5 +1,6 @@
 """The step with the other objectives: only what is declared is computed; demonstrations, rewards, payload."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from nemo_aopsd.console import Whole, step_line
 from nemo_aopsd.grading.budget import LONGEST
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.reward import with_rewards
 from nemo_aopsd.method.step import train_step
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
@@ -167,6 +169,15 @@ def test_a_teacher_with_a_reward_has_grpos_advantages_and_the_gaps(reward):
     [rows] = engine.trained
     assert [row.advantages[0].item() for row in rows] == pytest.approx([0.5**0.5, -(0.5**0.5), 0, 0], abs=1e-5)
     assert all(len(row.advantages) == len(row.response) and row.gap.abs().sum() > 0 for row in rows)
+
+
+def test_grading_counts_in_the_seconds_of_the_step(monkeypatch):
+    def slow(*args):
+        time.sleep(0.1)
+        return with_rewards(*args)
+
+    monkeypatch.setattr("nemo_aopsd.method.step.with_rewards", slow)
+    assert step(make_engine(), settings("grpo")).seconds["rollout"] > 0.1
 
 
 def test_an_answer_that_the_teacher_has_no_room_for_still_counts_in_its_group(monkeypatch):
