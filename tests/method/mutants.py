@@ -67,7 +67,7 @@ method/step.py : STEP
 method/reward.py : STEP
     if not draft.output.finished: => if False:
     undecided=graded.reason == "ungradable" => undecided=False
-    [tuple(draft.student_prompt) for draft in drafts], => [0] * len(drafts),
+    [tuple(draft.student_prompt) for draft in drafts] => [0] * len(drafts)
 method/demonstrations.py : method/test_step_objectives.py
     finished=len(tokens) <= room => finished=len(tokens) < room
 data/dag.py : data/test_dag.py method/test_context.py
