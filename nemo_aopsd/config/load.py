@@ -132,6 +132,9 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(config.raw))
 
 
+RECIPES = Path(__file__).parent / "recipes"
+
+
 def file_layers(path: Path, children: tuple[Path, ...] = ()) -> Iterator[Layer]:
     """The layers of a file, parents first."""
     if path.resolve() in children:
@@ -147,10 +150,13 @@ def file_layers(path: Path, children: tuple[Path, ...] = ()) -> Iterator[Layer]:
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
         raise UserError(f"{where}: `defaults` must be a file name or a list of them.")
     for parent in parents:
-        target = path.parent / parent
+        target, shipped = path.parent / parent, RECIPES / f"{parent}.yaml"
+        if not target.is_file() and Path(parent).name == parent and shipped.is_file():
+            target = shipped
         if not target.is_file():
             told = f"`defaults` names {parent}, but there is no file {target}"
-            raise UserError(f"{where}: {told}. Paths there are relative to the file that names them.")
+            hint = "Paths there are relative to the file that names them; `demo` is the config that the package ships."
+            raise UserError(f"{where}: {told}. {hint}")
         yield from file_layers(target, (*children, path.resolve()))
     yield Layer({key: value for key, value in layer.tree.items() if key != "defaults"}, layer.origins)
 

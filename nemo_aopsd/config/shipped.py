@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.config.load import method_settings
+from nemo_aopsd.config.load import RECIPES, method_settings
 from nemo_aopsd.errors import UserError, nearest
 
-FOLDER = Path(__file__).parent / "recipes"
+FOLDER = RECIPES
 KINDS = ("methods", "ablations")
 _HEADER = re.compile(r"# (?P<title>.+)\n# Paper: (?P<row>\S.*?: \S.*)\n(?:# Name: (?P<plain>.+)\n)?")
 

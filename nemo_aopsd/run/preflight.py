@@ -189,6 +189,7 @@ def summarize(
     The warnings of `found` have been told before. Raises UserError with all that it refuses."""
     aopsd, (problems, held_out) = config.aopsd, found.passed()
     size = aopsd.num_prompts_per_step
+    answers = counted(size * aopsd.num_generations_per_prompt, "answer")
     steps, few = -(-len(problems) // size), f" (fewer problems than a step's {size})" if len(problems) < size else ""
     evaluation = "none, so no pass@k"
     if held_out:
@@ -198,7 +199,7 @@ def summarize(
         "model": f"{config.policy['model_name']}, engine {aopsd.engine}",
         "problems": f"{len(problems)} from {config.data['train']['data_path']}",
         "evaluation": evaluation,
-        "length": f"{counted(steps, 'step')} an epoch{few}, at most {_limits(aopsd)}",
+        "length": f"{counted(steps, 'step')} of {answers} an epoch{few}, at most {_limits(aopsd)}",
         "method": f"{family_label(aopsd)}: {aopsd.objective.name}, context {aopsd.shown_context}, "
         f"weighting {aopsd.weighting}, curriculum {aopsd.curriculum.name}, teacher {aopsd.teacher.weights}",
         "seed": f"{aopsd.seed}: of the order of problems and of all answers",

@@ -6,6 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from nemo_aopsd.analysis.gap_mass import GapMass, percent
 from nemo_aopsd.analysis.report import figures, page, panels, write_report
@@ -121,6 +122,19 @@ def test_same_run_gives_the_same_page(tmp_path, monkeypatch):
         monkeypatch.setattr(panels, name, dict(list(getattr(panels, name).items())[:1]))
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
+
+
+def test_the_answers_worth_is_drawn_and_its_settings_are_told(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=2, batch=2, evaluations=False)
+    assert "reward" not in Page(write_report(run).read_text(encoding="utf-8")).text.lower()
+    rows = [json.loads(line) | {"reward/mean": 0.25} for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = OmegaConf.load(run / "config.yaml")
+    OmegaConf.update(config, "aopsd.objective.reward", "added")
+    OmegaConf.update(config, "aopsd.num_generations_per_prompt", 2)
+    OmegaConf.save(config, run / "config.yaml")
+    text = Page(write_report(run).read_text(encoding="utf-8")).text
+    assert "Reward" in text and "objective.reward added" in text and "evidence_clip" not in text
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     assert (
         "8 from problems.jsonl" in out
         and "4 held-out problems, from held_out.jsonl" in out
-        and "1 step an epoch" in out
+        and "1 step of 8 answers an epoch" in out
     )
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
     assert listing(tmp_path) == before

@@ -8,6 +8,7 @@ import pytest
 
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig
+from nemo_aopsd.errors import UserError
 from tests import REPO
 from tests.config import BASE, message
 
@@ -47,6 +48,15 @@ def test_parents_come_first_and_the_child_wins(write):
     grandchild = write("defaults: ../run.yaml\naopsd: {weighting: continuation}\n", "sub/run.yaml")
     aopsd = load_config(grandchild).aopsd
     assert (aopsd.weighting, aopsd.max_num_epochs, aopsd.seed) == ("continuation", 2, 3)
+
+
+def test_a_parent_may_be_what_the_package_ships_by_name_and_a_file_of_that_name_comes_first(write):
+    child = write("defaults: demo\naopsd: {seed: 3}\n")
+    assert load_config(child).aopsd.seed == 3 and load_config(child).policy["max_total_sequence_length"] == 384
+    write(BASE, "demo")
+    assert load_config(child).policy["max_total_sequence_length"] != 384
+    with pytest.raises(UserError, match=r"names demos, but there is no file .*; `demo` is the config that the package"):
+        load_config(write("defaults: demos\n"))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ _FACTS = (
     *("aopsd.probes.betas", "aopsd.probes.beta_positive", "aopsd.probes.beta_negative"),
     *("aopsd.curriculum.name", "aopsd.curriculum.ema"),
     *("aopsd.teacher.weights", "aopsd.objective.name", "policy.optimizer.kwargs.lr", "aopsd.num_prompts_per_step"),
+    *("aopsd.objective.reward", "aopsd.objective.reward_weight", "aopsd.objective.evidence_clip"),
     *("aopsd.num_generations_per_prompt", "aopsd.seed"),
 )
 
@@ -112,6 +113,8 @@ def facts(run: ReportedRun) -> list[tuple[str, str]]:
     if "weighting" in own and not aopsd.continues:  # what the class reads, nobody knows; what was set for it, it may
         defaults = flatten({"aopsd": {"probes": asdict(ProbeConfig())}})
         idle |= {key for key, value in defaults.items() if leaves[key] == value}
+    if leaves["aopsd.objective.reward"] == "none":
+        idle.add("aopsd.objective.reward")
     keys = dict.fromkeys((*_FACTS, *(f"aopsd.{key}" for key in own)))
     found = [(key, leaves[key]) for key in keys if leaves.get(key) is not None and key not in idle]
     found.insert(1, ("method", family_label(aopsd)))

@@ -19,6 +19,7 @@ from nemo_aopsd.run.reader import Run
 
 MAX_EPOCHS_SHOWN = 6
 _LEAST_SHARE = 0.001  # of the time: what a method does not do still takes some microseconds
+REWARD = "Reward"
 _KS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -35,10 +36,10 @@ Draw = Callable[[ReportedRun, str], Drawn]  # gets the title, too
 
 
 def draw(run: ReportedRun, wanted: Mapping[str, Draw]) -> tuple[list[Panel], list[str]]:
-    """The panels that the run has numbers for, and the titles of the others."""
+    """The panels that the run has numbers for, and the titles of the others, but for what few methods have."""
     found = {title: make(run, title) for title, make in wanted.items()}
     shown = [Panel(title, *drawn) for title, drawn in found.items() if drawn]
-    return shown, [title for title, drawn in found.items() if not drawn]
+    return shown, [title for title, drawn in found.items() if not drawn and title != REWARD]
 
 
 def evaluation_table(run: ReportedRun) -> list[tuple[str, ...]]:
@@ -221,6 +222,7 @@ STEPS: dict[str, Draw] = {
     "Progress and disclosed share": _by_step(
         {"dag/disclosed_share": "disclosed to the teacher", "dag/progress": "reached by the student"}, share=True
     ),
+    REWARD: _by_step({"reward/mean": "mean of the step's answers"}, share=True),
     "Trigger rate": _by_step({"probe/trigger_rate": "share of tokens with a probe"}, share=True),
     "Weight of probed tokens": _by_step({"probe/weight_mean": "mean weight"}),
     "Weight of all tokens": _by_step(
