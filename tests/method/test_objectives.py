@@ -256,6 +256,12 @@ def test_minillm_whitens_over_the_valid_tokens_of_the_step():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_only_who_reads_the_setting_of_a_reward_asks_for_one(name):
+    asks = build_objective(ObjectiveConfig(name=name, reward="added")).needs_reward
+    assert asks == (name in READ_BY["reward"] or name == "grpo")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_config_knows_without_torch_what_the_objective_declares(name):
     config = ObjectiveConfig(name=name)
     made = build_objective(config)

@@ -49,10 +49,9 @@ class AOPSDLossFn(ClippedPGLossFn):
         """Loss and metrics, sums over this micro-batch divided by the counts of the whole batch.
 
         `data` needs `probe_weights`, `teacher_logprobs` or `gaps` (batches.py makes both forms), `advantages` where the
-        objective has a reward, and what the parent
-        always reads: `token_mask`, `sample_mask`, `generation_logprobs` and, unless the ratio is forced to 1,
-        `prev_logprobs`. With `gaps`, absent `prev_logprobs` are those of this forward. It is not changed. Tokens that
-        the masks leave out may hold anything.
+        objective has a reward, and what the parent always reads: `token_mask`, `sample_mask`, `generation_logprobs`
+        and, unless the ratio is forced to 1, `prev_logprobs`. With `gaps`, absent `prev_logprobs` are those of this
+        forward. It is not changed. Tokens that the masks leave out may hold anything.
         """
         mask = data["token_mask"] * data["sample_mask"].unsqueeze(-1)
         # With 0 where a token does not count, all ratios there are 1, all differences 0. The parent multiplies by its

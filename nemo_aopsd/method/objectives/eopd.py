@@ -1,5 +1,6 @@
 """EOPD: policy gradient everywhere, and forward KL on the teacher's top k where the teacher is unsure."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class EntropyAware(PolicyGradient):
     """
 
     def __init__(self, config: ObjectiveConfig):
-        super().__init__(config)
+        super().__init__(replace(config, reward="none"))  # which only `pg` reads
         self.signal = Signal(sampled=True, top_k=config.top_k, entropy=True)
 
     def divergence(self, student_logprobs: Tensor, teacher: Tensor | TopK) -> Tensor:
