@@ -17,8 +17,8 @@ the same work but for what is the method's:
 Not measured: real text. Adam, which both arms would have, lowers the ratio. NeMo RL's start
 takes some four of the 9 minutes, a step with 32 responses 35 to 40 s. A second run on the same DIR starts faster.
 
-With `--baseline`, what `--json` wrote on the same card before: its arms and sizes are run again, and the command ends
-with 1 if a stage is slower by 5 % and beyond chance (baseline.py).
+With `--baseline`, what `--json` wrote on the same card before: its arms and sizes are run again, or only those arms and
+as many rounds as are named, and the command ends with 1 if a stage is slower by 5 % and beyond chance (baseline.py).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
     problems = make_problems(engine.tokenizer, config, args.question, args.teacher_prompt)
     deadline = started + 60 * args.minutes if args.minutes else float("inf")
     arms, exit_code = args.arm or ["uniform", "continuation"], 0
-    again = partial(measure, engine, config, problems, arms, args.rate, args.steps, deadline, say)
+    again = partial(measure, engine, config, problems, arms, args.rate, args.steps or 3, deadline, say)
     asked = {name: value for name, value in vars(args).items() if name not in ("folder", "json", "baseline")}
     asked |= {"device": device, "scoring": config.aopsd.scoring}  # the scoring of arms that name none
 
@@ -114,15 +114,22 @@ def as_json(asked: dict[str, Any], steps: Sequence[Step]) -> str:
 
 
 def read_baseline(args: argparse.Namespace, device: str) -> baseline.Stages:
-    """Its stages; `args` take its arms and sizes. Raises UserError for the file of another card."""
+    """Its stages; `args` take its sizes, and its arms and rounds where none are asked for.
+
+    Raises UserError for the file of another card, and for an arm that it does not have.
+    """
     then = json.loads(args.baseline.read_text(encoding="utf-8"))
     if then["device"] != device:
         raise UserError(
             f"{args.baseline}: seconds of {then['device']}, and this is {device}, so they say nothing of the code. "
             f"Expected a file of the same card. Make one: the same command with --json FILE."
         )
-    sizes = ("responses", "tokens", "teacher_prompt", "question", "rate", "arm", "layers", "hidden", "overrides")
-    vars(args).update({name: then[name] for name in sizes}, steps=then["rounds"], adam=then.get("adam", False))
+    sizes = ("responses", "tokens", "teacher_prompt", "question", "rate", "layers", "hidden", "overrides")
+    vars(args).update({name: then[name] for name in sizes}, adam=then.get("adam", False))
+    arms = list(dict.fromkeys(step["arm"] for step in then["steps"]))
+    if missing := set(args.arm or []) - {*arms}:
+        raise UserError(f"{args.baseline}: has no arm {', '.join(sorted(missing))}, only {', '.join(arms)}.")
+    args.arm, args.steps = args.arm or arms, args.steps or then["rounds"]
     return by_stage([Step(**step) for step in then["steps"]])
 
 
@@ -354,7 +361,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--question", type=int, default=300, help="tokens of the student's prompt (default 300)")
     add("--rate", type=float, default=0.0115, help="share of probed tokens (default 0.0115)")
     add("--arm", action="append", type=checked, help="METHOD[@SCORING][:RATE]; default uniform and continuation")
-    add("--steps", type=int, default=3, help="rounds of a step an arm, behind the first round (default 3)")
+    add("--steps", type=int, help="rounds of a step an arm, behind the first round (default 3, or the baseline's)")
     add("--minutes", type=float, default=9.0, help="no round that would end later; 0: no limit (default 9)")
     add("--adam", action="store_true", help="take the optimizer's step; 140 GB with the default size")
     add("--layers", type=int, default=36, help="default 36, as Qwen3-4B")

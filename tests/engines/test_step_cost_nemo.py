@@ -171,6 +171,12 @@ def test_a_run_is_held_against_one_of_the_same_card(fake, monkeypatch, tmp_path,
     out = capsys.readouterr().out
     [slower] = [line for line in out.splitlines() if line.startswith("SLOWER: ")]
     assert ended.value.code == 1 and "uniform: total" in slower and out.count("once more") == 1
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--folder", tmp_path, "--baseline", file, "--arm", "uniform", "--steps", "1")
+    out = capsys.readouterr().out
+    assert "uniform: total" in out and "continuation: total" not in out and "round 1" in out and "round 2" not in out
+    with pytest.raises(UserError, match="has no arm grpo, only "):
+        run(monkeypatch, "--folder", tmp_path, "--baseline", file, "--arm", "grpo")
     file.write_text(json.dumps(then | {"device": "NVIDIA H300"}))
     with pytest.raises(UserError, match="seconds of NVIDIA H300, and this is no GPU"):
         run(monkeypatch, "--folder", tmp_path, "--baseline", file)
