@@ -14,8 +14,9 @@ answer by sampling, so the tokens differ by chance; both are told.
 TRL has what is fastest for it. Model, gradients and Adam's state are in the precision of the config without autocast
 (ours keeps float32 weights beside bfloat16 ones), attention is `sdpa`, nothing is recomputed, AdamW is fused. Its
 generation is transformers' with a growing cache, for it compiles no decoding (`disable_compile`), and answers a whole
-step at once. A micro-batch that does not fit is halved, for this round and the next. Ours takes `--micro-batch` too,
-unless the config batches by tokens.
+step at once; with `--trl-vllm 0.3` it is vLLM's, in the same process, with that share of the GPU's memory. A
+micro-batch that does not fit is halved, for this round and the next. Ours takes `--micro-batch` too, unless the config
+batches by tokens.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def trl(config: Config, problems: Sequence[Problem], number: int, args: argparse
 
     class Trainer(SDFTTrainer):
         def _generate(self, prompt_ids: list[list[int]]) -> Any:
-            warms = not self.state.global_step and args.warm_tokens
+            warms = not self.state.global_step and args.warm_tokens  # vLLM warms with whole answers
             self.generation_config.max_new_tokens = warms or config.rollout.max_new_tokens
             begun = now()
             answers = super()._generate(prompt_ids)
@@ -175,6 +176,9 @@ def trl_settings(config: Config, folder: str, number: int, args: argparse.Namesp
         use_cpu=not torch.cuda.is_available(),
         bf16=False,  # the weights are; autocast would only add casts
         gradient_checkpointing=False,
+        use_vllm=args.trl_vllm is not None,
+        vllm_gpu_memory_utilization=args.trl_vllm or 0.0,
+        vllm_max_model_length=config.max_row_tokens,
         model_init_kwargs={"dtype": config.policy["precision"], "attn_implementation": "sdpa"},
     )
 
@@ -287,6 +291,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--warm-tokens", type=int, help="of a response in the step that is not timed (default: all)")
+    parser.add_argument("--trl-vllm", type=float, metavar="SHARE", help="TRL answers by vLLM; of the GPU's memory")
     parser.add_argument("--minutes", type=float, help="start no round that would end later, but the first")
     parser.add_argument("--json", type=Path, help="written after every arm of a round")
     parser.add_argument("overrides", nargs="*", help="key=value of the config")
