@@ -78,6 +78,7 @@ class _Lines:
     ) -> None:
         self.label, self.total, self.done, self.console = label, total, done, console
         self.clock, self.told, self.begun, self.last = clock, told, clock(), clock()
+        self.before = done
         if done < total:
             self._say(f"{total - done} to go")
 
@@ -85,8 +86,9 @@ class _Lines:
         self.done += count
         if self.told:
             self.last = self.clock()
-        elif self._is_due():
-            self._say(f"{self.done} of {self.total}")
+        elif count and self._is_due():
+            seconds = (self.clock() - self.begun) * (self.total - self.done) / (self.done - self.before)
+            self._say(f"{self.done} of {self.total}, about {duration(seconds)} left")
 
     def still_at_work(self) -> None:
         if self._is_due():

@@ -237,22 +237,19 @@ class Trainer:
 
         It has the number of epochs begun, so a run that ends within epoch 3 ends with `epoch_003`.
         """
-        epoch, config = self.curriculum.epoch + (self.next_batch > 0), self.aopsd.evaluation
-        if self.held_out is None or not (self._finished() or (self.next_batch == 0 and epoch % config.period == 0)):
-            return
-        if layout.evaluation_file(self.folder, epoch).exists():
+        if self.held_out is None or not self._lacks_evaluation():
             return
         summary = evaluate(
             self.engine.student,
             self.engine.tokenizer,
             self.held_out,
-            config,
+            self.aopsd.evaluation,
             prompts=self.aopsd.prompts,
             thinking=self.aopsd.thinking.student,
             seed=derive_seed(self.aopsd.seed, "eval"),
             manifest=self.manifest,
             out=self.folder / layout.EVALUATIONS,
-            epoch=epoch,
+            epoch=self._epochs_begun,
             weights=f"step_{self.step:06d}",
             num_trained_on=len(also_in(self.held_out, self.problems.values())),
         )
@@ -261,6 +258,15 @@ class Trainer:
         self._say(evaluation_line(summary, self.step if self.next_batch else None))
         if fall := health.entered_fall(read_evaluations(self.folder, self.rows)):
             self._warn([fall])
+
+    @property
+    def _epochs_begun(self) -> int:
+        return self.curriculum.epoch + (self.next_batch > 0)
+
+    def _lacks_evaluation(self) -> bool:
+        epoch, period = self._epochs_begun, self.aopsd.evaluation.period
+        due = self._finished() or (self.next_batch == 0 and epoch % period == 0)
+        return due and not layout.evaluation_file(self.folder, epoch).exists()
 
     def _record_competence(self) -> None:
         self.curriculum.record()
@@ -289,7 +295,9 @@ class Trainer:
     def _say_what_is_left(self) -> None:
         """No step: the limits that are reached can be raised."""
         reached = ", ".join(f"aopsd.{key}={limit}" for key, limit in self._reached().items())
-        self._say(f"nothing left to do: {counted(self.step, 'step')} done; reached: {reached}")
+        evaluates = self.held_out is not None and self._lacks_evaluation()
+        left = "only the last evaluation is left to do" if evaluates else "nothing left to do"
+        self._say(f"{left}: {counted(self.step, 'step')} done; reached: {reached}")
 
     def _say_where_it_goes_on(self) -> None:
         """Before the first checkpoint a run starts again, but keeps its initial attempts."""

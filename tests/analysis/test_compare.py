@@ -14,6 +14,7 @@ import pytest
 
 from nemo_aopsd import engines
 from nemo_aopsd.analysis.suite import comparison, processes
+from nemo_aopsd.analysis.suite.folder import Run
 from tests.cli.test_cli import row, write_rows
 from tests.fake_train import CHILD, REPO, STEPS, Forked
 
@@ -51,6 +52,35 @@ def test_a_suite_tells_now_and_then_what_is_running(tmp_path):
         now += seconds
         pool._tell_running()
     assert lines == ["running mine, seed 0: step 3/9"] * 2
+
+
+def test_an_ended_run_says_how_long_the_rest_takes_once_one_has_trained(tmp_path, monkeypatch):
+    """Two at a time: the evaluation of the model as it is tells nothing, and neither does a run that fails."""
+    monkeypatch.setattr(processes, "_PAUSE", 0)
+    now, lines = 0.0, []
+    base, *others = runs = [Run("mine", seed, tmp_path) for seed in range(5)]
+    ends = {base: 10, others[0]: 20, others[1]: 110, others[2]: 130, others[3]: 240}
+
+    class Timed(processes.Pool):
+        def _start(self, run):
+            self.active[min({0, 1} - self.active.keys())] = run, None
+
+        def _ended(self):
+            nonlocal now
+            now = min(ends[run] for run, _ in self.active.values())
+            for slot, (run, _) in list(self.active.items()):
+                if ends[run] == now:
+                    del self.active[slot]
+                    yield run, "broken" if run == others[0] else None
+
+    Timed(2, 1, lambda run: base, lines.append, clock=lambda: now).work(runs)
+    assert [line for line in lines if "/5" in line] == [
+        "1/5 done mine/seed_0",
+        "2/5 failed mine/seed_1: broken",
+        "3/5 done mine/seed_2; about 1 min 40 s left, at 1 min 40 s a run",  # one has 10 s left, one begins
+        "4/5 done mine/seed_3; about 1 min 25 s left, at 1 min 45 s a run",
+        "5/5 done mine/seed_4",
+    ]
 
 
 @pytest.fixture
@@ -308,6 +338,8 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(aopsd):
     assert code == 0 and "6 runs, 2 at a time" in out and "mine" in out
     assert "AOPSD: frontier of" in out and "The model as it is" in out  # what a member is, not only how it is called
     assert not Path("out").exists()
+    named = aopsd("compare suite.yaml --seeds 2 --out out --only mine/seed_1 --only opsd --dry-run")[1].splitlines()
+    assert [line.split()[0] for line in named] == ["opsd", "mine", "3"] and ": 1 to run, " in named[1]
 
 
 def test_one_run_for_an_element_of_a_job_array(aopsd):

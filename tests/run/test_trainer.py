@@ -181,6 +181,10 @@ def test_a_resume_before_the_first_checkpoint_says_what_it_keeps(tmp_path, capsy
     assert "goes on at step 7\n" in capsys.readouterr().out
     train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
     assert "nothing left to do: 9 steps done; reached: aopsd.max_num_epochs=3\n" in capsys.readouterr().out
+    (tmp_path / "eval/epoch_003.json").unlink()
+    train(replace_budget(config), PROBLEMS, HELD_OUT, make_engine(), tmp_path, resume=True)
+    told = capsys.readouterr().out
+    assert "nothing left" not in told and "only the last evaluation is left to do: 9 steps done; reached: " in told
 
 
 def test_a_curriculum_of_ones_own_that_needs_no_attempts_keeps_none(tmp_path, capsys):

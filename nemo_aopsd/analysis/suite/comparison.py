@@ -69,15 +69,15 @@ class Comparison:
         keep_inputs(written, [("SUITE", suite.path), ("SUITE's config", suite.config), *own])
 
     def show(self) -> None:
-        """A line a member on what would run. Refuses what `train` would refuse; writes nothing."""
+        """A line a chosen member on what would run. Refuses what `train` would refuse; writes nothing."""
         configs, problems = self._check()
         self._say(check_unchanged(self.out, configs, problems))
-        for member in self.suite.members:
-            own = [run for run in self.chosen if run.member == member.name]
+        for name in dict.fromkeys(run.member for run in self.chosen):
+            own = [run for run in self.chosen if run.member == name]
             finished = sum(run.is_finished for run in own)
             begun = sum(run.is_begun and not run.is_finished for run in own)
             counts = f"{len(own) - begun - finished} to run, {begun} to go on, {finished} finished"
-            self._say([f"{member.name} ({describe_run(configs[member.name].aopsd)}): {counts}"])
+            self._say([f"{name} ({describe_run(configs[name].aopsd)}): {counts}"])
         todo, threads = sum(not run.is_finished for run in self.chosen), counted(_threads(self.jobs), "thread")
         self._say([f"{counted(todo, 'run')}, {self.jobs} at a time, {threads} each, into {self.out}"])
 

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from nemo_aopsd.analysis.suite.folder import Run, current_config, share_evaluation
+from nemo_aopsd.clock import duration
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 
@@ -39,7 +41,8 @@ class Failure:
 class Pool:
     """Up to `jobs` runs at a time; `threads` each. `base` finds the run whose first evaluation a run may share.
 
-    `tell` gets a line when a run starts, is done or has failed, and now and then one on what is running.
+    `tell` gets a line when a run starts, is done or has failed, and now and then one on what is running. Once a run
+    that trains is done, the line of an ended one says how long the rest takes.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Pool:
         self.told = clock()
         self.gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         self.active: dict[int, tuple[Run, subprocess.Popen[bytes]]] = {}  # by slot, of which there are `jobs`
+        self.begun: dict[Run, float] = {}  # by the clock
+        self.took: list[float] = []  # seconds of runs that are done, without those that only evaluate the base
 
     def work(self, runs: Sequence[Run]) -> list[Failure]:
         """All runs, those that others wait for first. A failed run is told. Ends with no process alive."""
@@ -65,6 +70,7 @@ class Pool:
                     waiting.remove(run)
                     try:
                         self._start(run)
+                        self.begun[run] = self.clock()
                         self.tell(f"started {run.label}")
                     except UserError as error:
                         ended.append((run, str(error)))
@@ -74,11 +80,22 @@ class Pool:
                 for run, reason in ended:
                     num_ended += 1
                     failures += [] if reason is None else [Failure(run, reason)]
+                    if reason is None and self.base(run) != run:
+                        self.took.append(self.clock() - self.begun[run])
                     outcome = f"done {run.label}" if reason is None else f"failed {run.label}: {reason}"
-                    self.tell(f"{num_ended}/{len(runs)} {outcome}")
+                    self.tell(f"{num_ended}/{len(runs)} {outcome}{self._left(len(waiting))}")
         finally:
             self._stop()
         return failures
+
+    def _left(self, num_waiting: int) -> str:
+        """How long the other runs take, each the mean of those that are done; empty if none is done or left."""
+        if not self.took:
+            return ""
+        mean, now = fmean(self.took), self.clock()
+        each = [max(0.0, mean - (now - self.begun[run])) for run, _ in self.active.values()] + [mean] * num_waiting
+        seconds = max([sum(each) / self.jobs, *each])
+        return f"; about {duration(seconds)} left, at {duration(mean)} a run" if seconds else ""
 
     def _startable(self, waiting: Sequence[Run]) -> list[Run]:
         pending = {*waiting, *(run for run, _ in self.active.values())}
