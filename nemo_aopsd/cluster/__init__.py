@@ -6,8 +6,6 @@ of logits vLLM forms at a time when it scores; `SPARE` are the bytes of a GPU th
 there while vLLM shows the teacher: for the row scorer and work space of kernels.
 """
 
-from __future__ import annotations
-
 SCORED_ROWS = 1024
 SPARE = 8 * 2**30
 

@@ -1,9 +1,6 @@
 """Paths of a config as a job's container sees them, found on the machine that submits it."""
 
-from __future__ import annotations
-
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +8,12 @@ from nemo_aopsd.config.extension import WANTED
 from nemo_aopsd.config.keys import select
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.models.config_json import is_hub_name
 from nemo_aopsd.prompts import is_family
 
 _MODELS = ("policy.model_name", "policy.tokenizer.name")
 _INPUTS = ("data.train.data_path", "aopsd.evaluation.data_path", "aopsd.prompts")
 _OUTPUTS = ("logger.log_dir", "checkpointing.checkpoint_dir")
-_HUB = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 def paths_here(config: Config, mounts: str) -> list[str]:
@@ -54,7 +51,7 @@ def _paths(config: Config) -> Iterator[tuple[str, str, str]]:
     """Key, path, and what its value has behind the path: the class in a file of the user's own."""
     for key in (*_MODELS, *_INPUTS, *_OUTPUTS):
         value = select(config.raw, key)
-        is_model_of_hub = key in _MODELS and _HUB.fullmatch(str(value)) and not Path(value).exists()
+        is_model_of_hub = key in _MODELS and is_hub_name(str(value))
         if value and not is_model_of_hub and not (key == "aopsd.prompts" and is_family(value)):
             yield key, value, ""
     for key in (f"aopsd.{name}" for name in WANTED):

@@ -4,8 +4,6 @@
 Facts of NeMo RL are those of v0.7.0; file names are below its `nemo_rl/`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """The resolved config of a cluster run by dotted key, with the sizes that several rules need."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nemo_aopsd.config.checks import select

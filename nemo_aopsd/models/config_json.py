@@ -12,6 +12,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_json
 
 FILE = "config.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # one is enough
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 

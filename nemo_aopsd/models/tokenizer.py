@@ -9,7 +9,7 @@ from typing import Any
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError, first_line
-from nemo_aopsd.models.config_json import find_cached
+from nemo_aopsd.models.config_json import TOKENIZER_FILES, find_cached
 from nemo_aopsd.thoughts import is_thought_mark
 from nemo_aopsd.types import Tokens
 
@@ -117,7 +117,6 @@ def _seam(leader: str, text: str, openers: Collection[str]) -> int:
     return seam if is_safe else 0
 
 
-_ANY_OF = ("tokenizer_config.json", "config.json", "tokenizer.json")  # of which a tokenizer needs one
 # What transformers raises for a folder or GGUF file that is none, or cut short.
 UNREADABLE = (OSError, ValueError, struct.error, EOFError)
 
@@ -147,7 +146,7 @@ def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     model = config.policy["model_name"]
     name = (config.policy.get("tokenizer") or {}).get("name") or model
     path = Path(name).expanduser()
-    if not (path.exists() or any(find_cached(name, file) for file in _ANY_OF)):
+    if not (path.exists() or any(find_cached(name, file) for file in TOKENIZER_FILES)):
         return None  # without the seconds that it takes to import transformers
     from transformers import AutoTokenizer
 

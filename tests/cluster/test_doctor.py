@@ -333,8 +333,9 @@ def test_problems_are_counted_and_those_that_training_would_refuse_are_an_error(
     def problems(*words):
         return doctored(words)["problems"]
 
-    check = problems()
-    assert check["severity"] == "ok" and check["found"].startswith("384, ")
+    checks = doctored()
+    check = checks["problems"]
+    assert check["severity"] == checks["prompts"]["severity"] == "ok" and check["found"].startswith("384, ")
     assert "400 held-out problems, " in check["found"]
     trained_on = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", []).data["train"]["data_path"]
     check = problems(f"aopsd.evaluation.data_path={trained_on}")
@@ -409,17 +410,6 @@ def test_without_nemo_rl_what_is_beside_it_is_not_looked_at_and_no_word_is_broke
         printed.startswith("error  nemo-rl: not installed") and len(printed.partition("\nmemory ")[0].splitlines()) < 40
     )
     assert "containers/README.md" in printed and "Qwen/Qwen3-4B-Instruct-2507" in printed
-
-
-def test_a_thinking_switch_that_does_nothing_and_a_prompt_without_room_are_found(few):
-    def prompts(*words):
-        return doctored([*few, *words])["prompts"]
-
-    assert prompts()["severity"] == "ok"
-    assert "aopsd.thinking.student is false, without effect" in prompts("aopsd.thinking.student=false")["found"]
-    row = "policy.max_total_sequence_length"
-    short = prompts(f"{row}=130", "policy.generation.max_new_tokens=20", "aopsd.evaluation.max_new_tokens=20")
-    assert short["severity"] == "error" and f"{row} is 130; expected at least" in short["found"]
 
 
 def test_without_a_config_no_model_library_is_loaded():

@@ -10,7 +10,6 @@ from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.model import read_size
 from nemo_aopsd.cluster.doctor.result import gigabytes
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_published, parse
 from tests import REPO
 
@@ -63,11 +62,6 @@ def test_parameters_are_those_of_the_model_that_transformers_builds(family, more
     assert read_size(parse({"model_type": family, **content}, "config.json")).total == sum(
         p.numel() for p in model.parameters()
     )
-
-
-def test_an_unknown_family_is_not_guessed():
-    with pytest.raises(UserError, match="qwen3_5"):
-        read_size(parse({"model_type": "qwen3_5"}, "config.json"))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +323,3 @@ def test_the_local_engine_keeps_no_more_than_a_step_s_prefixes_and_names_what_it
     words = ["++policy.precision=bfloat16", "aopsd.teacher.weights=ema"]
     rows = memory.local_items(read_size(QWEN3_4B), load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), "host")
     assert [row.formula for row in rows][2] == "16 B x P: moments, master weights, moving average"
-
-
-def test_less_than_a_tenth_of_a_gigabyte_is_told_in_megabytes():
-    assert [gigabytes(size) for size in (5_054_976, 99_000_000, 100_000_000)] == ["5.1 MB", "99.0 MB", "0.1 GB"]

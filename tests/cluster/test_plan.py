@@ -404,7 +404,7 @@ def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
     items = memory.local_items(read_size(check_model(config.policy["model_name"])[1]), config, "host")
     assert (found["steps_per_epoch"], found["workload"]["rows"], found["parameters"]) == (12, 32, 631_872)
     assert found["memory_bytes"]["training"] == memory.total(items, "host", memory.TRAIN)
-    assert "step_seconds" not in found
+    assert "step_seconds" not in found and (found["gpu"], found["memory_checks"]) == (None, [])  # no verdict
     printed = call(TINY, "data.train.data_path=none").stdout
     [line] = [line for line in printed.splitlines() if "aopsd.max_num_steps=2" in line]
     assert (
@@ -425,11 +425,6 @@ def test_a_named_gpu_gets_its_verdict_for_the_local_engine(gpu, memory_bytes, mo
     monkeypatch.setitem(GPUS, gpu, replace(GPUS[gpu], memory=int(need)))  # above nine tenths is a warning
     printed = call(TINY, "--gpu", gpu).stdout
     assert "may not fit. Largest" in " ".join(printed.split()) and "lower " in printed
-
-
-def test_without_a_gpu_there_is_no_verdict():
-    found = json.loads(call(TINY, "--json").stdout)
-    assert (found["gpu"], found["memory_checks"]) == (None, [])
 
 
 def test_a_plan_of_one_machine_tells_of_the_attempts_before_the_first_step():

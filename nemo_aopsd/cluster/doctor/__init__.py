@@ -3,8 +3,6 @@
 Nothing is changed, and no package of the cluster is imported into this process.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

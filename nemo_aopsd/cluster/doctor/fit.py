@@ -1,7 +1,5 @@
 """Does the config fit? The sums of `memory.py` against the GPU and the host, and what to change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 

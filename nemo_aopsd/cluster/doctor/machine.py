@@ -1,7 +1,5 @@
 """The machine: GPUs, host memory, folders and ports."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -4,8 +4,6 @@ Trainer and vLLM take turns on a GPU, so there are two sums: while training and 
 of the fullest pipeline stage. A new item is a line in `_trainer`, `_sampler`, `_host` or `local_items`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil
 

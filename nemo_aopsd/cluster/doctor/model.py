@@ -4,14 +4,13 @@ Nothing is fetched. Counts are exact for the families below, dense Llama-like de
 hold them to published counts and to transformers' own models).
 """
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import (
+    TOKENIZER_FILES,
     ModelConfig,
     find_cached,
     find_model_config,
@@ -22,7 +21,6 @@ from nemo_aopsd.models.config_json import (
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _EXPECTED = "a model directory, a GGUF file, or a model of the hub"
 _EXPECTED_LOCAL = "a model directory or a GGUF file; the local engine downloads nothing"
 
@@ -122,8 +120,8 @@ def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig 
 
 def check_tokenizer(name: str, engine: str = "nemo_rl") -> Check:
     """A GGUF file has its tokenizer inside."""
-    is_cached = engine != "local" and any(find_cached(name, file) for file in _TOKENIZER_FILES)
-    is_here = Path(name).is_file() or any(Path(name, file).is_file() for file in _TOKENIZER_FILES) or is_cached
+    is_cached = engine != "local" and any(find_cached(name, file) for file in TOKENIZER_FILES)
+    is_here = Path(name).is_file() or any(Path(name, file).is_file() for file in TOKENIZER_FILES) or is_cached
     return Check("tokenizer", OK, name, _EXPECTED) if is_here else _missing("tokenizer", name, engine)
 
 

@@ -6,8 +6,6 @@ prints one line of JSON: the packages' versions, and why the class cannot be imp
 folder off the path: what is found is what a worker would find.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import platform

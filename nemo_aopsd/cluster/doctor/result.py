@@ -1,7 +1,5 @@
 """What every check returns, and how external programs are called."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -63,9 +61,7 @@ def parameters(count: int) -> str:
 def gigabytes(size: float) -> str:
     """Bytes in units of 10^9, as makers of GPUs and disks count, or of 10^6 below a tenth of that.
 
-    >>> gigabytes(8_044_936_192), gigabytes(5_054_976)
-    ('8.0 GB', '5.1 MB')
+    >>> gigabytes(8_044_936_192), gigabytes(100_000_000), gigabytes(99_000_000)
+    ('8.0 GB', '0.1 GB', '99.0 MB')
     """
-    if 0 < size < 1e8:
-        return f"{size / 1e6:.1f} MB"
-    return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.1f} MB" if 0 < size < 1e8 else f"{size / 1e9:.1f} GB"

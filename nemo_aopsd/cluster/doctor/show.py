@@ -1,9 +1,7 @@
 """The findings as a table on a terminal, or as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,12 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nemo_aopsd.cluster.doctor import Diagnosis
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, Item, total
 from nemo_aopsd.cluster.doctor.result import ERROR, EXIT_CODES, OK, WARN, Check, gigabytes, worst
 from nemo_aopsd.console import counted
-
-if TYPE_CHECKING:
-    from nemo_aopsd.cluster.doctor import Diagnosis
 
 _STYLES = {OK: "green", WARN: "yellow", ERROR: "bold red"}
 _INDENT = 7  # of what stands beside a severity

@@ -3,8 +3,6 @@
 The NeMo RL container has an environment a worker class under NEMO_RL_VENV_DIR; our class runs in its parent's.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,7 @@
 """A plan on a terminal, or as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,15 +9,13 @@ from rich.table import Table
 
 from nemo_aopsd.cluster.doctor.fit import KEEP_ALL
 from nemo_aopsd.cluster.doctor.memory import SAMPLE, TRAIN, total
+from nemo_aopsd.cluster.doctor.model import ModelSize
 from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
 from nemo_aopsd.cluster.doctor.show import memory_table
+from nemo_aopsd.cluster.plan import LocalPlan, Plan
 from nemo_aopsd.cluster.plan.rates import ERRORS
+from nemo_aopsd.cluster.plan.workload import Workload
 from nemo_aopsd.console import counted
-
-if TYPE_CHECKING:
-    from nemo_aopsd.cluster.doctor.model import ModelSize
-    from nemo_aopsd.cluster.plan import LocalPlan, Plan
-    from nemo_aopsd.cluster.plan.workload import Workload
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
