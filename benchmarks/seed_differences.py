@@ -1,6 +1,6 @@
 """AOPSD less each other member, paired by seed, with 95 % t-intervals, from the seed tables of a page of results.
 
-python -m benchmarks.seed_differences [PAGE.md], by default docs/results.md of this checkout
+python -m benchmarks.seed_differences [PAGE.md], by default docs/results_tables.md of this checkout
 """
 
 import argparse
@@ -22,7 +22,7 @@ def seed_tables(page: str) -> list[dict[str, list[float]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs/results.md")
+    parser.add_argument("page", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs/results_tables.md")
     for table in seed_tables(parser.parse_args().page.read_text(encoding="utf-8")):
         own = table["aopsd"]
         print(f"{len(own)} seeds\n  {'aopsd less':<20} pass@1 in points (95 % t-interval over seeds)")

@@ -11,7 +11,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "containers/README.md", "examples/data/README.md")
-LOGS = ("docs/verification.md", "docs/results.md", "CHANGELOG.md")
+LOGS = ("docs/verification.md", "docs/results.md", "docs/results_tables.md", "CHANGELOG.md")
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
 
 
