@@ -8,9 +8,10 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import Config
@@ -44,12 +45,29 @@ Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="Requests at 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 
+class _Once(TyperCommand):
+    """Refuses an option that is given twice but takes one value: of several, the parser takes the last in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = [*args]  # the parser uses `args` up
+        rest = super().parse_args(ctx, args)
+        _, _, order = self.make_parser(ctx).parse_args(args=given)
+        for option in order:
+            if not isinstance(option, TyperOption) or option.multiple or order.count(option) == 1:
+                continue
+            if not option.is_flag or option.secondary_opts:  # a flag without an opposite says the same twice
+                name, times = "/".join([*option.opts, *option.secondary_opts]), order.count(option)
+                raise UserError(f"{name}: takes one value, but is given {times} times. Leave all but one out.")
+        return rest
+
+
 class Commands(typer.Typer):
     """Commands with examples at the end of their help."""
 
     def example(self, *lines: str, name: str | None = None) -> Callable[[F], F]:
         """As `command`, with an example a line."""
-        return self.command(name, epilog="\n\n".join(["Examples:", *lines]))  # typer joins what one line break parts
+        epilog = "\n\n".join(["Examples:", *lines])  # typer joins what one line break parts
+        return self.command(name, cls=_Once, epilog=epilog)
 
 
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -116,6 +117,7 @@ def train(
         if not check:
             raise UserError("--mounts goes with --check: a run reads its own paths. Leave it out, or add --check.")
         there = load_chosen(config, [*place, *overrides, *paths_here(settings, mounts)], method)
+        there = replace(there, origins=settings.origins)  # what the user wrote, not the paths that stand for it
     if resume:
         run_folder.require_run(resume)
     elif not check:

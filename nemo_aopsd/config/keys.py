@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
-from nemo_aopsd.config.schema import AOPSDConfig, keys_of
+from nemo_aopsd.config.schema import AOPSDConfig, Config, keys_of
 from nemo_aopsd.errors import nearest
 
 # Keys of NeMo RL's that look like one of ours beside them.
@@ -45,6 +45,11 @@ def locate(key: object, origins: Origins, path: Path) -> str:
     while name not in origins and re.search(r"[.\[]", name):
         name = re.split(r"[.\[][^.\[]*$", name)[0]
     return origins.get(name, str(path))
+
+
+def where(config: Config, key: str) -> str:
+    """What sets a key of a loaded config: `mine.yaml:2`, `override`, or `config` if that is unknown."""
+    return locate(key, config.origins, Path("config")).split(" `")[0]
 
 
 def find_bad_blocks(layer: Layer) -> Iterator[Fault]:

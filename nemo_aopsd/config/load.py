@@ -298,7 +298,7 @@ def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Con
     _refuse(faults, origins, path)
     assert run is not None  # or there would be a fault
     blocks = {name: raw[name] for name in ("policy", "data", "logger", "checkpointing")}
-    return Config(run.aopsd, **blocks, raw=raw | {"aopsd": asdict(run.aopsd)})
+    return Config(run.aopsd, **blocks, raw=raw | {"aopsd": asdict(run.aopsd)}, origins=origins)
 
 
 def register_resolvers() -> None:

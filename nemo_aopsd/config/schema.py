@@ -404,6 +404,7 @@ class Config:
     logger: dict[str, Any]
     checkpointing: dict[str, Any]
     raw: dict[str, Any]  # the whole resolved tree, as written to the run folder
+    origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)  # `config.keys.where` reads them
 
     @property
     def rollout(self) -> Sampling:

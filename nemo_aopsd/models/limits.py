@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nemo_aopsd.config.keys import typed
+from nemo_aopsd.config.keys import typed, where
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
@@ -33,7 +33,8 @@ def check_words(config: Config, words: int | None, model: str) -> None:
     k = getattr(objective, objective.top_k_key) if objective.top_k_key else None
     if k and words is not None and k > words:
         found = f"aopsd.objective.{objective.top_k_key} is {k}, but the vocabulary of {model} has {words} tokens"
-        raise UserError(f"config: {found}. Set it to at most {words}; 16 and 32 are usual.")
+        place = where(config, f"aopsd.objective.{objective.top_k_key}")
+        raise UserError(f"{place}: {found}. Set it to at most {words}; 16 and 32 are usual.")
 
 
 def check_row(config: Config, model: ModelConfig) -> None:
@@ -41,7 +42,7 @@ def check_row(config: Config, model: ModelConfig) -> None:
     longest, row = model.longest_row, config.policy["max_total_sequence_length"]
     if longest is not None and row > longest:
         known = f"{model.where} has {longest} positions (max_position_embeddings)"
-        raise UserError(f"config: {ROW} is {row}, but {known}. Set it to at most {longest}.")
+        raise UserError(f"{where(config, ROW)}: {ROW} is {row}, but {known}. Set it to at most {longest}.")
 
 
 def check_thinking(thinking: Mapping[str, bool | None], tokenizer: Tokenizer, model: str) -> list[str]:

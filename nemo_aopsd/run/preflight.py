@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
+from nemo_aopsd.config.keys import where
 from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
@@ -94,18 +95,30 @@ def look(
 
 def check_inputs(config: Config) -> Inputs:
     """Problems, and held-out problems if there is an evaluation. Raises UserError on what training would trip over."""
-    file = config.aopsd.evaluation.data_path
     check_own(config.aopsd)
     with slow("reading and checking the problems"):
-        problems, held_out = tell_all(lambda: _training_problems(config), lambda: list(_load(file)) if file else None)
+        problems, held_out = tell_all(lambda: _training_problems(config), lambda: _held_out(config))
         rehearse(config.aopsd, problems)
         _check_prompts(config.aopsd, problems)
     return problems, held_out
 
 
+def _read(config: Config, key: str, path: str) -> list[Problem]:
+    """The problems of `path`, the value of `key`. Raises UserError."""
+    if not os.path.exists(path):
+        found = f"{where(config, key)}: {key}={path}: no such file (looked from {os.getcwd()})"
+        raise UserError(f"{found}. Expected a file with one JSON object a line. Check the path.")
+    return list(_load(path))
+
+
+def _held_out(config: Config) -> list[Problem] | None:
+    path = config.aopsd.evaluation.data_path
+    return _read(config, "aopsd.evaluation.data_path", path) if path else None
+
+
 def _training_problems(config: Config) -> list[Problem]:
     aopsd = config.aopsd
-    problems = list(_load(config.data["train"]["data_path"]))
+    problems = _read(config, "data.train.data_path", config.data["train"]["data_path"])
     trains_on = aopsd.objective.name if aopsd.objective.reads_solutions else ""
     check_problems(problems, aopsd.shown_context, aopsd.curriculum.name, trains_on)
     if field_of(aopsd.shown_context) == "dag":

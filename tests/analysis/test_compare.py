@@ -416,6 +416,10 @@ def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
             r"data_path is null",
         ),
         (
+            "config: run.yaml\nsettings: {data: {train: {data_path: no.jsonl}}}\nmembers: {a: {config: none.yaml}}",
+            r"^error: suite\.yaml: member `a`: data\.train\.data_path=no\.jsonl: no such file",
+        ),
+        (
             "config: run.yaml\nmembers: {a: {config: none.yaml, settings: {aopsd: {context: {kind: plan}}}}}",
             r"member `a`: .*`plan`",
         ),

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -15,6 +16,7 @@ from rich.console import Console
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli.compare import list_briefly
 from nemo_aopsd.config.shipped import list_methods
+from nemo_aopsd.errors import UserError
 from tests import REPO
 
 
@@ -49,6 +51,21 @@ def test_every_command_shows_three_examples_that_parse(name, command):
 @pytest.mark.parametrize("line", ["aopsd evaluate", "aopsd train demo --stepz 3", "aopsd grade a.jsonl b.jsonl"])
 def test_a_line_that_is_wrong_does_not_parse(line):
     with pytest.raises(typer.BadParameter.__base__):
+        parsed(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("aopsd train demo --method aopsd --method=opsd", "--method"),
+        ("aopsd evaluate a --thinking --no-thinking", "--thinking/--no-thinking"),
+        ("aopsd train demo --check --check", None),
+        ("aopsd compare embedded --only base --only aopsd", None),
+        ("aopsd paired-test a b c", None),
+    ],
+)
+def test_an_option_of_one_value_that_is_given_twice_is_refused(line, name):
+    with pytest.raises(UserError, match=f"^{name}: takes one value, but is given 2") if name else nullcontext():
         parsed(line)
 
 

@@ -32,6 +32,9 @@ def aopsd(tmp_path, monkeypatch, command_line):
     (tmp_path / "utf16.jsonl").write_bytes(json.dumps(row).encode("utf-16"))
     (tmp_path / "loop.yaml").write_text("defaults: loop.yaml\n")
     (tmp_path / "run.yaml").write_text("policy: {model_name: x}\n")
+    (tmp_path / "to_fill.yaml").write_text(
+        "defaults: demo\npolicy: {model_name: path/to/model}\ndata:\n  train: {data_path: no.jsonl}\n"
+    )
     (tmp_path / "members.yaml").write_text("config: run.yaml\n")
     (tmp_path / "folder").mkdir()
     return command_line
@@ -50,7 +53,14 @@ CASES = [
         f"{TRAIN} policy.model_name=nowhere data.train.data_path=twice.jsonl",
         r"no such model.*\n.*Make ids unique",
     ),
-    (f"{TRAIN} policy.max_total_sequence_length=100000", r"512 positions .*Set it to at most 512"),
+    (f"{TRAIN} policy.max_total_sequence_length=100000", r"^error: override: .*512 positions .*Set it to at most 512"),
+    (
+        "train to_fill.yaml --check logger.log_dir=new",
+        r"^error: to_fill\.yaml:2: policy\.model_name=path/to/model: no such model .*\n"
+        r"to_fill\.yaml:4: data\.train\.data_path=no\.jsonl: no such file .*Check the path",
+    ),
+    ("train to_fill.yaml --check --mounts /:/ logger.log_dir=new", r"^error: to_fill\.yaml:2: .*\nto_fill\.yaml:4: "),
+    ("plan to_fill.yaml aopsd.engine=local", r"to_fill\.yaml:2: policy\.model_name=path/to/model: no "),
     (f"{TRAIN} data.train.data_path=binary.jsonl", r"binary\.jsonl:1: broken JSON.*Correct the line"),
     (f"{TRAIN} data.train.data_path=utf16.jsonl", r"utf16\.jsonl:1: .*UTF-8"),
     (f"{TRAIN} data.train.data_path=array.jsonl", r"array\.jsonl:1: expected a JSON object, got list"),

@@ -24,6 +24,7 @@ def config(**objective):
     return SimpleNamespace(
         aopsd=replace(AOPSDConfig(), objective=ObjectiveConfig(**objective)),
         policy={"max_total_sequence_length": 512},
+        origins={},
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nemo_aopsd.analysis.suite.folder import Run, check_unchanged, load_configs, remember, write_configs
+from nemo_aopsd.analysis.suite.folder import Run, blame, check_unchanged, load_configs, remember, write_configs
 from nemo_aopsd.analysis.suite.processes import Failure, Pool
 from nemo_aopsd.analysis.suite.results import Row, measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
@@ -147,7 +147,7 @@ class Comparison:
                 self.check_engine(config)
                 problems, held_out = check_inputs(config)
             except UserError as error:
-                raise UserError(f"{self.suite.path}: member `{name}`: {error}") from error
+                raise blame(self.suite, name, Path(scratch), error) from error
             files[config.data["train"]["data_path"]] = problems
             files[str(config.aopsd.evaluation.data_path)] = held_out or []  # which `check_alike` has asked for
         return configs, {file: fingerprint(rows) for file, rows in files.items()}

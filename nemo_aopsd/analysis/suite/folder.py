@@ -103,10 +103,14 @@ def load_configs(suite: Suite, out: Path) -> dict[str, Config]:
         try:
             configs[member.name] = Run(member.name, 0, out).config()
         except UserError as error:
-            # The user corrects the suite, not the files under `out`, which may be gone by now.
-            text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
-            raise UserError(f"{suite.path}: member `{member.name}`: {text}") from error
+            raise blame(suite, member.name, out, error) from error
     return configs
+
+
+def blame(suite: Suite, member: str, out: Path, error: UserError) -> UserError:
+    """The error of a member: the user corrects the suite, not the files under `out`, which may be gone by now."""
+    text = re.sub(rf"{re.escape(str(out))}\S*?\.yaml:(\d+:)? ?", "", str(error))
+    return UserError(f"{suite.path}: member `{member}`: {text}")
 
 
 def _write_yaml(path: Path, parents: Sequence[Path], settings: Mapping[str, Any]) -> None:

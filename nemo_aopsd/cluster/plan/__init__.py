@@ -16,6 +16,7 @@ from nemo_aopsd.cluster.plan.stages import MOST_ROWS, Setup, first_seconds, step
 from nemo_aopsd.cluster.plan.workload import Workload, from_config
 from nemo_aopsd.cluster.rules import broken_sizes, gpu_faults, refuse
 from nemo_aopsd.cluster.tree import Tree
+from nemo_aopsd.config.keys import where
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.errors import UserError
 
@@ -131,7 +132,8 @@ def _sheet(gpu: str) -> GPU:
 def _read_size(config: Config) -> ModelSize:
     check, content = check_model(config.policy["model_name"], config.aopsd.engine)
     if content is None:
-        raise UserError(f"policy.model_name={check.found}; expected {check.expected}. {check.remedy}.")
+        place = where(config, "policy.model_name")
+        raise UserError(f"{place}: policy.model_name={check.found}; expected {check.expected}. {check.remedy}.")
     return read_size(content)
 
 

@@ -3,8 +3,8 @@
 import importlib.util
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
 
+from nemo_aopsd.config.keys import where
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
@@ -44,8 +44,8 @@ def read_settings(config: Config) -> Settings:
     by_tokens = policy.get("dynamic_batching") or {}
     model, tokenizer, optimizer, of_judge = tell_all(
         lambda: _model_path(config, policy["model_name"], "policy.model_name"),
-        lambda: _tokenizer_path(policy),
-        lambda: _optimizer(policy.get("optimizer")),
+        lambda: _tokenizer_path(config),
+        lambda: _optimizer(config),
         lambda: _model_path(config, judge.model, "aopsd.judge.model") if judge.has_own_model else None,
     )
     return Settings(
@@ -60,23 +60,24 @@ def read_settings(config: Config) -> Settings:
     )
 
 
-def _optimizer(block: dict[str, Any] | None) -> OptimizerKwargs:
-    block = block or {}
+def _optimizer(config: Config) -> OptimizerKwargs:
+    block, place = config.policy.get("optimizer") or {}, where(config, "policy.optimizer.name")
     name = block.get("name", OptimizerKeys.name)
     if name.rpartition(".")[2] != "AdamW":
-        raise UserError(f"config: policy.optimizer.name is {name!r}; the local engine has {OptimizerKeys.name} only.")
+        raise UserError(f"{place}: policy.optimizer.name is {name!r}; the local engine has {OptimizerKeys.name} only.")
     kwargs = {key: value for key, value in (block.get("kwargs") or {}).items() if key not in ("foreach", "fused")}
     known = [each.name for each in fields(OptimizerKwargs)]
     if set(kwargs) - set(known) or kwargs.get("lr") is None:
-        found = ", ".join(map(str, kwargs)) or "no key"
-        raise UserError(f"config: policy.optimizer.kwargs has {found}; expected lr (required), {', '.join(known[1:])}.")
+        found, place = ", ".join(map(str, kwargs)) or "no key", where(config, "policy.optimizer.kwargs")
+        wanted = f"lr (required), {', '.join(known[1:])}"
+        raise UserError(f"{place}: policy.optimizer.kwargs has {found}; expected {wanted}.")
     if "betas" in kwargs:
         kwargs["betas"] = tuple(kwargs["betas"])
     return OptimizerKwargs(**kwargs)
 
 
 def _model_path(config: Config, name: str, key: str) -> Path:
-    path = _existing(name, key)
+    path = _existing(config, name, key)
     if path.suffix == ".gguf":
         if importlib.util.find_spec("gguf") is None:
             raise UserError(f"{path}: reading GGUF needs the package gguf. Run: pip install gguf")
@@ -86,19 +87,20 @@ def _model_path(config: Config, name: str, key: str) -> Path:
     return path
 
 
-def _tokenizer_path(policy: dict[str, Any]) -> Path:
+def _tokenizer_path(config: Config) -> Path:
+    policy = config.policy
     own = (policy.get("tokenizer") or {}).get("name")
     key = "policy.model_name" if own is None else "policy.tokenizer.name"
-    path = _existing(policy["model_name"] if own is None else own, key)
+    path = _existing(config, policy["model_name"] if own is None else own, key)
     if path.suffix != ".gguf" and not any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)):
         raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
     return path
 
 
-def _existing(name: str, key: str) -> Path:
+def _existing(config: Config, name: str, key: str) -> Path:
     path = Path(name).expanduser()
     if not (path.is_file() if path.suffix == ".gguf" else path.is_dir()):
         wanted = "a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing"
-        found = f"config: {key}={name}: no such model (looked from {Path.cwd()})"
+        found = f"{where(config, key)}: {key}={name}: no such model (looked from {Path.cwd()})"
         raise UserError(f"{found}. Expected {wanted}. {how_to_have(name, key)}.")
     return path
