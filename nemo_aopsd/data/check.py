@@ -1,7 +1,5 @@
 """Every fault of every reasoning DAG of a JSONL file; unlike loading for training, a bad row does not stop it."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ LaTeX is rewritten as a Python expression, which Python's own parser reads. Rati
 floats. Powers of more than 4096 bits are not worked out, so no tower of powers takes time.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -4,8 +4,6 @@ Functions over a plain `networkx.DiGraph`; an edge runs from an immediate prereq
 node carries its `statement`. Not checked: whether a statement is true, or its prerequisites sufficient.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

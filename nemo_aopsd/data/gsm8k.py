@@ -8,8 +8,6 @@ taken for the computed one, so some graphs have an edge too many.
 The form of the data is that of Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (arXiv:2110.14168).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from fractions import Fraction

@@ -14,8 +14,6 @@ Not covered: a value that has to be worked out from words, numbers in words, num
 decimals rounded to fewer than two places.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

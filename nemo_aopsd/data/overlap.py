@@ -5,8 +5,6 @@ shorter one, it is the same question. So "Put your final answer in \boxed{}." be
 while the phrases of a contest ("where m and n are relatively prime positive integers") cover too little to count.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import defaultdict

@@ -5,8 +5,6 @@ the runs of words that they share with a row (`overlap`), not by meaning: a rewo
 these filters keep, not a published subset.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -93,19 +91,9 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
     write_jsonl(
         ids, ({"id": name, "sha256": sha256(row["problem"].encode()).hexdigest()} for name, row in kept.items())
     )
-    atomic_write(counts, json.dumps(report.counts() | found, indent=2) + "\n")
+    numbers = {"read": report.read, "left_out": report.left_out, "kept": report.kept}
+    atomic_write(counts, json.dumps(numbers | found, indent=2) + "\n")
     return report
-
-
-def _reason(row: dict[str, str], key: str, seen: set[str], held_out: Iterable[_HeldOut]) -> str | None:
-    """Why a row is left out; None if it is kept. `key` is its normalised problem, `seen` are those kept so far."""
-    if not key or "answer" not in row:
-        return _INCOMPLETE
-    if not answer_parses(row["answer"]):
-        return _UNPARSABLE
-    if key in seen:
-        return _DUPLICATE
-    return next(filter(None, (one.reason(key, row["problem"]) for one in held_out)), None)
 
 
 class _HeldOut:
@@ -120,6 +108,17 @@ class _HeldOut:
         if key in self._keys:
             return self.verbatim
         return self.overlapping if self._questions.has(problem) else None
+
+
+def _reason(row: dict[str, str], key: str, seen: set[str], held_out: Iterable[_HeldOut]) -> str | None:
+    """Why a row is left out; None if it is kept. `key` is its normalised problem, `seen` are those kept so far."""
+    if not key or "answer" not in row:
+        return _INCOMPLETE
+    if not answer_parses(row["answer"]):
+        return _UNPARSABLE
+    if key in seen:
+        return _DUPLICATE
+    return next(filter(None, (one.reason(key, row["problem"]) for one in held_out)), None)
 
 
 def files_of(out: Path) -> list[Path]:

@@ -1,7 +1,5 @@
 """Problems, one JSON object per line. Every error names file, line and remedy."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Rows of a JSONL or parquet file, or of a data set of the Hugging Face hub, and how many of them were kept."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -29,9 +27,6 @@ class Report:
     read: int = 0
     kept: int = 0
     notes: list[str] = field(default_factory=list)
-
-    def counts(self) -> dict[str, Any]:
-        return {"read": self.read, "left_out": self.left_out, "kept": self.kept}
 
     def lines(self) -> Iterator[str]:
         yield f"{self.read:>7}  rows read"

@@ -1,7 +1,5 @@
 """Sizes and shapes of the graphs of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median

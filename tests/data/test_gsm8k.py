@@ -1,7 +1,5 @@
 """GSM8K's rows as problems with graphs. The rows here are ours, in the form of the data set."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -14,6 +12,7 @@ from nemo_aopsd.data.gsm8k import convert, dev_path
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.data.source import read_source
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import write_jsonl
 
 SHOP = (
     "A pen costs 3/2 = $<<3/2=1.5>>1.5 today.\n"
@@ -149,7 +148,7 @@ def _convert(folder: Path, worked: list[str], **options: int):
 
 def _source(folder: Path, worked: list[str]) -> Path:
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps({"question": f"Of what: {text}", "answer": text}) + "\n" for text in worked))
+    write_jsonl(path, ({"question": f"Of what: {text}", "answer": text} for text in worked))
     return path
 
 

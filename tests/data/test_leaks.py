@@ -1,6 +1,5 @@
 """Answers given away in another spelling of their value; coincidences are none; nothing holds the reader up."""
 
-import doctest
 from fractions import Fraction
 
 import pytest
@@ -8,12 +7,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nemo_aopsd import grading
-from nemo_aopsd.data import closed_form as numbers
-from nemo_aopsd.data import leaks
-from nemo_aopsd.data.closed_form import closed_form
+from nemo_aopsd.data.closed_form import closed_form, same_number
 from nemo_aopsd.data.dag import build_graph
 from nemo_aopsd.data.leaks import find_answer_leaks, find_graph_faults, states_answer
 from nemo_aopsd.grading.normalize import normalize
+from tests import raw_graph
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +25,6 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(grading.POOL, "ask", count)
     return pairs
-
-
-@pytest.mark.parametrize("module", [leaks, numbers])
-def test_examples_in_docstrings(module):
-    failed, tried = doctest.testmod(module)
-    assert tried and not failed
 
 
 HALF = [r"\frac12", r"\tfrac12", r"\dfrac 1 2", r"\frac{1}{2}", r"\frac{1}2", r"\frac1{2}", "1/2", "0.5", ".5", "50%"]
@@ -108,8 +100,8 @@ LEAKS = [
 @pytest.mark.parametrize(("statement", "answer"), LEAKS)
 def test_other_spellings_in_a_last_checkpoint(statement, answer):
     assert states_answer(statement, answer, is_last=True)
-    graph = build_graph({"nodes": [{"id": "a", "statement": statement}], "edges": []})
-    assert [fault.kind for fault in find_answer_leaks(graph, answer)] == ["states_answer"]
+    found = find_answer_leaks(build_graph(raw_graph({"a": statement})), answer)
+    assert [fault.kind for fault in found] == ["states_answer"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +249,7 @@ def test_the_grading_process_is_asked_about_the_same_unknowns_only(asked):
 
 
 def test_what_is_too_large_to_be_worked_out_is_no_leak_but_for_its_text():
-    raw = {"nodes": [{"id": "a", "statement": r"x=\sqrt{9^{9^{9^9}}}"}], "edges": []}
+    raw = raw_graph({"a": r"x=\sqrt{9^{9^{9^9}}}"})
     assert find_graph_faults(raw, r"\sqrt{7}") == []
     assert [fault.kind for fault in find_graph_faults(raw, r"\sqrt{9^{9^{9^9}}}")] == ["states_answer"]
 
@@ -285,7 +277,7 @@ def test_what_is_too_large_to_be_worked_out_is_no_leak_but_for_its_text():
 def test_values_by_hand(text, value):
     found = closed_form(normalize(text).text)
     assert found == value or found == pytest.approx(value, rel=1e-12)
-    assert found is None or not numbers.same_number(found, 1.5) or value == Fraction(3, 2)
+    assert found is None or not same_number(found, 1.5) or value == Fraction(3, 2)
 
 
 @pytest.mark.parametrize(

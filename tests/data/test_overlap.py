@@ -1,13 +1,12 @@
 """An evaluation question is found behind instructions and other names; another problem of its contest is not it."""
 
-import json
-
 import pytest
 
 from nemo_aopsd.data.overlap import Questions
 from nemo_aopsd.data.prepare import prepare
 from nemo_aopsd.data.source import read_source
-from tests import SHARED
+from nemo_aopsd.files import read_jsonl, write_jsonl
+from tests import shared
 
 QUESTION = (
     "Let $x$ and $y$ be positive reals such that $x + 3y = 17$ and triangle $ABC$ has sides $x$, $y$ and $7$. The "
@@ -39,8 +38,7 @@ def test_phrases_in_common_are_not_the_question(text):
 
 def test_a_row_that_only_adds_words_has_a_reason_of_its_own(tmp_path):
     for name, texts in (("eval", [QUESTION]), ("rows", [QUESTION, BEFORE + QUESTION, RENAMED + AFTER, OTHER])):
-        lines = (json.dumps({"problem": text, "answer": "7"}) + "\n" for text in texts)
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        write_jsonl(tmp_path / f"{name}.jsonl", ({"problem": text, "answer": "7"} for text in texts))
     held_out = tmp_path / "eval.jsonl"
     report = prepare(read_source(str(tmp_path / "rows.jsonl")), {}, [held_out], tmp_path / "out.jsonl")
     assert report.kept == 1
@@ -49,12 +47,7 @@ def test_a_row_that_only_adds_words_has_a_reason_of_its_own(tmp_path):
 
 
 def questions_of(name):
-    path = SHARED / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"needs {path}")
-    return [
-        (f"{name}:{number}", json.loads(line)["problem"]) for number, line in enumerate(path.open(encoding="utf-8"))
-    ]
+    return [(where, record["problem"]) for where, record in read_jsonl(shared(f"{name}.jsonl"))]
 
 
 @pytest.mark.parametrize(
