@@ -100,6 +100,11 @@ def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading_of_it(page):
             assert anchor in anchors(str(path.relative_to(REPO))), f"{target}#{anchor}"
 
 
+def test_the_contents_of_the_log_name_every_entry():
+    listed = re.findall(r"^\| \S+ \| .+ \| \[(.+)\]\(#", PAGES["docs/verification.md"], re.MULTILINE)
+    assert listed == re.findall(r"^## \d{4}-\d\d-\d\d, (.+)$", PAGES["docs/verification.md"], re.MULTILINE)
+
+
 def test_the_readme_is_short():
     lines = PAGES["README.md"].splitlines()
     assert len(lines) <= 180 and max(map(len, lines)) <= 120
