@@ -52,6 +52,12 @@ def installed(tmp_path_factory):
     return run
 
 
+def test_the_wheel_ships_what_is_no_code(installed):
+    """Prompts, templates and the model are read at run time, so the package data must name them."""
+    needed = (path for path in (REPO / "nemo_aopsd").rglob("*.*") if path.suffix not in (".py", ".pyc"))
+    assert [path for path in needed if not (installed.site / path.relative_to(REPO)).is_file()] == []
+
+
 def test_methods_and_checks_need_nothing_but_the_wheel(installed):
     (installed.folder / "problems.jsonl").write_text(json.dumps(PROBLEM) + "\n")
     (installed.folder / "suite.yaml").write_text(SUITE)

@@ -171,13 +171,8 @@ class ChatClient:
             return _Failure(f"took longer than {self._timeout.sock_read:g} seconds", is_timeout=True)
         except (aiohttp.ClientError, TimeoutError) as error:
             return _Failure(self.endpoint.redact(f"{type(error).__name__}: {error}")[:_QUOTED])
-        return self._read(status, headers, body)
-
-    def _read(self, status: int, headers: Any, body: bytes) -> Completion | _Failure:
-        if status == 200:
-            completion = read_completion(body)
-            if completion:
-                return completion
+        if status == 200 and (completion := read_completion(body)):
+            return completion
         said = self.endpoint.redact(body.decode("utf-8", "replace"))[:_QUOTED]  # half a secret is one, too
         if status < 400:
             return _Failure(f"HTTP {status}, but the answer is no chat completion: {said}")

@@ -222,14 +222,7 @@ def test_blanks_and_line_breaks_around_key_and_url_are_dropped(monkeypatch, arou
     assert read_key("MY_KEY") is None and read_key("NOT_SET") is None
 
 
-@pytest.mark.parametrize(
-    ("inside", "kind"),
-    [
-        (b"\xc3\xa4", "not ASCII"),
-        (b"\xff", "not ASCII"),
-        (b"\n", "a control"),
-    ],
-)
+@pytest.mark.parametrize(("inside", "kind"), [(b"\xc3\xa4", "not ASCII"), (b"\xff", "not ASCII"), (b"\n", "a control")])
 def test_key_that_no_header_can_carry_is_refused_without_being_quoted(monkeypatch, inside, kind):
     monkeypatch.setitem(os.environb, b"MY_KEY", b"hush" + inside + b"hush\n")
     with pytest.raises(UserError, match=rf"--api-key-env: character 5 of the key .* MY_KEY is {kind}") as caught:

@@ -78,14 +78,8 @@ def test_torn_last_line_is_cut_off_and_asked_again(tmp_path):
         json.loads(line)
 
 
-WHOLE = {
-    "key": "k",
-    "text": "",
-    "finish_reason": "",
-    "prompt_tokens": 1,
-    "completion_tokens": 1,
-    "usage_estimated": False,
-}
+WHOLE = {"key": "k", "text": "", "finish_reason": ""}
+WHOLE |= {"prompt_tokens": 1, "completion_tokens": 1, "usage_estimated": False}
 DAMAGE = {
     **{f"without {name}": json.dumps({key: WHOLE[key] for key in WHOLE if key != name}) for name in WHOLE},
     "text in place of tokens": json.dumps(WHOLE | {"prompt_tokens": "9"}),
@@ -122,15 +116,13 @@ def test_a_damaged_line_costs_nothing_but_its_own_answer(tmp_path):
         assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "line"), [("my notes, one line", 1), ('{"id": "p0", "problem": "?"}', 1), ("{}\ntwo", 1)]
-)
-def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, content, line):
+@pytest.mark.parametrize("content", ["my notes, one line", '{"id": "p0", "problem": "?"}', "{}\ntwo"])
+def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, content):
     path = tmp_path / "dags.journal.jsonl"
     path.write_text(content)
     with pytest.raises(UserError) as caught:
         Journal(path)
-    assert f"{path}:{line}: " in str(caught.value) and path.read_text() == content
+    assert f"{path}:1: " in str(caught.value) and path.read_text() == content
 
 
 def test_two_builds_cannot_share_a_journal(tmp_path):

@@ -1,7 +1,6 @@
 """Drawings of graphs: where boxes and edges lie, what the SVG says, and graphs with faults."""
 
 import itertools
-import json
 import re
 import xml.etree.ElementTree as ET
 
@@ -14,11 +13,11 @@ from matplotlib.textpath import text_to_path
 
 from nemo_aopsd.data.check import find_row
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl
 from nemo_aopsd.graphs.layout import GAP_X, lay_out, without_cycles
 from nemo_aopsd.graphs.picture import draw, draw_svg, drawable, states, text_width
-from tests import SHARED
+from tests import raw_graph, shared
 
-DATA = SHARED / "dag_examples.jsonl"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -123,21 +122,14 @@ def test_boxes_are_wide_enough_for_their_text(line):
     assert all(float(text.attrib["x"]) + text_width(line) <= right for text in box.findall(f"{SVG}text")[2:])
 
 
-def raw_of(nodes, *edges):
-    return {"nodes": [{"id": node, "statement": f"fact {node}"} for node in nodes], "edges": [list(e) for e in edges]}
-
-
 # The ends of each edge that have a tip, and whether it is dashed.
 FAULTY = {
-    "cycle": (raw_of("abc", "ab", "bc", "ca"), [("end", False), ("end", False), ("start", True)]),
-    "two that require each other": (raw_of("ab", "ab", "ba"), [("end start", True)]),
-    "self loop": (raw_of("ab", "ab", "bb"), [("end", False), ("start", True)]),
-    "unknown id": (raw_of("a", "za"), [("end", False)]),
-    "repeated id": (raw_of("aab", "ab"), [("end", False)]),
-    "empty statement and id": (
-        {"nodes": [{"id": "", "statement": ""}, {"id": "b", "statement": " "}], "edges": [["", "b"]]},
-        [("end", False)],
-    ),
+    "cycle": (raw_graph("abc", ["ab", "bc", "ca"]), [("end", False), ("end", False), ("start", True)]),
+    "two that require each other": (raw_graph("ab", ["ab", "ba"]), [("end start", True)]),
+    "self loop": (raw_graph("ab", ["ab", "bb"]), [("end", False), ("start", True)]),
+    "unknown id": (raw_graph("a", ["za"]), [("end", False)]),
+    "repeated id": (raw_graph("aab", ["ab"]), [("end", False)]),
+    "empty statement and id": (raw_graph({"": "", "b": " "}, [["", "b"]]), [("end", False)]),
 }
 
 
@@ -150,7 +142,7 @@ def test_faulty_graphs_are_drawn_with_what_is_wrong_dashed(name):
 
 
 def test_nothing_of_the_file_is_lost_by_drawing():
-    graph = drawable(raw_of(["a", "a", "a (2)", "b"], "ab", "zb", "bb", ["a (3)", "b"]), "file:1")
+    graph = drawable(raw_graph(["a", "a", "a (2)", "b"], ["ab", "zb", "bb", ["a (3)", "b"]]), "file:1")
     assert list(graph) == ["a", "a (4)", "a (2)", "b", "z", "a (3)"]
     assert set(graph.edges) == {("a", "b"), ("z", "b"), ("b", "b"), ("a (3)", "b")}
     expected = ["next", "next", "next", "later", "unknown", "unknown"]
@@ -158,13 +150,11 @@ def test_nothing_of_the_file_is_lost_by_drawing():
 
 
 def test_shared_graphs_with_faults_are_drawn():
-    if not DATA.exists():
-        pytest.skip(f"{DATA} is not there")
-    records = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
-    faulty = [record for record in records if record["faults"] and len(record["dag"]["nodes"]) < 50]
+    data = shared("dag_examples.jsonl")
+    faulty = [record for _, record in read_jsonl(data) if record["faults"] and len(record["dag"]["nodes"]) < 50]
     assert {kind for record in faulty for kind in record["faults"]} >= {"dangling_edge", "self_loop", "duplicate_edge"}
     for record in faulty:
-        row, raw, broken = find_row(DATA, record["id"])
+        row, raw, broken = find_row(data, record["id"])
         assert not broken and {fault.kind for fault in row.faults} >= set(record["faults"])
         document = draw_svg(drawable(raw, row.where))
         assert len(re.findall('class="node', document)) >= len(record["dag"]["nodes"])

@@ -9,7 +9,6 @@ from nemo_aopsd.chat.endpoint import parse_endpoint
 from nemo_aopsd.chat.protocol import Completion
 from nemo_aopsd.data.dag import Fault
 from nemo_aopsd.data.problems import load_problems
-from nemo_aopsd.errors import UserError
 from nemo_aopsd.graphs.pipeline.pipeline import Settings, build
 from nemo_aopsd.graphs.pipeline.results import beside
 from nemo_aopsd.graphs.pipeline.stages import read_verdict
@@ -258,14 +257,6 @@ def test_judge_model_is_asked_only_to_judge(tmp_path):
     assert models == {"produce": "m", "judge": "other", "compress": "m", "contexts": "m"}
 
 
-def test_out_that_something_else_made_is_left_alone(tmp_path):
-    out = tmp_path / "dags.jsonl"
-    out.write_text("precious")
-    with pytest.raises(UserError, match="Choose another --out"):
-        run(tmp_path, answer_well)
-    assert out.read_text() == "precious"
-
-
 def test_second_run_asks_nothing_and_writes_the_same(tmp_path):
     _, _, _, first = run(tmp_path, answer_well, count=5)
     content = (tmp_path / "dags.jsonl").read_bytes()
@@ -281,19 +272,3 @@ def test_another_judge_starts_new_entries_and_keeps_what_still_holds(tmp_path):
     assert requests == [("p0", "judge")]
     _, _, _, requests = run(tmp_path, answer_well, model="third", judge_model="other")
     assert [stage for _, stage in requests] == ["produce", "compress", "contexts"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([problem(0), problem(0)], r"problems.jsonl:2: id 'p0' was used at .*problems.jsonl:1"),
-        ([problem(0) | {"solution": "\ud835"}], r"problems.jsonl:1: `solution` holds \\ud835, half of a character"),
-        ([problem(0) | {"answer": ""}], "problems.jsonl:1: `answer` must be"),
-        ([], "no problem in it"),
-    ],
-)
-def test_bad_rows_end_the_build_before_it_costs_anything(tmp_path, rows, message):
-    path = tmp_path / "problems.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserError, match=message):
-        build(path, tmp_path / "o.jsonl", parse_endpoint("http://127.0.0.1:9/v1", None), Settings("m"), lambda *_: None)

@@ -88,18 +88,6 @@ def test_wrong_key_ends_at_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["problems.jsonl"]
 
 
-def test_request_that_is_too_long_rejects_its_problem(tmp_path):
-    def answer(body, headers):
-        if identify(body) == ("p1", "judge"):
-            return Reply(status=400, body=b'{"error": {"message": "maximum context length is 4096 tokens"}}')
-        return answer_well(body, headers)
-
-    with ChatServer(answer) as server:
-        summary = run(tmp_path, server, count=3)
-    assert summary["accepted"] == 2 and summary["reasons"] == {"judge: refused": 1}
-    assert "maximum context length" in (tmp_path / "dags.rejects.jsonl").read_text()
-
-
 def test_server_without_structured_output_is_found_out_by_the_requests_of_the_start(tmp_path):
     def answer(body, headers):
         if "response_format" in body:
@@ -169,17 +157,19 @@ def test_a_server_that_refuses_everything_ends_the_build_early(tmp_path, status,
     assert len(server.bodies) < 30 and not (tmp_path / "dags.jsonl").read_bytes()
 
 
-def test_first_problems_that_are_too_long_leave_the_others_alone(tmp_path):
+def test_requests_that_are_too_long_reject_their_problems_alone(tmp_path):
     def answer(body, headers):
-        number = int(identify(body)[0][1:])
-        if number < 10:
+        problem, stage = identify(body)
+        number = int(problem[1:])
+        if number < 10 or (number, stage) == (11, "judge"):
             message = f"maximum context length is 4096 tokens, you requested {5000 + number}"
             return Reply(status=400, body=json.dumps({"error": {"message": message}}).encode())
         return answer_well(body, headers)
 
     with ChatServer(answer) as server:
         summary = run(tmp_path, server, count=12, concurrency=1)
-    assert (summary["accepted"], summary["rejected"]) == (2, 10)
+    assert (summary["accepted"], summary["reasons"]) == (1, {"produce: refused": 10, "judge: refused": 1})
+    assert (tmp_path / "dags.rejects.jsonl").read_text().count("maximum context length") == 11
 
 
 def everything_written(tmp_path, caplog, capfd, *errors):
