@@ -110,7 +110,7 @@ def test_weights_that_are_cut_or_damaged_are_named(folder, name, of_judge):
     (broken / name).write_bytes((broken / name).read_bytes()[:-10])
     judge = JudgeConfig(model=str(broken)) if of_judge else JudgeConfig()
     settings = config(folder if of_judge else broken)
-    with pytest.raises(UserError, match=rf"{broken}: .* cut or damaged"):
+    with pytest.raises(UserError, match=rf"{broken}/{name}: .* cut or damaged"):
         local.build(replace(settings, aopsd=AOPSDConfig(judge=judge)))
 
 

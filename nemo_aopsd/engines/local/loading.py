@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -25,13 +25,24 @@ def load_model(settings: Settings) -> PreTrainedModel:
         )
     except (*UNREADABLE, SafetensorError) as error:
         what = f"no causal language model, or cut or damaged: {first_line(error)}"
-        raise UserError(f"{settings.model}: {what}. Check the path, or copy the model again.") from error
+        raise UserError(f"{_to_blame(settings.model)}: {what}. Check the path, or copy the model again.") from error
     quantizer = getattr(model, "hf_quantizer", None)
     if settings.model.suffix == ".gguf" and quantizer is not None:
         quantizer.remove_quantization_config(model)  # the weights are dense now; with it the model could not be saved
     torch.backends.cuda.enable_cudnn_sdp(False)  # plans 70 ms for every width that it meets, and keeps all plans
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     _refuse_unfit(model, settings.model)
+    return model
+
+
+def _to_blame(model: Path) -> Path:
+    """The first file of weights that cannot be opened; the model itself if there is none."""
+    for file in sorted(model.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError):
+            return file
     return model
 
 
