@@ -278,6 +278,10 @@ def paired_test(
     read = [(name, _results_at(path)) for name, path in (("FIRST", first), *(("OTHER", other) for other in others))]
     keep_inputs([out], [(name, path / layout.RESULTS if path.is_dir() else path) for name, path in read])
     base, *rest = (paired.load_evaluation(path) for _, path in read)
+    for other, (_, file) in zip(others, read[1:], strict=True):
+        if file.samefile(read[0][1]):
+            told = f"{other}: is the same evaluation as FIRST, {file}, so each difference would be 0"
+            raise UserError(f"{told}. Name another run, or another epoch: RUN/eval/epoch_000.json.")
     cautions = [_caution(path, file) for path, (_, file) in zip([first, *others], read, strict=True)]
     comparisons = [
         paired.compare(base, other) | {"cautions": [*dict.fromkeys(filter(None, (cautions[0], caution)))]}

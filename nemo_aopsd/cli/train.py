@@ -225,7 +225,11 @@ def _train(
     run_folder.write_config(run, run_folder.settings_text(config), typed)
     run_folder.keep_extensions(run, config.aopsd)
     with interruptible(f"To go on: {run_folder.to_go_on(run)}", lambda: _lost(config)):
-        train_problems(config, problems, held_out, engine, run, resume=resume)
+        try:
+            train_problems(config, problems, held_out, engine, run, resume=resume)
+        except UserError as error:
+            told = f"{_lost(config)}{run_folder.after_failure(run, config.aopsd)}"
+            raise UserError(f"{error}\n{told}") from error
 
 
 def _lost(config: Config) -> str:

@@ -316,6 +316,13 @@ def to_go_on(run: Path, *overrides: str) -> str:
     return shlex.join(["aopsd", "train", "--resume", str(run), *overrides])
 
 
+def after_failure(run: Path, aopsd: AOPSDConfig) -> str:
+    """How to go on once what has ended the run is mended; a class that steps were made with must stay as it is."""
+    used = [f"aopsd.{key}" for key in own_names(aopsd) if _was_used(run, key)]
+    kept = f"This run has used {', '.join(used)}: a changed class needs a new one, in another logger.log_dir. "
+    return f"{kept if used else ''}To go on: {to_go_on(run)}"
+
+
 def _check_budget(run: Path, config: Config) -> None:
     """Raise UserError if the run has gone beyond what `config` allows: with it, the run would seem to be shorter.
 

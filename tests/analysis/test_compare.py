@@ -259,8 +259,8 @@ def test_another_model_under_the_same_name_is_refused(aopsd, monkeypatch):
         Path(folder, "config.json").write_text("{}")
         Path(folder, "model.safetensors").write_bytes(byte + bytes(3 << 20) + byte)  # the middle is not read
 
-    def compare(options=""):
-        return aopsd(f"compare suite.yaml --seeds 1 --jobs 3 --out out {options}")
+    def compare(options="--seeds 1"):
+        return aopsd(f"compare suite.yaml --jobs 3 --out out {options}")
 
     def point_to(folder):
         Path("model").unlink(missing_ok=True)
@@ -271,14 +271,14 @@ def test_another_model_under_the_same_name_is_refused(aopsd, monkeypatch):
     model("two", b"2")
     Path("run.yaml").write_text(CONFIG.replace("tables", "model"))
     point_to("two")
-    assert compare("--dry-run")[0] == 0
+    assert compare("--seeds 1 --dry-run")[0] == 0
     point_to("one")
     assert compare()[0] == 0
     point_to("copy")  # what the files say counts, not where they are or when they were written
     assert compare("--seeds 2")[0] == 0
     point_to("two")
     for options in ("", "--dry-run", "--only mine"):
-        code, _, err = compare(options)
+        code, _, err = compare(f"--seeds 1 {options}")
         assert code == 2 and "other settings, problems or weights:\n  the model in model\n" in err
     point_to("one")
     Path("one/config.json").write_text('{"a": 1}')

@@ -135,6 +135,8 @@ def test_a_run_from_training_to_report(aopsd, tmp_path):
     code, out, _ = aopsd("paired-test run run/eval/epoch_000.json")
     assert code == 0 and out.startswith("first run/eval/epoch_001.json, second run/eval/epoch_000.json\n")
     assert "one seed each" in out.splitlines()[-1]
+    code, out, err = aopsd("paired-test run run/eval/epoch_001.json")
+    assert code == 2 and not out and "run/eval/epoch_001.json: is the same evaluation as FIRST" in err
     code, _, err = aopsd("train run.yaml")
     assert code == 2 and "run already holds a run. Go on with `aopsd train --resume run`" in err
     assert aopsd("train run.yaml --resume run aopsd.max_num_epochs=2")[0] == 0
@@ -252,6 +254,23 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(aopsd, ctrl_c_in_step_2, tmp_pa
     assert aopsd("train --resume 'my run'")[0] == 0
     assert len((tmp_path / "my run/metrics.jsonl").read_text().splitlines()) == 2
     assert "# resumed: aopsd train --resume 'my run'\n" in (tmp_path / "my run/config.yaml").read_text()
+
+
+def test_a_class_that_fails_while_training_says_how_to_go_on(aopsd, tmp_path, monkeypatch):
+    """Without a step the class may be mended; after one the run has used it."""
+    monkeypatch.setenv("FAILS_AT", "1")
+    (tmp_path / "mine.py").write_text(
+        "import os\nclass Mine:\n    continues, calls = False, 0\n    def __init__(self, aopsd): pass\n"
+        "    def weigh(self, gaps, probes):\n        self.calls += len(gaps) == 4\n"
+        "        assert self.calls < int(os.environ['FAILS_AT']), 'half'\n"
+        "        return [1 + 0 * gap for gap in gaps]\n"
+    )
+    code, _, err = aopsd("train run.yaml aopsd.weighting=mine.py:Mine")
+    assert code == 2 and err.endswith("AssertionError: half\nTo go on: aopsd train --resume run\n")
+    monkeypatch.setenv("FAILS_AT", "3")
+    code, _, err = aopsd("train --resume run")
+    told = "This run has used aopsd.weighting: a changed class needs a new one, in another logger.log_dir. To go on: "
+    assert code == 2 and err.endswith(f"{told}aopsd train --resume run\n")
 
 
 def test_a_run_goes_on_by_its_own_config_wherever_its_folder_is(aopsd, ctrl_c_in_step_2, tmp_path):

@@ -155,13 +155,13 @@ def test_a_second_call_samples_nothing_and_other_settings_are_refused(aopsd):
     before = {path.name: path.read_bytes() for path in Path("results").iterdir() if path.name not in own}
     assert aopsd(command)[0] == 0
     assert json.loads(Path("results/calls.jsonl").read_text().splitlines()[1])["new_samples"] == 0
-    for change, named in [
-        ("--temperature 1", "temperature 0.6 -> 1.0"),
-        ("--batch-size 4", "block_size 3 -> 4"),
-        ("--seed 1", "(another seed)"),
-        ("--no-thinking", "prompts_and_answers"),
+    for changed, named in [
+        (f"{command} --temperature 1", "temperature 0.6 -> 1.0"),
+        (command.replace("--batch-size 3", "--batch-size 4"), "block_size 3 -> 4"),
+        (f"{command} --seed 1", "(another seed)"),
+        (f"{command} --no-thinking", "prompts_and_answers"),
     ]:
-        code, _, err = aopsd(f"{command} {change}")
+        code, _, err = aopsd(changed)
         assert code == 2 and "one.jsonl: made with other settings" in err and named in err
     weights = Path("model/model.safetensors").read_bytes()
     Path("model/model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
@@ -189,9 +189,11 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
     assert code == 0 and "step_000001" in out
     earlier, later = "run/eval/two_step_000001_x3", "run/eval/two_step_000002_x3"
     assert samples(earlier, "two") != samples(later, "two")
-    code, out, _ = aopsd(f"paired-test {earlier} {later} {earlier} --out pairs.json")
+    code, out, _ = aopsd(f"paired-test {earlier} {later} {later} --out pairs.json")
     assert code == 0 and out.count("| two | 3 |") == 2 and out.endswith("pairs.json\n")
     assert len(json.loads(Path("pairs.json").read_text())) == 2
+    code, out, err = aopsd(f"paired-test {earlier} {later} {Path(earlier).resolve()}")
+    assert code == 2 and not out and "is the same evaluation as FIRST" in err
 
     shutil.move("run/checkpoints/step_000001", "apart")
     code, _, err = aopsd("evaluate apart --data two.jsonl")

@@ -145,8 +145,9 @@ def test_a_run_that_did_not_end_is_named_before_anything_else(tmp_path, monkeypa
 
     half = "half is unfinished (9 of 12 steps); compared at its step 8"
     untrained = "untrained is unfinished (2 of 12 steps); its only evaluation is from before training"
-    assert said("whole whole") == [] == said("whole half/eval/epoch_002.json")  # who names a file knows which
-    assert said("half whole untrained half --out pairs.json") == [f"caution: {half}", f"caution: {untrained}"]
+    named = ("half/eval/epoch_002.json", "whole/eval/epoch_000.json")  # who names a file knows which
+    assert [said(f"whole {file}") for file in named] == [[], []]
+    assert said("half whole untrained whole --out pairs.json") == [f"caution: {half}", f"caution: {untrained}"]
     (Path("half") / "metrics.jsonl").unlink()
     assert said("half whole")[0].startswith("caution: whether half is finished is not known: half/metrics.jsonl: ")
     found = [one["cautions"] for one in json.loads(Path("pairs.json").read_text())]
