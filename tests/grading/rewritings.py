@@ -5,23 +5,12 @@ r"""Answers of each kind with equivalent rewritings and near misses, made by rul
 prints false rejects and false accepts by kind. Exit code 1 above 1 % of the one or 0.2 % of the other.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 
 from nemo_aopsd.grading import Grade, grade
-from tests.grading import kinds_of_notation, kinds_of_numbers, kinds_of_shapes, kinds_of_words
+from tests.grading import kinds_of_notation, kinds_of_numbers, kinds_of_shapes, kinds_of_words  # noqa: F401  fill KINDS
 from tests.grading.answers import KINDS, Answer, Dice
-
-__all__ = [
-    "KINDS",
-    "failures",
-    "kinds_of_notation",
-    "kinds_of_numbers",
-    "kinds_of_shapes",
-    "kinds_of_words",
-]  # which fill the table
 
 
 def respond(text: str) -> str:

@@ -148,7 +148,6 @@ def test_algebra_is_left_to_the_grading_process(boxed, answer, correct):
 @pytest.mark.parametrize("text", ["", "The answer is 204.", "\\boxed{}", "\\boxed{ }", "<think>\\boxed{204}"])
 def test_no_box_is_wrong_even_if_the_number_stands_there(text):
     assert grade(text, "204") == Grade(False, "no_answer")
-    assert not grade(text, "204").correct
 
 
 def test_only_the_boxed_text_is_graded():

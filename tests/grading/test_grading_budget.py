@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from nemo_aopsd.files import jsonl
 from nemo_aopsd.grading import algebra, budget, grade
 from nemo_aopsd.grading.budget import Overspent
 from nemo_aopsd.grading.worker import answer_requests
@@ -36,11 +37,13 @@ def test_a_comparison_costs_the_same_whatever_was_compared_before():
 
 
 def test_beyond_its_budget_a_comparison_ends_and_the_next_one_is_decided():
-    requests = [{"operation": "same", "predicted": text, "gold": "x+2"} for text in ("x^{9^{9^9}}", "2+x")]
+    asked = [("same", "x^{9^{9^9}}", "x+2"), ("same", "2+x", "x+2"), ("same", "3", "()"), ("anywhere", "no idea", "7")]
+    requests = (dict(zip(("operation", "predicted", "gold"), request, strict=True)) for request in asked)
     replies = io.StringIO()
-    answer_requests(io.StringIO("".join(json.dumps(request) + "\n" for request in requests)), replies)
-    first, second = map(json.loads, replies.getvalue().splitlines())
-    assert first["error"].startswith("too much work") and second == {"verdict": True}
+    answer_requests(io.StringIO(jsonl(requests)), replies)
+    beyond, decided, unread, empty = map(json.loads, replies.getvalue().splitlines())
+    assert beyond["error"].startswith("too much work") and decided == {"verdict": True} and empty == {"verdict": None}
+    assert unread["error"].startswith("ValueError: math-verify cannot read the gold answer")
 
 
 @pytest.mark.parametrize(

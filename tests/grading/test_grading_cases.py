@@ -1,15 +1,14 @@
 """The grader against labelled cases and evaluation golds, and the command that does it for a user's files."""
 
-import json
-
 import pytest
 from typer.testing import CliRunner
 
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl, write_jsonl
 from nemo_aopsd.grading import grade
 from nemo_aopsd.grading.cases import grade_cases, load_cases
-from tests import REPO, SHARED
+from tests import REPO, shared
 
 WRAPPINGS = [
     "\\boxed{%s}",
@@ -32,10 +31,8 @@ DISAGREEMENTS = {  # each is explained in docs/grading.md
 
 
 def golds():
-    paths = [SHARED / f"{name}.jsonl" for name in ("aime24", "aime25", "hmmt_feb25", "brumo25")]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"needs the evaluation sets in {SHARED}")
-    return [str(json.loads(line)["answer"]) for path in paths for line in path.read_text("utf-8").splitlines()]
+    names = ("aime24", "aime25", "hmmt_feb25", "brumo25")
+    return [str(row["answer"]) for name in names for _, row in read_jsonl(shared(f"{name}.jsonl"))]
 
 
 def test_golds_of_the_evaluation_sets_match_themselves_in_every_wrapping():
@@ -54,10 +51,7 @@ def test_no_gold_matches_the_gold_of_another_problem():
 
 
 def test_equivalent_pairs_and_near_misses_of_real_golds():
-    path = SHARED / "grading_pairs.jsonl"
-    if not path.exists():
-        pytest.skip(f"needs {path}")
-    loaded = load_cases(path)
+    loaded = load_cases(shared("grading_pairs.jsonl"))
     graded = list(zip(loaded, grade_cases(loaded), strict=True))
     assert sum(case.expected and not given.correct for case, given in graded) <= 4  # of 439: 1 %
     assert sum(given.correct and not case.expected for case, given in graded) == 0  # of 409: 0.2 %
@@ -68,10 +62,7 @@ def grade_of(one, other):
 
 
 def test_labelled_cases_agree_but_for_the_explained_ones():
-    paths = [SHARED / "grading_cases.jsonl", SHARED / "grading_probes.jsonl"]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"needs the labelled cases in {SHARED}")
-    loaded = [case for path in paths for case in load_cases(path)]
+    loaded = [case for name in ("cases", "probes") for case in load_cases(shared(f"grading_{name}.jsonl"))]
     judged = [(c, g) for c, g in zip(loaded, grade_cases(loaded), strict=True) if c.expected is not None]
     differing = {case.name for case, given in judged if given.correct != case.expected}
     assert differing <= DISAGREEMENTS
@@ -90,23 +81,18 @@ ROWS = [
 ]
 
 
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n", encoding="utf-8")
-    return path
-
-
 def invoke(*arguments):
     return CliRunner().invoke(app, ["grade", *map(str, arguments)], catch_exceptions=False)
 
 
 def test_disagreements_are_printed_and_the_last_line_counts(tmp_path):
-    file = write(tmp_path / "cases.jsonl", ROWS)
+    file = tmp_path / "cases.jsonl"
+    write_jsonl(file, ROWS)
     lines = invoke("--cases", file, "--out", tmp_path / "out.jsonl").output.splitlines()
     assert lines[0].startswith("c: expected correct, graded wrong: gold '7'")
     assert "d: set aside as a convention, graded wrong" in lines
     assert lines[-2:] == ["1 set aside as conventions", "3 of 4 agree"]
-    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["correct"] for row in written] == [True, True, False, False, True]
+    assert [row["correct"] for _, row in read_jsonl(tmp_path / "out.jsonl")] == [True, True, False, False, True]
     assert invoke("--cases", file, "--boxed").output.splitlines()[-1] == "2 of 4 agree"
 
 
@@ -116,7 +102,8 @@ def test_responses_have_one_line_each(tmp_path):
         {"id": "a", "answer": "7", "output": "7"},
         {"id": "b", "answer": "()", "output": "\\boxed{3}"},
     ]
-    lines = invoke(write(tmp_path / "responses.jsonl", rows)).output.splitlines()
+    write_jsonl(tmp_path / "responses.jsonl", rows)
+    lines = invoke(tmp_path / "responses.jsonl").output.splitlines()
     assert lines[:2] == ["a: correct", "a: no_answer"] and lines[2].startswith("b: ungradable (ValueError: math-verify")
     assert len(lines) == 5 and lines[-1] == "1 of 3 correct"
 
