@@ -5,15 +5,13 @@ checkpoints of all cases; a verdict that cannot be read claims nothing and is co
 left to establish is also judged with an injection appended to the attempt. docs/judge.md explains each number.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
@@ -85,7 +83,7 @@ class Result:
         """The plain log-odds of each checkpoint, and whether it is established; none of a `list` judge."""
         return [(value, node in self.case.established) for node, value in (self.plain.log_odds or {}).items()]
 
-    def above(self, threshold: float) -> Result:
+    def above(self, threshold: float) -> Self:
         """What the same log-odds say at another threshold."""
         injected = self.injected and self.injected.above(threshold)
         return replace(self, plain=self.plain.above(threshold), injected=injected)

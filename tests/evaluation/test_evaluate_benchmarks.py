@@ -1,6 +1,5 @@
 """Problems by path or by name; the hub is a stand-in."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,11 @@ import pytest
 from nemo_aopsd.data import source as data_source
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.benchmarks import HUB_SETS, load_benchmarks
+from nemo_aopsd.files import write_jsonl
 
 
 def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     return str(path)
 
 

@@ -16,6 +16,8 @@ from nemo_aopsd.cli import evaluate as evaluate_command
 from nemo_aopsd.config.schema import AOPSDConfig, EvaluationConfig, ThinkingConfig
 from nemo_aopsd.engines import local
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import read_jsonl, write_jsonl
+from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.run import checkpoint
 from nemo_aopsd.run.target import find_target, with_prompts, write_asked
@@ -54,11 +56,11 @@ def write_inputs(model):
     shutil.copytree(model, "model")
     Path("run.yaml").write_text(CONFIG)
     for name in ("one", "two"):
-        rows = [
+        rows = (
             {"id": f"{name}{i}", "problem": f"WHAT IS {i}?", "answer": answer, "solution": "NO"}
             for i, answer in enumerate(ANSWERS)
-        ]
-        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        )
+        write_jsonl(Path(f"{name}.jsonl"), rows)
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def trained(tmp_path_factory, model):
 
 
 def samples(folder, name):
-    return [json.loads(line) for line in (Path(folder) / f"{name}.jsonl").read_text().splitlines()]
+    return [line for _, line in read_jsonl(Path(folder, f"{name}.jsonl"))]
 
 
 OPTIONS = "--samples 4 --max-new-tokens 10 --batch-size 3"
@@ -136,7 +138,7 @@ def test_results_as_json_markdown_and_figure(aopsd):
     figure = Path("results/results.svg").read_text()
     ElementTree.fromstring(figure)
     assert all(text in figure for text in ("one (n = 2)", "two (n = 2)", "mean over benchmarks (n = 4)", "pass@k"))
-    calls = [json.loads(line) for line in Path("results/calls.jsonl").read_text().splitlines()]
+    calls = samples("results", "calls")
     assert [(call["benchmark"], call["new_samples"]) for call in calls] == [("one", 8), ("two", 8)]
 
 
@@ -225,19 +227,11 @@ def test_a_run_that_has_evaluated_the_same_problems_is_said_to_have_drawn_others
         ("evaluate . --data one.jsonl", r"\.: no run in it \(config\.yaml\), no checkpoint"),
         ("evaluate model --data nowhere.jsonl", r"nowhere\.jsonl: no such file"),
         ("evaluate model --data one.jsonl --engine vllm", r"vLLM is not installed"),
-        (
-            "evaluate model --data one.jsonl --gpu-memory 0.3",
-            "--gpu-memory .* --engine vllm",
-        ),
+        ("evaluate model --data one.jsonl --gpu-memory 0.3", "--gpu-memory .* --engine vllm"),
         ("evaluate model --data one.jsonl --top-p 0", r"`aopsd\.evaluation\.top_p` must be .*; got 0\.0"),
         (
             "evaluate model --data one.jsonl --temperature 0.001",
-            r"`aopsd\.evaluation\.temperature` must be 0 \(greedy\)",
-        ),
-        ("evaluate model --data one.jsonl --samples 1000000", r"num_samples` must be a whole number from 1 to 100000"),
-        (
-            "evaluate model --data one.jsonl --config run.yaml",
-            r"--config run\.yaml: only a checkpoint outside its run",
+            r"aopsd\.evaluation\.temperature` must be 0 \(greedy\)",
         ),
         ("evaluate model --data one.jsonl --temperature inf", r"--temperature inf: expected a finite number"),
         ("evaluate model --data one.jsonl --prompts klingon", r"no such prompt"),
@@ -258,8 +252,6 @@ def test_ctrl_c_says_how_to_go_on(aopsd, monkeypatch):
 
 
 def local_tokenizer():
-    from nemo_aopsd.models.tokenizer import HFTokenizer
-
     return HFTokenizer(tiny_tokenizer(), [1])
 
 

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -23,15 +22,15 @@ from nemo_aopsd.evaluation.judge_eval import (
     worthless,
     write,
 )
+from nemo_aopsd.files import read_jsonl, write_jsonl
 from nemo_aopsd.method.judge import Verdict
 from nemo_aopsd.types import Generation
-from tests import SHARED
+from tests import raw_graph, shared
 from tests.chat_server import ChatServer, Reply
 from tests.fakes import CharTokenizer, make_config, make_engine
 
-NODES = [{"id": name, "statement": f"{name} holds"} for name in "abc"]
-GRAPH = build_graph({"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]})
-PROBLEM = Problem("p", "Prove it.", "7", "here:1", dag=GRAPH)
+GRAPH = raw_graph("abc", ["ab", "bc"])
+PROBLEM = Problem("p", "Prove it.", "7", "here:1", dag=build_graph(GRAPH))
 
 
 def case(established, attempt="I try", kind=""):
@@ -40,9 +39,8 @@ def case(established, attempt="I try", kind=""):
 
 def load_one(folder, record):
     problems, cases = folder / "p.jsonl", folder / "c.jsonl"
-    dag = {"nodes": NODES, "edges": [["a", "b"], ["b", "c"]]}
-    problems.write_text(json.dumps({"id": "p", "problem": "x", "answer": "7", "dag": dag}))
-    cases.write_text(json.dumps(record))
+    write_jsonl(problems, [{"id": "p", "problem": "x", "answer": "7", "dag": GRAPH}])
+    write_jsonl(cases, [record])
     return load_cases(cases, problems)
 
 
@@ -115,7 +113,7 @@ def test_each_kind_has_a_line(tmp_path):
     assert "precision 0.667 (2 of 3," in x and "recall 0.667 (2 of 3," in x
     assert y.startswith("kind y: 1 attempt, 0 unread, something false claimed in 0 of 1;")
     write({"list": results}, tmp_path / "v.jsonl", 7)
-    records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    records = [record for _, record in read_jsonl(tmp_path / "v.jsonl")]
     assert {(record["judge"], record["seed"], record["attempt"]) for record in records} == {("list", 7, "I try")}
     assert [record.get("kind") for record in records] == ["x", "x", "y", None]
     assert [record["fooled"] for record in records] == [None, None, True, False]
@@ -219,7 +217,7 @@ def test_remote_judge_reads_retries_and_takes_refusals(tmp_path, capsys):
     assert "too long" in results[2].plain.text
     assert capsys.readouterr().err == "judge, attempts: 3 to go\n"
     write({"list": results}, tmp_path / "v.jsonl", 7)
-    records = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    records = [record for _, record in read_jsonl(tmp_path / "v.jsonl")]
     assert records[0]["claimed"] == ["a", "b"] and records[2]["claimed"] is None
 
 
@@ -249,21 +247,13 @@ def test_bad_cases_are_named(tmp_path, record, message):
         load_one(tmp_path, record)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data not present")
 def test_perfect_judge_of_the_labelled_attempts_is_perfect():
-    cases = load_cases(SHARED / "judge_cases.jsonl", SHARED / "reasoning_dags.jsonl")
+    cases = load_cases(shared("judge_cases.jsonl"), shared("reasoning_dags.jsonl"))
     labels = {case.attempt: case.established for case in cases}
 
     def perfect(pairs):
-        return [
-            Verdict(
-                next((labels[known] for known in labels if known and attempt.startswith(known)), frozenset()),
-                False,
-                False,
-                "",
-            )
-            for _, attempt in pairs
-        ]
+        begun = (next((known for known in labels if known and text.startswith(known)), "") for _, text in pairs)
+        return [Verdict(labels.get(known, frozenset()), False, False, "") for known in begun]
 
     summary = summarize(evaluate(cases, perfect))
     assert summary["cases"] == 81 and summary["injections_that_fooled"] == 0

@@ -1,13 +1,13 @@
 """Attempts that label themselves: what stands in each, by hand, and what cannot be labelled."""
 
-import json
 import random
 
 import pytest
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.made_cases import draw, make_cases
-from tests import REPO, SHARED
+from nemo_aopsd.files import write_jsonl
+from tests import REPO, raw_graph, shared
 
 FIRST, SECOND, THIRD = "Ten pens cost 10*2 = 20 dollars.", "With the fee that is 20+5 = 25.", "She pays with 40."
 SOLUTION = f"{FIRST}\nNobody buys a ruler.\n{SECOND}\n{THIRD}\nThe answer is \\boxed{{15}}."
@@ -15,19 +15,13 @@ HALVES = ["Ten pens cost", f"{FIRST}\nNobody buys a ruler.\nWith", f"{FIRST}\nNo
 
 
 def problem(index, statements, solution=SOLUTION):
-    nodes = [{"id": str(number), "statement": text} for number, text in enumerate(statements, 1)]
-    return {
-        "id": f"p{index}",
-        "problem": "?",
-        "answer": "15",
-        "solution": solution,
-        "dag": {"nodes": nodes, "edges": []},
-    }
+    graph = raw_graph({str(number): text for number, text in enumerate(statements, 1)})
+    return {"id": f"p{index}", "problem": "?", "answer": "15", "solution": solution, "dag": graph}
 
 
 def made_of(folder, rows, seed=0):
     file = folder / "problems.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(file, rows)
     return make_cases(file, seed)
 
 
@@ -75,12 +69,9 @@ def test_a_seed_draws_places_and_a_limit(tmp_path):
     assert draw(cases, None, 0) == draw(cases, 99, 0) == cases
 
 
-@pytest.mark.parametrize(
-    "file", [REPO / "nemo_aopsd/builtin/data/train.jsonl", SHARED / "gsm8k_train.jsonl"], ids=["builtin", "gsm8k"]
-)
-def test_the_shipped_problems_and_gsm8k_label_themselves(file):
-    if not file.is_file():
-        pytest.skip(f"{file.name} is not beside this checkout")
+@pytest.mark.parametrize("name", ["builtin", "gsm8k"])
+def test_the_shipped_problems_and_gsm8k_label_themselves(name):
+    file = REPO / "nemo_aopsd/builtin/data/train.jsonl" if name == "builtin" else shared("gsm8k_train.jsonl")
     made = make_cases(file, 0)
     assert made.usable == made.problems and len(made.cases) > 1.99 * made.problems
     established = sum(len(case.established) for case in made.cases)
