@@ -13,14 +13,7 @@ def main() -> None:
     except ModuleNotFoundError as error:  # such as typer, which NeMo RL's environment lacks
         if str(error.name).startswith("nemo_aopsd"):
             raise
-        sys.exit(_absent(str(error.name)))
+        told = f"{error.name} is not installed for {sys.executable}. Run `pip install .` in the checkout; in NeMo RL's"
+        print(f"error: {told} container, add what it lacks: containers/README.md.", file=sys.stderr)
+        sys.exit(2)
     run()
-
-
-def _absent(name: str) -> int:
-    print(
-        f"error: {name} is not installed for {sys.executable}. Run `pip install .` in the checkout; in NeMo RL's "
-        "container, add what it lacks: containers/README.md.",
-        file=sys.stderr,
-    )
-    return 2

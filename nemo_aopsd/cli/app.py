@@ -4,8 +4,6 @@ A UserError, or an operating-system error on a file, becomes one message and exi
 keeps its traceback. Modules that load torch or matplotlib are imported inside the commands that need them.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -69,12 +67,6 @@ def options(show_version: Version = False) -> None:
 def run() -> None:
     try:
         app()
-    except UserError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(explain(error))
-
-
-def _fail(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+    except (UserError, OSError) as error:
+        print(f"error: {explain(error) if isinstance(error, OSError) else error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,7 +1,5 @@
 """Commands of the NLL-blind audit: `aopsd audit sample|label|judge|report`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`aopsd methods` and `aopsd compare`: methods by name, and a suite of them run and put into one table."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`aopsd dag ...`: build, check and show the reasoning graphs of a problems file."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

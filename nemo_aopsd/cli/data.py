@@ -1,7 +1,5 @@
 """`aopsd data`: a problems file from a file or a data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`aopsd doctor`: whether this machine, and a config on it, can work."""
 
-from __future__ import annotations
-
 import typer
 from rich.console import Console
 
@@ -16,9 +14,7 @@ app = Commands()
 
 
 @app.example(
-    "aopsd doctor",
-    "aopsd doctor mine.yaml",
-    "aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml --json",
+    "aopsd doctor", "aopsd doctor mine.yaml", "aopsd doctor examples/configs/aopsd_qwen3_4b_megatron.yaml --json"
 )
 def doctor(
     config: ConfigIfAny = None, overrides: Overrides = None, method: MethodName = None, as_json: AsJson = False

@@ -1,7 +1,5 @@
 """The command `aopsd grade`: verdicts on a file of responses, or the grader against labelled cases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

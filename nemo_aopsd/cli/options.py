@@ -1,7 +1,5 @@
 """What several commands share: options and arguments, the config that they name, and Ctrl-C or SIGTERM."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """`aopsd plan`: what a run will take."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

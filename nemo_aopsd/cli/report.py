@@ -1,7 +1,5 @@
 """`aopsd report`: the page of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`aopsd demo`, `aopsd train` and `aopsd preview`. Whatever loads torch is imported inside the commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -18,7 +18,7 @@ from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import train
 from nemo_aopsd.data import check as dag_files
 from nemo_aopsd.run import folder as run_folder
-from tests import REPO
+from tests import REPO, raw_graph
 from tests.fakes import make_engine
 
 CONFIG = """\
@@ -35,10 +35,7 @@ aopsd:
 
 
 def row(index, **changes):
-    graph = {
-        "nodes": [{"id": node, "statement": f"x{node} = {index}"} for node in "abc"],
-        "edges": [["a", "c"], ["b", "c"]],
-    }
+    graph = raw_graph({node: f"x{node} = {index}" for node in "abc"}, ["ac", "bc"])
     return {"id": f"p{index}", "problem": f"What is {index} + 1?", "answer": str(index + 1), "dag": graph} | changes
 
 
@@ -156,8 +153,8 @@ def test_one_problem_is_shown_and_its_graph_drawn(aopsd, tmp_path):
 
 
 def test_dag_show_draws_what_is_faulty_and_passes_over_what_cannot_be_read(aopsd, tmp_path):
-    circle = {"nodes": [{"id": node, "statement": node} for node in "ab"], "edges": [["a", "b"], ["b", "a"]]}
-    write_rows("mixed.jsonl", b"{", row(0, answer=""), row(1, dag=circle), b'{"id": "p2", "dag', row(3))
+    circle = row(1, dag=raw_graph("ab", ["ab", "ba"]))
+    write_rows("mixed.jsonl", b"{", row(0, answer=""), circle, b'{"id": "p2", "dag', row(3))
     code, out, err = aopsd("dag show mixed.jsonl --problem p1 --out p1.svg")
     fault, note = err.splitlines()
     assert (code, out) == (0, "p1.svg\n")
@@ -168,10 +165,7 @@ def test_dag_show_draws_what_is_faulty_and_passes_over_what_cannot_be_read(aopsd
     result = aopsd("dag show mixed.jsonl --problem p9 --out x.svg")
     assert_one_message(result, r"mixed\.jsonl: no problem with id 'p9' among its 3\..* 2 rows cannot be read: mixed")
     code, out, err = aopsd("dag browse mixed.jsonl --out page.html")
-    assert (code, out) == (0, "page.html: 3 graphs\n") and err.startswith(
-        "warning 2 rows cannot be read: mixed.jsonl:1"
-    )
-    assert "2 of the file's rows cannot be read" in (tmp_path / "page.html").read_text()
+    assert (code, out, err) == (0, "page.html: 3 graphs\n", f"{note}\n")
 
 
 def test_a_graph_that_is_none_cannot_be_drawn(aopsd, tmp_path):
@@ -184,7 +178,7 @@ def test_a_graph_that_is_none_cannot_be_drawn(aopsd, tmp_path):
 
 
 def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path):
-    graph = {"nodes": [{"id": "a", "statement": "The share equals 0.5"}], "edges": []}
+    graph = raw_graph({"a": "The share equals 0.5"})
     write_rows("problems.jsonl", row(0), *[row(number, answer=r"\frac{1}{2}", dag=graph) for number in (1, 2)])
     code, out, _ = aopsd("dag check problems.jsonl")
     assert code == 2 and out.startswith(
@@ -200,14 +194,8 @@ def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path)
 
 def test_dag_check_lists_faults_and_counts_them(aopsd):
     assert aopsd("dag check problems.jsonl") == (0, "8 rows: 8 usable, 0 not; 0 errors, 0 warnings\n", "")
-    nodes = [{"id": "a", "statement": "x"}, {"id": "b", "statement": "y"}]
-    write_rows(
-        "bad.jsonl",
-        row(0),
-        row(1, dag={"nodes": nodes, "edges": [["a", "b"], ["a", "b"]]}),
-        row(2, dag={"nodes": nodes, "edges": [["a", "b"], ["b", "a"]]}),
-        b"{",
-    )
+    repeated, circle = raw_graph("ab", ["ab", "ab"]), raw_graph("ab", ["ab", "ba"])
+    write_rows("bad.jsonl", row(0), row(1, dag=repeated), row(2, dag=circle), b"{")
     code, out, _ = aopsd("dag check bad.jsonl")
     lines = out.splitlines()
     assert code == 2 and [line.split()[:4] for line in lines[:3]] == [
@@ -220,9 +208,7 @@ def test_dag_check_lists_faults_and_counts_them(aopsd):
 
 def test_dag_check_sums_up_edges_that_a_longer_path_implies(aopsd):
     """A file of GSM8K has hundreds, which would hide what matters."""
-    nodes = [{"id": letter, "statement": letter * 2} for letter in "abc"]
-    implied = {"nodes": nodes, "edges": [["a", "b"], ["b", "c"], ["a", "c"]]}
-    repeated = {"nodes": nodes, "edges": [["a", "b"], ["a", "b"]]}
+    implied, repeated = raw_graph("abc", ["ab", "bc", "ac"]), raw_graph("abc", ["ab", "ab"])
     write_rows("implied.jsonl", row(0, dag=implied), row(1, dag=implied), row(2, dag=repeated))
     code, out, _ = aopsd("dag check implied.jsonl")
     first, told, total = out.splitlines()
@@ -388,13 +374,7 @@ def assert_one_message(result, pattern):
     ("rows", "pattern"),
     [
         ([row(0), b"{broken"], r"problems\.jsonl:2: broken JSON"),
-        ([row(0), b'{"id": "caf\xe9"}'], r"problems\.jsonl:2: byte 11 is not UTF-8"),
-        ([row(0), b"[1, 2]"], r"problems\.jsonl:2: expected a JSON object"),
-        ([row(0), row(0)], r"problems\.jsonl:2: id 'p0' was used at problems\.jsonl:1"),
-        ([row(0), row(1, answer="")], r"problems\.jsonl:2: `answer`"),
         ([row(0), row(1, dag=None)], r"problems\.jsonl:2: problem 'p1' has no `dag`"),
-        ([row(0), row(1, dag={"nodes": [], "edges": []})], r"problems\.jsonl:2 .*empty_graph"),
-        ([b""], r"problems\.jsonl: no problem in it"),
     ],
 )
 def test_bad_problems(aopsd, tmp_path, rows, pattern):
@@ -440,24 +420,13 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
             "dag check plain.jsonl",
             r"plain\.jsonl: no row has a `dag`, none of 1; .* id, problem, answer.* dag build plain",
         ),
-        ("dag check run.yaml", r"run\.yaml: none of its \d+ lines is a JSON object\. run\.yaml:1: broken JSON"),
         ("train run.yaml data.train.data_path=plain.jsonl", r"'p0' has no `dag`.* 1 of 1 .* dag build .*--method opsd"),
-        (
-            "train run.yaml data.train.data_path=other.jsonl",
-            r"other\.jsonl:1: `id` must .*\n.* aopsd data prepare \S*other",
-        ),
-        (
-            "dag build other.jsonl --out d.jsonl --base-url http://localhost:1/v1 --model M",
-            r"other\.jsonl:1: `id` must .*\n.* aopsd data prepare other\.jsonl",
-        ),
-        ("dag show problems.jsonl --problem p9 --out x.svg", r"no problem with id 'p9'"),
         ("dag show plain.jsonl --problem p0 --out x.svg", r"plain\.jsonl:1: problem 'p0' has no `dag` to draw"),
         ("demo aopsd.evaluation.data_path=null", r"the demo compares before and after"),
     ],
 )
 def test_bad_arguments(aopsd, tmp_path, line, pattern):
     write_rows("plain.jsonl", {"id": "p0", "problem": "?", "answer": "1"})
-    write_rows("other.jsonl", {"question": "?", "answer": "1"})
     (tmp_path / "suite").mkdir()
     (tmp_path / "suite/suite.json").write_text("{}")
     assert_one_message(aopsd(line), pattern)

@@ -13,7 +13,8 @@ from nemo_aopsd.cli.app import app
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
-from tests import REPO
+from nemo_aopsd.files import read_jsonl, write_jsonl
+from tests import REPO, raw_graph
 from tests.chat_server import ChatServer, Reply
 from tests.recorded import answer_well, write_problems
 
@@ -58,13 +59,6 @@ def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(comma
     assert "hush" not in str(caught.value) and server.bodies == []
 
 
-def test_a_line_break_after_the_key_is_no_part_of_it(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789\n")
-    with ChatServer(lambda *_: Reply("[]")) as server:
-        invoke(*JUDGE, "--base-url", f" {server.url}\n", "--model", "m")
-    assert {headers["authorization"] for headers in server.headers} == {"Bearer sk-very-secret-0123456789"}
-
-
 def test_reasons_of_rejection_are_listed_and_no_graph_at_all_is_no_success(tmp_path):
     problems, out = write_problems(tmp_path / "problems.jsonl", 2), tmp_path / "dags.jsonl"
     with ChatServer(lambda *_: Reply("hm")) as server:
@@ -81,10 +75,9 @@ def test_prepare(tmp_path):
 
 
 def test_judge_at_a_server(tmp_path):
-    dag = {"nodes": [{"id": "1", "statement": "x"}, {"id": "2", "statement": "y"}], "edges": [["1", "2"]]}
     problems, cases = tmp_path / "p.jsonl", tmp_path / "c.jsonl"
-    problems.write_text(json.dumps({"id": "p", "problem": "Find x.", "answer": "7", "dag": dag}))
-    cases.write_text(json.dumps({"problem_id": "p", "attempt": "x", "established": ["1"]}))
+    write_jsonl(problems, [{"id": "p", "problem": "Find x.", "answer": "7", "dag": raw_graph("12", ["12"])}])
+    write_jsonl(cases, [{"problem_id": "p", "attempt": "x", "established": ["1"]}])
     with ChatServer(lambda *_: Reply('["1", "2"]')) as server:
         command = ["judge", "eval", "--cases", cases, "--problems", problems, "--out", tmp_path / "v.jsonl"]
         said = invoke(*command, "--base-url", server.url, "--model", "m")
@@ -128,19 +121,19 @@ def test_judge_of_a_config(tmp_path):
     (tmp_path / "deep/er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep/er")  # whose parent is another folder than the link's
     cases, out, calibrated = tmp_path / "c.jsonl", tmp_path / "v.jsonl", tmp_path / "link/calibrated.yaml"
-    rows = [json.loads(line) for line in problems.read_text(encoding="utf-8").splitlines()[:2]]
+    rows = [row for _, row in read_jsonl(problems)][:2]
     nodes = [[node["id"] for node in row["dag"]["nodes"]] for row in rows]
     lines = [
         {"problem_id": row["id"], "attempt": attempt, "established": established}
         for row, ids in zip(rows, nodes, strict=True)
         for attempt, established in ((row["solution"], ids), ("", []))
     ]
-    cases.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_jsonl(cases, lines)
     command = ["judge", "eval", "--cases", cases, "--problems", problems, "--config", config]
     short = f"logger.log_dir={tmp_path / 'run'}", "aopsd.judge.max_new_tokens=40"
     said = invoke(*command, "--out", out, "--calibrate", calibrated, *short)
     assert [line.split(" ")[0] for line in said.splitlines() if line.startswith(("list", "log", "evid"))] == [
-        *("list:", "log_odds,", "evidence:", "log_odds,"),
+        *("list:", "log_odds,", "evidence:", "log_odds,")
     ]
     assert said.count("injections that fooled the judge") == 4 and "AUC of the log-odds" in said
     records = [json.loads(line) for line in out.read_text().splitlines()]

@@ -49,10 +49,7 @@ CASES = [
     (f"{TRAIN} aopsd.max_train_seconds=inf", r"must be null or a finite number above 0; got 'inf'"),
     (f"{TRAIN} aopsd.num_prompts_per_step=1000000", r"must be a whole number from 1 to 100000; got 1000000"),
     (f"{TRAIN} 'aopsd.seed=${{oc.env:NO_SUCH}}'", r"`aopsd\.seed` has no value.*NO_SUCH"),
-    (
-        f"{TRAIN} policy.model_name=nowhere data.train.data_path=twice.jsonl",
-        r"no such model.*\n.*Make ids unique",
-    ),
+    (f"{TRAIN} policy.model_name=nowhere data.train.data_path=twice.jsonl", r"no such model.*\n.*Make ids unique"),
     (f"{TRAIN} policy.max_total_sequence_length=100000", r"^error: override: .*512 positions .*Set it to at most 512"),
     (
         "train to_fill.yaml --check logger.log_dir=new",
@@ -72,14 +69,8 @@ CASES = [
     ("preview demo --problem train-365", r"Did you mean `train-365-level4`"),
     (f"{EVALUATE} --data empty.jsonl", r"empty\.jsonl: no problem in it"),
     (f"{EVALUATE} --data twice.jsonl", r"twice\.jsonl:2: .*Make ids unique"),
-    (
-        f"{EVALUATE} --data nodag.jsonl --samples 1000000",
-        r"from 1 to 100000; got 1000000",
-    ),
-    (
-        f"{EVALUATE} --data nodag.jsonl --config run.yaml",
-        r"--config run\.yaml: only a checkpoint",
-    ),
+    (f"{EVALUATE} --data nodag.jsonl --samples 1000000", r"from 1 to 100000; got 1000000"),
+    (f"{EVALUATE} --data nodag.jsonl --config run.yaml", r"--config run\.yaml: only a checkpoint"),
     ("compare run.yaml --dry-run", r"run\.yaml: no `config`\. A suite has `config:`.*found policy.*Add it, or name"),
     ("compare members.yaml --dry-run", r"no `members`.*Add it"),
     ("compare embedded --out run.yaml --dry-run", r"run\.yaml is a file.*another --out|run\.yaml: not a folder"),
@@ -92,10 +83,7 @@ CASES = [
     (f"dag build noid.jsonl --out d.jsonl {SERVER}", r"`id` must be .*\n.*aopsd data prepare noid\.jsonl"),
     ("dag build nodag.jsonl --out d.jsonl --base-url ftp://x --model m", r"--base-url: expected http://HOST"),
     ("grade nodag.jsonl", r"nodag\.jsonl:1: expected .* id, answer, output, found id, .*labelled cases with --cases\."),
-    (
-        f"judge eval --cases array.jsonl --problems {EXAMPLES}/problems.jsonl --config demo",
-        r"array\.jsonl:1: ",
-    ),
+    (f"judge eval --cases array.jsonl --problems {EXAMPLES}/problems.jsonl --config demo", r"array\.jsonl:1: "),
     (f"plan {LARGE} --response 99999", r"--response 99999: more than"),
 ]
 
