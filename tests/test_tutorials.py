@@ -22,9 +22,12 @@ LESS = {  # what a command gets in addition, so that it takes seconds
     "train demo": f"{FEW} {SHORT}",
     "train examples/": f"{SHORT} data.train.data_path=own.jsonl policy.generation.max_new_tokens=8",
     "judge eval": "--kind log_odds",
-    "diagnose direction": "--answers 4 --problems 8",
+    "diagnose direction": "--answers 4",
 }
-INSTEAD = {"$MODEL": "models/student", "held-out 400": "held-out 2", "examples/data/judge_cases.jsonl": "cases.jsonl"}
+INSTEAD = {
+    **{"$MODEL": "models/student", "examples/data/judge_cases.jsonl": "cases.jsonl"},
+    **{"held-out 400": "held-out 2", "--problems 256": "--problems 8"},
+}
 
 
 def blocks(page, language):

@@ -12,6 +12,7 @@ from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.problems import answer_text, bad_fields, misspelt
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import decode_line, read_lines
+from nemo_aopsd.grading import grade
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ def check_file(path: str | Path, *, graphs_only: bool = False) -> Iterator[Check
 
     A row without an error is one that the loader of training takes. Besides `leaks.find_graph_faults`: broken_line
     (bytes or JSON), missing_id, repeated_id, missing_dag, and bad_problem, bad_answer and so on for other fields,
-    unless `graphs_only`.
+    unless `graphs_only`. A warning: other_box, of a solution.
     """
     seen: dict[str, str] = {}
     for row in _read_rows(path):
@@ -130,3 +131,14 @@ def _check(row: CheckedRow, graphs_only: bool = False) -> None:
         row.faults.append(Fault("missing_dag", f"the row has no `dag`.{misspelt(row.record, 'dag')}"))
     else:
         row.faults += find_graph_faults(row.record["dag"], answer if isinstance(answer, str) else None)
+    if (
+        not graphs_only
+        and not {"answer", "solution"} & bad.keys()
+        and boxes_another(row.record.get("solution"), answer)
+    ):
+        row.faults.append(Fault("other_box", f"the solution's last box is not the answer, {answer!r}", is_error=False))
+
+
+def boxes_another(solution: str | None, answer: str) -> bool:
+    """Whether the last box of the solution is another value than the answer; without a box it is not."""
+    return solution is not None and grade(solution, answer).reason == "wrong"

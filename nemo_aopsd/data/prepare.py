@@ -16,11 +16,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from nemo_aopsd.data.check import boxes_another
 from nemo_aopsd.data.overlap import LAYOUT, Questions
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, read_jsonl, write_jsonl
-from nemo_aopsd.grading import exact, grade
+from nemo_aopsd.grading import exact
 from nemo_aopsd.grading.normalize import Answer, normalize
 from nemo_aopsd.grading.process import POOL, GradingCrash, GradingTimeout
 from nemo_aopsd.grading.structure import read_shape
@@ -76,9 +77,7 @@ def prepare(rows: Iterable[Row], mapping: dict[str, str], against: Iterable[Path
         "columns_left_out": sorted({str(name) for _, record in read for name in record} - {*chain(*columns.values())}),
         "without_solution": [row["id"] for row in kept.values() if "solution" not in row],
         "boxes_another_answer": [
-            row["id"]
-            for row in kept.values()
-            if "solution" in row and grade(row["solution"], row["answer"]).reason == "wrong"
+            row["id"] for row in kept.values() if boxes_another(row.get("solution"), row["answer"])
         ],
     }
     report.notes = [

@@ -18,6 +18,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.config.shipped import find_method
 from nemo_aopsd.config.unread import without_effect
 from nemo_aopsd.console import asked_of, counted, slow
+from nemo_aopsd.data.check import boxes_another
 from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError, refuse, tell_all
@@ -87,7 +88,8 @@ def look(
     found.warned["settings"] = without_effect(config, overrides)
     found.inputs = attempt("problems", lambda: check_inputs(config))
     if inputs := found.inputs:
-        found.warned["problems"] = trained_on(*inputs, config.aopsd.evaluation.data_path)
+        doubtful = [line for part in inputs for line in _other_boxes(part or [])]
+        found.warned["problems"] = doubtful + trained_on(*inputs, config.aopsd.evaluation.data_path)
         if measures:
             found.warned["prompts"] = attempt("prompts", lambda: texts(*inputs)) or []
     return found
@@ -163,6 +165,20 @@ def _check_prompts(aopsd: AOPSDConfig, problems: list[Problem]) -> None:
     if first.dag is not None and not is_own(aopsd.judge.kind):
         questions(first, "", aopsd)
     leak_patterns(aopsd.prompts)
+
+
+def _other_boxes(problems: Sequence[Problem]) -> list[str]:
+    """A warning if solutions end in another value than the answer: one of the two is wrong."""
+    found = [each for each in problems if boxes_another(each.solution, each.answer)]
+    if not found:
+        return []
+    first, file = found[0], found[0].where.rpartition(":")[0]
+    listed = f". List all: aopsd dag check {shlex.quote(file)}" if first.dag is not None else ""
+    many = f"in {len(found)} of {counted(len(problems), 'problem')}"
+    return [
+        f"{first.where}: {many} the last box of `solution` is another value than `answer`, such as {first.id!r} "
+        f"({first.answer!r}). Correct one of the two, or leave them out{listed}"
+    ]
 
 
 def trained_on(problems: Iterable[Problem], held_out: list[Problem] | None, origin: str | None) -> list[str]:

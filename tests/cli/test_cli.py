@@ -195,15 +195,17 @@ def test_an_answer_that_leaks_by_value_stops_check_and_training(aopsd, tmp_path)
 def test_dag_check_lists_faults_and_counts_them(aopsd):
     assert aopsd("dag check problems.jsonl") == (0, "8 rows: 8 usable, 0 not; 0 errors, 0 warnings\n", "")
     repeated, circle = raw_graph("ab", ["ab", "ab"]), raw_graph("ab", ["ab", "ba"])
-    write_rows("bad.jsonl", row(0), row(1, dag=repeated), row(2, dag=circle), b"{")
+    boxed = [row(4, solution="\\boxed{4}"), row(5, solution="\\boxed{4} plus 2 is \\boxed{6}")]
+    write_rows("bad.jsonl", row(0), row(1, dag=repeated), row(2, dag=circle), b"{", *boxed)
     code, out, _ = aopsd("dag check bad.jsonl")
     lines = out.splitlines()
-    assert code == 2 and [line.split()[:4] for line in lines[:3]] == [
+    assert code == 2 and [line.split()[:4] for line in lines[:4]] == [
         ["warning", "bad.jsonl:2", "p1", "duplicate_edge"],
         ["error", "bad.jsonl:3", "p2", "cycle"],
         ["error", "bad.jsonl:4", "-", "broken_line"],
+        ["warning", "bad.jsonl:5", "p4", "other_box"],
     ]
-    assert lines[3:] == ["4 rows: 2 usable, 2 not; 2 errors, 1 warning"]
+    assert lines[4:] == ["6 rows: 4 usable, 2 not; 2 errors, 2 warnings"]
 
 
 def test_dag_check_sums_up_edges_that_a_longer_path_implies(aopsd):

@@ -67,6 +67,20 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
     check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind="solution")))
 
 
+def test_a_solution_that_boxes_another_value_than_the_answer_is_a_warning(tmp_path):
+    for fields, number in (
+        ({"solution": r"So \boxed{3}.", "dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}, 1),
+        ({"solution": r"\boxed{3}, no: \boxed{\frac{4}{2}}"}, 0),
+        ({"solution": "Count."}, 0),
+    ):
+        config = config_for(tmp_path, ObjectiveConfig(name="sft"), fields)
+        warned = look(config, [], lambda: None, lambda: None).warned["problems"]
+        assert len(warned) == number
+        if warned:
+            assert "problems.jsonl:1: in 1 of 1 problem " in warned[0] and "such as 'p1' ('2')" in warned[0]
+            assert warned[0].endswith(f"List all: aopsd dag check {tmp_path / 'problems.jsonl'}")
+
+
 def summary(config, **options):
     return summarize(config, Findings(inputs=check_inputs(config)), **options)
 
