@@ -1,5 +1,6 @@
 """`aopsd dag ...`: build, check and show the reasoning graphs of a problems file."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import keep_inputs, write_jsonl
 
 app = Commands(name="dag", help="Build, check and show the reasoning DAGs of a problems file.", no_args_is_help=True)
+_DRAWN = Path("runs/dags")  # pictures and pages without an --out
 
 
 @app.example(
@@ -126,17 +128,21 @@ def check(
 
 @app.example(
     "aopsd dag show problems.jsonl --problem p1 --out p1.svg",
-    "aopsd dag show dags.jsonl --problem limo-7 --out limo-7.svg",
+    "aopsd dag show dags.jsonl --problem limo-7",
     "aopsd dag show examples/data/problems.jsonl --problem ex-01-seventh-powers --out graph.svg",
 )
 def show(
     file: ProblemsFile,
     problem: ProblemId,
-    out: Annotated[Path, typer.Option(metavar="FILE.svg", help="Where the drawing goes.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Default: in runs/dags/, by the names of FILE and ID.")
+    ] = None,
 ) -> None:
     """Draw the graph of one problem, also one with faults; other rows may be bad."""
     from nemo_aopsd.graphs.picture import draw, drawable
 
+    name = re.sub(r"[^\w.-]", "_", f"{file.stem}.{problem}.svg")
+    out = out or _DRAWN / name
     keep_inputs([out], [("FILE", file)])
     row, raw, broken = find_row(file, problem)
     if raw is None:
@@ -169,15 +175,20 @@ def stats(
 
 @app.example(
     "aopsd dag browse dags.jsonl --out dags.html",
-    "aopsd dag browse problems.jsonl --out problems.html",
+    "aopsd dag browse problems.jsonl",
     "aopsd dag browse examples/data/problems.jsonl --out dags.html",
 )
 def browse(
-    file: ProblemsFile, out: Annotated[Path, typer.Option(metavar="PAGE.html", help="One self-contained page.")]
+    file: ProblemsFile,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.html", help="One self-contained page; default: in runs/dags/, by FILE's name."),
+    ] = None,
 ) -> None:
     """Write a page to search and read the graphs of FILE; it needs no network and no server."""
     from nemo_aopsd.graphs.browser import write_browser
 
+    out = out or _DRAWN / f"{file.stem}.html"
     keep_inputs([out], [("FILE", file)])
     count, broken = write_browser(file, out)
     _warn_of_unread(file, broken)

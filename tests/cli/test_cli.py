@@ -149,6 +149,9 @@ def test_one_problem_is_shown_and_its_graph_drawn(aopsd, tmp_path):
     code, out, _ = aopsd("preview run.yaml --problem p3 aopsd.probes.threshold=0.5")
     assert code == 0 and "What is 3 + 1?" in out and "What is 4 + 1?" not in out
     assert aopsd("dag show problems.jsonl --problem p3 --out p3.svg") == (0, "p3.svg\n", "")
+    write_rows("slash.jsonl", row(1, id="set/1"))
+    assert aopsd("dag show slash.jsonl --problem set/1") == (0, "runs/dags/slash.set_1.svg\n", "")
+    assert aopsd("dag browse slash.jsonl") == (0, "runs/dags/slash.html: 1 graph\n", "")
     assert "<svg" in (tmp_path / "p3.svg").read_text()
 
 
