@@ -7,7 +7,6 @@ from nemo_aopsd import engines
 from nemo_aopsd.cli.options import AsJson, Commands, ConfigIfAny, MethodName, Overrides, load_if_named, say_json
 from nemo_aopsd.cluster.doctor import diagnose, look_around, of_train, show
 from nemo_aopsd.cluster.doctor.result import EXIT_CODES, worst
-from nemo_aopsd.run.folder import check_place
 from nemo_aopsd.run.preflight import look
 
 app = Commands()
@@ -26,8 +25,8 @@ def doctor(
     settings = load_if_named(config, overrides, method)
     diagnosis = diagnose(settings, look_around())
     if settings:
-        place, engine = lambda: check_place(settings), lambda: engines.pick(settings).check(settings)
-        diagnosis.checks += of_train(settings, look(settings, overrides or [], place, engine))
+        found = look(settings, overrides or [], lambda: engines.pick(settings).check(settings))
+        diagnosis.checks += of_train(settings, found)
     if as_json:
         say_json(show.as_json(diagnosis))
     else:

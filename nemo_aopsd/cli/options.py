@@ -89,13 +89,11 @@ def finite(option: typer.CallbackParam, given: float | list[float] | None) -> fl
 
 
 def say(lines: Iterable[object]) -> None:
-    """Print one line after the other."""
     for line in lines:
         typer.echo(line)
 
 
 def say_json(value: object) -> None:
-    """Print it as JSON for programs, and people too."""
     typer.echo(json.dumps(value, ensure_ascii=False, indent=1))
 
 

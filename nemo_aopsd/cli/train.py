@@ -62,13 +62,7 @@ def demo(
         if aside := run_folder.move_aside(run):
             typer.echo(f"the run that was in {run} is now in {aside}")
         typer.echo(_begins(config))
-        found = look(
-            config,
-            overrides,
-            lambda: run_folder.check_place(config),
-            lambda: engines.pick(config).check(config),
-            measures=False,
-        )
+        found = look(config, overrides, lambda: engines.pick(config).check(config), measures=False)
         inputs = found.passed()
         warn(found.warnings)
         typed = shlex.join(["aopsd", "demo", "--out", str(out), *overrides])
@@ -127,8 +121,8 @@ def train(
             found = look(
                 there,
                 overrides,
-                lambda: run_folder.check_resumable(resume, settings) if resume else run_folder.check_place(settings),
                 lambda: engines.pick(there).check(there, elsewhere=mounts is not None),
+                (lambda: run_folder.check_resumable(resume, settings)) if resume else None,
                 measures=check,
             )
             problems, held_out = found.passed()

@@ -25,7 +25,7 @@ def auc(scored: Sequence[Scored]) -> float | None:
     return sum((a > b) + (a == b) / 2 for a in true for b in false) / (len(true) * len(false))
 
 
-def auc_interval(groups: Sequence[Sequence[Scored]], seed: int = 0) -> tuple[float, float] | None:
+def auc_interval(groups: Sequence[Sequence[Scored]]) -> tuple[float, float] | None:
     """Percentile bootstrap interval, 95 %, of the AUC over all groups, which are resampled: items of one depend.
 
     None where one group alone has true items, or false ones: nothing can then be said of others.
@@ -37,7 +37,7 @@ def auc_interval(groups: Sequence[Sequence[Scored]], seed: int = 0) -> tuple[flo
     below, group_of = np.concatenate(false), np.repeat(np.arange(len(groups)), num_false)
     won = ((np.array(above)[:, None] > below) + (np.array(above)[:, None] == below) / 2 for above in true)
     wins = np.array([np.bincount(group_of, each.sum(axis=0), len(groups)) for each in won])
-    drawn = np.random.default_rng(seed).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), 2000)
+    drawn = np.random.default_rng(0).multinomial(len(groups), np.full(len(groups), 1 / len(groups)), 2000)
     pairs = (drawn @ num_true) * (drawn @ num_false)
     both = pairs > 0  # a draw without either has no AUC
     found = ((drawn @ wins) * drawn).sum(axis=1)[both] / pairs[both]

@@ -268,9 +268,7 @@ def _record(result: Result) -> dict[str, Any]:
     return record
 
 
-def remote_judge(
-    endpoint: Endpoint, model: str, kind: str = "list", *, concurrency: int = 32, prompts: str = "default"
-) -> Judge:
+def remote_judge(endpoint: Endpoint, model: str, kind: str = "list", *, concurrency: int = 32) -> Judge:
     """A judge that writes, at an OpenAI-compatible server: greedy, once more by sampling if the verdict cannot be read.
 
     Attempts are sent whole; without the model's tokenizer there is nothing to cut them by.
@@ -285,7 +283,7 @@ def remote_judge(
                 raise UserError(f"{endpoint.url} gave no answer, retries included: {error}. Try again later.") from None
 
     async def judge_one(client: ChatClient, problem: Problem, attempt: str, advance: Callable[[int], None]) -> Verdict:
-        config, messages = JudgeConfig(), judge_messages(problem, attempt, prompts, kind)
+        config, messages = JudgeConfig(), judge_messages(problem, attempt, "default", kind)
         temperatures = (0.0, *[1.0] * config.num_retries)
         requests = [Request(model, messages, config.max_new_tokens, heat, None) for heat in temperatures]
         claimed, text = await first_readable(client, requests, partial(read_verdict, kind, problem, attempt))

@@ -1,7 +1,5 @@
 """Prompt wording lives in the `.txt` files of this folder, one folder per family; code only fills the placeholders."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 `manifest.json` has the SHA-256 of every other file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -3,8 +3,6 @@
 It also moves a run out of the way, and keeps results of different kinds apart.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ One table for the warnings of a run and for the hints of its report. A limit is 
 learn show, and near enough to tell before the run is over; docs/reading_runs.md has the numbers behind each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Files inside `diagnostics` and `audit` are named where they are written, and in `folder.py`, which removes them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nemo_aopsd.evaluation import EPOCH

@@ -1,7 +1,5 @@
 """One line of numbers per step. A value that does not apply is absent, never 0."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import mean
 

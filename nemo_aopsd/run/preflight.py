@@ -1,7 +1,5 @@
 """Everything that can be checked before a model is loaded, apart from the engine's own settings."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +26,7 @@ from nemo_aopsd.method.context import check_problems, field_of, student_messages
 from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
+from nemo_aopsd.run.folder import check_place
 from nemo_aopsd.run.rehearsal import rehearse
 from nemo_aopsd.run.row_lengths import check_texts
 
@@ -60,14 +59,15 @@ class Findings:
 def look(
     config: Config,
     overrides: Sequence[str],
-    check_place: Callable[[], None],
     check_engine: Callable[[], None],
+    check_folder: Callable[[], None] | None = None,
     *,
     measures: bool = True,
 ) -> Findings:
     """All checks of `aopsd train` before its model is loaded, which are those of `aopsd doctor`, too.
 
-    `check_place` and `check_engine` raise UserError; `measures` reads the prompts with the tokenizer, if it is here.
+    `check_engine` and `check_folder`, by default that of a new run's place, raise UserError. `measures` reads the
+    prompts with the tokenizer, if it is here.
     """
     found = Findings()
 
@@ -83,7 +83,7 @@ def look(
         found.knows_lengths = tokenizer is not None
         return check_texts(config, problems, held_out, tokenizer) if tokenizer else []
 
-    attempt("run folder", check_place)
+    attempt("run folder", check_folder or (lambda: check_place(config)))
     attempt("settings", check_engine)
     found.warned["settings"] = without_effect(config, overrides)
     found.inputs = attempt("problems", lambda: check_inputs(config))

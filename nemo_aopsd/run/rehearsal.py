@@ -1,7 +1,5 @@
 """Parts of the user's own are called once on invented input: their faults shall cost no initial attempts."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A row counts as in step.py and judge.py. A context that depends on the attempt c
 teacher's lengths are upper bounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from nemo_aopsd.config.extension import is_own

@@ -1,7 +1,5 @@
 """What is evaluated: a run (its newest checkpoint), one checkpoint, or a plain model."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from dataclasses import asdict, dataclass, replace

@@ -22,7 +22,8 @@ from nemo_aopsd.cluster.doctor import Surroundings, diagnose, look_around, machi
 from nemo_aopsd.cluster.doctor.result import Check, run
 from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
-from tests import REPO
+from nemo_aopsd.files import write_jsonl
+from tests import REPO, raw_graph
 
 CONFIGS = REPO / "examples/configs"
 H100 = "NVIDIA H100 80GB HBM3, 81559, 9.0"
@@ -340,8 +341,8 @@ def test_problems_are_counted_and_those_that_training_would_refuse_are_an_error(
     trained_on = load_config(CONFIGS / "aopsd_tiny_cpu.yaml", []).data["train"]["data_path"]
     check = problems(f"aopsd.evaluation.data_path={trained_on}")
     assert check["severity"] == "warn" and "384 of 384 evaluation problems are also trained on" in check["found"]
-    graph = {"nodes": [{"id": name, "statement": f"step {name}"} for name in "ab"], "edges": [["a", "b"], ["b", "a"]]}
-    (tmp_path / "cycle.jsonl").write_text(json.dumps({"id": "p", "problem": "?", "answer": "1", "dag": graph}))
+    circle = {"id": "p", "problem": "?", "answer": "1", "dag": raw_graph("ab", ["ab", "ba"])}
+    write_jsonl(tmp_path / "cycle.jsonl", [circle])
     for key, file, named in (
         ("data.train.data_path", "cycle.jsonl", "cycle.jsonl:1"),
         ("aopsd.evaluation.data_path", "nope.jsonl", "nope.jsonl: no such file"),

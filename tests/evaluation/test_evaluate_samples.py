@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.samples import BlockSampler, Questions, RowSampler, Sampled, collect
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.types import Generation, Sampling
+from tests.evaluation.test_evaluate import PROBLEMS as FIVE
 from tests.evaluation.test_evaluate import Guesser, Words
 
-PROBLEMS = [Problem(id=f"p{i}", problem=f"What is {i} + 0?", answer=str(i), where="x:1") for i in range(4)]
+PROBLEMS = FIVE[:4]
 PROMPTS = [[problem.problem] for problem in PROBLEMS]
 SAMPLING = Sampling(max_new_tokens=9)
 

@@ -103,9 +103,8 @@ def test_a_disk_that_is_full_is_told_with_file_and_remedy(tmp_path):
     def check_place():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine")
 
-    found = look(
-        config_for(tmp_path, ObjectiveConfig(), {}, context=ContextConfig("none")), [], check_place, lambda: None
-    )
+    config = config_for(tmp_path, ObjectiveConfig(), {}, context=ContextConfig("none"))
+    found = look(config, [], lambda: None, check_place)
     assert found.refused == {
         "run folder": f"runs/mine: {os.strerror(errno.ENOSPC)}. Free some space, then start the same command."
     }
