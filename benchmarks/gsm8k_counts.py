@@ -1,14 +1,15 @@
 """The GSM8K tables of docs/results.md from their counts: right answers to each held-out problem, by model and method.
 
-    python -m benchmarks.gsm8k_counts            # reads benchmarks/measured/gsm8k_counts.json
+    python -m benchmarks.gsm8k_counts [MEMBER]   # reads benchmarks/measured/gsm8k_counts.json
 
-Problems are lines of GSM8K's train.jsonl. Differences are in points and paired by problem, over the problems that both
-have; intervals are a bootstrap over problems.
+Problems are lines of GSM8K's train.jsonl. Differences are from MEMBER, or from `base`, the untrained model, in points
+and paired by problem, over the problems that both have; intervals are a bootstrap over problems.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,18 @@ COUNTS = Path(__file__).parent / "measured/gsm8k_counts.json"
 
 
 def main() -> None:
+    against = (sys.argv[1:] or ["base"])[0]
     for model, block in json.loads(COUNTS.read_text()).items():
-        print(model)
         members = {name: table(words) for name, words in block["right_and_samples"].items()}
-        base = members["base"]
+        if against not in members:
+            continue
+        print(model)
+        base = members[against]
         for name, (right, samples) in members.items():
             rate = right.sum() / samples.sum()
             line = f"  {name:14} {100 * rate:5.1f} % of {samples.sum()} samples"
             both = (samples > 0) & (base[1] > 0)
-            if name != "base":
+            if name != against:
                 differences = right[both] / samples[both] - base[0][both] / base[1][both]
                 low, high = bootstrap_interval(differences.tolist(), num_resamples=10_000, seed=0)
                 line += (

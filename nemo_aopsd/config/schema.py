@@ -120,7 +120,8 @@ class ObjectiveConfig(Strict):
     tokens counts, as in RLSD. Both need several answers a problem. Off, as in the paper."""
     reward_weight: Annotated[Positive, ReadBy(("pg",))] = 1.0
     """What GRPO's advantage is multiplied by with `reward=added`. It is some 1 at each token of a problem that is
-    answered both rightly and wrongly; a teacher's is its gap, often below 0.1 nats."""
+    answered both rightly and wrongly; a teacher's is its gap, often below 0.1 nats, and may still be most of the
+    gradient, for it points the same way in every answer: look at `train/grad_norm` beside that of `grpo`."""
     evidence_clip: Annotated[float, Interval(gt=0, lt=1), ReadBy(("pg",))] = 0.2
     """With `reward=direction`, how far a token's factor may be from 1. RLSD's symbol is epsilon_w."""
     whiten: Annotated[bool, ReadBy(("minillm",))] = False
