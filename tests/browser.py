@@ -1,7 +1,5 @@
 """A real browser for tests of pages; they are skipped with a reason where there is none."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,13 +1,11 @@
 """An OpenAI-compatible server on a free port of this machine that answers what a function says, with faults."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass
@@ -52,7 +50,7 @@ class ChatServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def __enter__(self) -> ChatServer:
+    def __enter__(self) -> Self:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
         self._thread.start()

@@ -1,7 +1,5 @@
 """A synthetic run folder with plausible numbers, for tests of what people see. No model is involved."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """An engine whose every number can be computed by hand: two bigram tables over characters."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,11 +1,10 @@
 """As much of the Hugging Face hub as the download of one data set needs, on a free port of this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 
 COMMIT = "a" * 40
 
@@ -22,7 +21,7 @@ class HubServer:
         self.hub_id, self.files, self.status, self.code, self.cut = hub_id, files, status, code, cut
         self.paths: list[str] = []
 
-    def __enter__(self) -> HubServer:
+    def __enter__(self) -> Self:
         hub = self
 
         class Handler(BaseHTTPRequestHandler):

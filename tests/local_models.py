@@ -1,7 +1,5 @@
 """Tiny random models for the tests of the local engine, and plain references: one row at a time, no cache."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Recorded answers of a model that turns problems about rectangles into graphs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of a user's own: found by file or module, refused in words, and used by a step as ours are."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil

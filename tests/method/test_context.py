@@ -21,11 +21,9 @@ from nemo_aopsd.method.context import (
     student_messages,
     teacher_messages,
 )
+from tests import raw_graph
 
-DIAMOND = {
-    "nodes": [{"id": node, "statement": f"fact {node}"} for node in "abcd"],
-    "edges": [["a", "b"], ["a", "c"], ["b", "d"], ["c", "d"]],
-}
+DIAMOND = raw_graph("abcd", ["ab", "ac", "bd", "cd"])
 PROBLEM = Problem(
     id="p1",
     problem="Find {context} and \\boxed{}.",

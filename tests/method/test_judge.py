@@ -12,6 +12,7 @@ from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.judge import Verdict, judge_attempts, judge_messages, parse_evidence, parse_verdict, shorten
 from nemo_aopsd.types import Generation
+from tests import raw_graph
 from tests.fakes import CharTokenizer, make_config
 
 KNOWN = {"1", "2", "3"}
@@ -20,12 +21,7 @@ PROBLEM = Problem(
     problem="What is {attempt}?",
     answer="7",
     where="problems.jsonl:1",
-    dag=build_graph(
-        {
-            "nodes": [{"id": node, "statement": f"fact {node}"} for node in "123"],
-            "edges": [["1", "2"], ["2", "3"]],
-        }
-    ),
+    dag=build_graph(raw_graph("123", ["12", "23"])),
 )
 
 

@@ -18,7 +18,10 @@ from nemo_aopsd.config.schema import (
 )
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run.preflight import Findings, check_inputs, look, summarize, trained_on
+from tests import raw_graph
 from tests.fakes import make_config, make_problem
+
+GRAPH = {"dag": raw_graph({"a": "one"})}
 
 
 def config_for(tmp_path, objective: ObjectiveConfig, fields: dict, **changes):
@@ -33,7 +36,7 @@ def config_for(tmp_path, objective: ObjectiveConfig, fields: dict, **changes):
 
 @pytest.mark.parametrize("objective", [ObjectiveConfig(name="sft"), ObjectiveConfig(name="gkd", on_policy_rate=0.9)])
 def test_objectives_that_train_on_solutions_refuse_a_problem_without(tmp_path, objective):
-    config = config_for(tmp_path, objective, {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}})
+    config = config_for(tmp_path, objective, GRAPH)
     with pytest.raises(UserError, match=rf"problems\.jsonl:1: .*'p1'.*`solution`.*objective\.name={objective.name}"):
         check_inputs(config)
 
@@ -50,15 +53,13 @@ def test_without_a_teacher_the_data_need_not_have_what_a_context_shows(tmp_path,
 
 def test_a_judge_of_ones_own_needs_no_wording_of_ours(tmp_path):
     judge = JudgeConfig(kind=f"{Path(__file__).parents[2] / 'examples/my_parts.py'}:NumberJudge")
-    fields = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
-    problems, _ = check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, judge=judge))
+    problems, _ = check_inputs(config_for(tmp_path, ObjectiveConfig(name="fkl"), GRAPH, judge=judge))
     assert [problem.id for problem in problems] == ["p1"]
 
 
 @pytest.mark.parametrize("kind", ["dag_full", "dag_frontier"])
 def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_shown(tmp_path, kind):
-    graph = {"nodes": [{"id": "a", "statement": "The share equals 0.5"}], "edges": []}
-    fields = {"answer": "1/2", "dag": graph, "solution": "Halve it."}
+    fields = {"answer": "1/2", "dag": raw_graph({"a": "The share equals 0.5"}), "solution": "Halve it."}
     shown = config_for(tmp_path, ObjectiveConfig(name="fkl"), fields, context=ContextConfig(kind=kind))
     with pytest.raises(
         UserError, match=r"problems\.jsonl:1: .*'p1'.*states_answer.*\n.*aopsd dag check .*problems\.jsonl$"
@@ -69,7 +70,7 @@ def test_a_graph_that_gives_the_answer_away_by_value_is_refused_where_it_is_show
 
 def test_a_solution_that_boxes_another_value_than_the_answer_is_a_warning(tmp_path):
     for fields, number in (
-        ({"solution": r"So \boxed{3}.", "dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}, 1),
+        ({"solution": r"So \boxed{3}.", **GRAPH}, 1),
         ({"solution": r"\boxed{3}, no: \boxed{\frac{4}{2}}"}, 0),
         ({"solution": "Count."}, 0),
     ):
@@ -86,13 +87,12 @@ def summary(config, **options):
 
 
 def test_the_summary_tells_of_the_attempts_before_the_first_step(tmp_path):
-    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
     for name, told in (
         ("competence", "before     5 attempts (5 at each of 1 problem), each judged, before step 1"),
         ("shuffle", None),
     ):
         curriculum = CurriculumConfig(name=name, num_initial_attempts=5)
-        config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, curriculum=curriculum)
+        config = config_for(tmp_path, ObjectiveConfig(name="pg"), GRAPH, curriculum=curriculum)
         lines = [line for line in summary(config).splitlines() if "before" in line]
         assert [told] == [line[: len(told)] for line in lines] if told else not lines
         resumed = summary(config, steps_done=7)
@@ -111,8 +111,7 @@ def test_a_disk_that_is_full_is_told_with_file_and_remedy(tmp_path):
 
 
 def test_the_summary_names_the_method_before_the_ablation(tmp_path):
-    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
-    config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, context=ContextConfig("dag_frontier"))
+    config = config_for(tmp_path, ObjectiveConfig(name="pg"), GRAPH, context=ContextConfig("dag_frontier"))
     config = replace(config, aopsd=AOPSDConfig(probes=ProbeConfig(threshold=1.0)))
     told = summary(config)
     assert "aopsd + probes.threshold=1 (ablation delta_1): pg, context dag_frontier" in told
@@ -129,8 +128,7 @@ def test_the_summary_names_the_method_before_the_ablation(tmp_path):
     ],
 )
 def test_the_summary_tells_of_a_threshold_that_nobody_fitted(tmp_path, judge, context, is_told):
-    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
-    config = config_for(tmp_path, ObjectiveConfig(name="pg"), graph, context=ContextConfig(context), judge=judge)
+    config = config_for(tmp_path, ObjectiveConfig(name="pg"), GRAPH, context=ContextConfig(context), judge=judge)
     told = summary(config)
     assert ("aopsd judge eval --calibrate" in told) is is_told
 
@@ -140,8 +138,7 @@ def test_the_summary_names_every_limit(tmp_path):
     config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {}, **budgets)
     told = summary(config)
     assert "at most 3 epochs, 5 steps, 120,000 response tokens, 90.0 seconds" in told
-    graph = {"dag": {"nodes": [{"id": "a", "statement": "one"}], "edges": []}}
-    config = config_for(tmp_path, ObjectiveConfig(), graph, max_num_steps=0)
+    config = config_for(tmp_path, ObjectiveConfig(), GRAPH, max_num_steps=0)
     told = summary(config)
     assert "no steps: evaluates only" in told and "attempts" not in told and "before step 1" not in told
 
