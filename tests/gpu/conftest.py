@@ -5,6 +5,7 @@ AOPSD_GPU_OVERRIDES  over it, such as `cluster.gpus_per_node=2 policy.megatron_c
 AOPSD_GPU_REPORT     a file that gets one JSON line a measured figure
 AOPSD_GPU_RUN        the run folder; default a temporary one
 AOPSD_GPU_STEPS      steps to train before the resume; default 5
+AOPSD_GPU_KILL       whose last worker is killed: `generation`, the sampler's (default), or `policy`, the trainer's
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 REPO = Path(__file__).parents[2]
 CONFIG = REPO / os.environ.get("AOPSD_GPU_CONFIG", "examples/configs/aopsd_tiny_h100.yaml")
 STEPS = int(os.environ.get("AOPSD_GPU_STEPS", "5"))
+KILLED = os.environ.get("AOPSD_GPU_KILL", "generation")
 
 
 def pytest_collection_modifyitems(items):

@@ -187,6 +187,7 @@ class Host:
             "AOPSD_GPU_OVERRIDES": " ".join([TRAINER, lane.overrides, *([FIXED_CACHE] if self.share > 1 else [])]),
             "AOPSD_GPU_REPORT": f"{self.out}/{lane.name}.jsonl",
             "AOPSD_GPU_RUN": f"/tmp/lane_{lane.name}/run",
+            "AOPSD_GPU_KILL": "policy" if lane.num_gpus > 1 else "generation",
             "NCCL_NVLS_ENABLE": "0",
             "RAY_TMPDIR": f"/tmp/lane_{lane.name}",
             "RAY_ADDRESS": "local",  # or NeMo RL may join any Ray of this host that has the same GPUs
