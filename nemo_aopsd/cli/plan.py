@@ -51,7 +51,7 @@ def plan(
     if as_json:
         say_json(numbers | {"refused": refused})
         return
-    show_page(Console())
+    show_page(Console(highlight=False))
     if refused:
         typer.echo(f"refused: the engine does not take this config: {refused}")
 

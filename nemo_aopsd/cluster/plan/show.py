@@ -58,18 +58,17 @@ def _work_and_memory(plan: Plan | LocalPlan, size: ModelSize) -> dict[str, Any]:
 def show_local(plan: LocalPlan, console: Console) -> None:
     """Work and memory, and how to time a step here."""
     where = plan.gpu.name if plan.gpu else "one machine, without a GPU"
-    console.print(f"{parameters(plan.size.total)} parameters, {where}\n{_work(plan.work)}\n", highlight=False)
+    console.print(f"{parameters(plan.size.total)} parameters, {where}\n{_work(plan.work)}\n")
     console.print(memory_table(plan.memory))
     for check in plan.checks:
         verdict = "fits" if check.severity == OK else "may not fit"
         texts = f"{check.found}, expected {check.expected}: {verdict}. {check.remedy}"
-        console.print(f"\n[bold]{check.severity}[/] {escape(texts.strip())}", highlight=False)
+        console.print(f"\n[bold]{check.severity}[/] {escape(texts.strip())}")
     if attempts := plan.work.problems * plan.work.initial_attempts:
         console.print(f"\n{attempts:,} attempts, each judged, before step 1; the timing below leaves them out")
     console.print(
         "\nno seconds: they depend on this machine. Time two steps: aopsd train CONFIG aopsd.max_num_steps=2 "
         f"{'aopsd.curriculum.name=shuffle ' if attempts else ''}logger.log_dir=runs/timed",
-        highlight=False,
         soft_wrap=True,
     )
     console.print("note: lengths of questions and of what the teacher reads are assumed (docs/scaling.md).")
@@ -89,8 +88,7 @@ def show(plan: Plan, console: Console) -> None:
     layout, work, size = plan.setup.layout, plan.work, plan.setup.size
     console.print(
         f"{parameters(size.total)} parameters on {layout.gpus} x {plan.setup.gpu.name}; TP {layout.tp}, "
-        f"PP {layout.pp}, CP {layout.cp}, EP {layout.ep}, vLLM TP {layout.sampler_tp}\n{_work(work)}\n",
-        highlight=False,
+        f"PP {layout.pp}, CP {layout.cp}, EP {layout.ep}, vLLM TP {layout.sampler_tp}\n{_work(work)}\n"
     )
     if plan.unmeasured:
         console.print(f"[bold red]no seconds[/]: never measured with {escape(', '.join(plan.unmeasured))}")
@@ -98,9 +96,9 @@ def show(plan: Plan, console: Console) -> None:
         console.print(_stages(plan))
         minutes, hours = plan.run_seconds / 60, plan.gpu_hours(plan.run_seconds)
         steps = counted(plan.run_steps, "step")
-        console.print(f"\nthe whole run, {steps}: {minutes:,.0f} min, {hours:,.2f} GPU-hours", highlight=False)
+        console.print(f"\nthe whole run, {steps}: {minutes:,.0f} min, {hours:,.2f} GPU-hours")
     sums = ", ".join(f"{turn} {gigabytes(total(plan.memory, 'gpu', turn))}" for turn in (TRAIN, SAMPLE))
-    console.print(f"\nmemory of one GPU: {sums}, one row's cache counted", highlight=False)
+    console.print(f"\nmemory of one GPU: {sums}, one row's cache counted")
     for check in plan.checks:
         if check.severity != OK:
             texts = f"{check.name}: {check.found}, expected {check.expected}. {check.remedy}."
@@ -109,8 +107,7 @@ def show(plan: Plan, console: Console) -> None:
         room, seconds = gigabytes(plan.setup.gpu.memory), plan.step_seconds["update"]
         console.print(
             f"{KEEP_ALL} would fit, by estimate: {gigabytes(found.memory)} of {room} a GPU, and the update is "
-            f"predicted to take {found.update_seconds:.2f} s and not {seconds:.2f} s",
-            highlight=False,
+            f"predicted to take {found.update_seconds:.2f} s and not {seconds:.2f} s"
         )
     for note in plan.notes:
         console.print(f"note: {escape(note)}.")
