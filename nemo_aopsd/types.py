@@ -34,7 +34,7 @@ class Generation:
 
     tokens: Tokens
     finished: bool
-    logprobs: Tensor | None = None  # [T] float32, as a sampler apart from the trainer saw them
+    logprobs: Tensor | None = None  # [T] float32 at temperature 1, as the sampler saw them; None where none asks
 
 
 @dataclass(frozen=True, slots=True)

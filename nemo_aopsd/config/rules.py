@@ -106,8 +106,8 @@ def _on_the_local_engine(run: RunKeys) -> Iterator[Fault]:
     if run.aopsd.keep_optimizer_on_gpu:
         wanted = "false with aopsd.engine=local, which never moves its optimizer"
         yield _wrong(run, "aopsd.keep_optimizer_on_gpu", wanted, remedy)
-    if run.aopsd.scoring != "trainer":
-        wanted = "trainer with aopsd.engine=local, where one model samples and learns"
+    if run.aopsd.scoring == "prefill":
+        wanted = "trainer or sampler with aopsd.engine=local, where one model samples and learns"
         yield _wrong(run, "aopsd.scoring", wanted, remedy)
     if run.policy.precision not in ("float32", "bfloat16"):
         yield "policy.precision", f"must be one of float32, bfloat16; got {run.policy.precision!r}."

@@ -108,7 +108,7 @@ def collect(
     teacher_prompts = [prompt for row in scored if (prompt := row.draft.teacher_prompt) is not None]
     with clock("student"):
         if objective.needs_old_logprobs:
-            if aopsd.scoring == "sampler":  # which has said them already
+            if aopsd.scoring == "sampler" and not from_data:  # which has said them already
                 log_p = [row.draft.output.logprobs for row in scored]
             else:
                 log_p = engine.student.logprobs(prompts, responses)

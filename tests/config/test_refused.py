@@ -108,7 +108,7 @@ REFUSED = {
     "aopsd.probes=null": "must be a block of keys",
     "aopsd.probes.keep_cache=true": "must be false with aopsd.engine=local, ",
     "aopsd.keep_optimizer_on_gpu=true": "must be false with aopsd.engine=local, ",
-    "aopsd.scoring=sampler": "must be trainer with aopsd.engine=local, ",
+    "aopsd.scoring=prefill": "must be trainer or sampler with aopsd.engine=local, ",
     "aopsd.objective.name=opsd": "one of pg, sft, grpo, fkl, rkl, jsd, topk_fkl, dash, eopd, gkd, minillm",
     "aopsd.num_prompts_per_step=6": "multiple of 4",
     "aopsd.judge.max_new_tokens=1024": "must leave room for a prompt within",

@@ -330,6 +330,17 @@ def test_rows_that_end_early_leave_the_batch_without_touching_the_others():
     assert alone.generate(prompts, sampling, seed=5) == together
 
 
+def test_sampling_says_the_log_probs_at_temperature_1_of_what_it_drew(monkeypatch):
+    monkeypatch.setattr(decoding, "ROOM", 16)  # the buffer grows, and rows leave it
+    changes = {"generation_batch_size": 16, "scoring": "sampler", "max_total_sequence_length": 60}
+    model = LocalModel(MODELS["llama"], tiny_settings(**changes), frozenset(range(0, 60, 9)))
+    prompts = [*random_rows(10, [(3 + 5 * (index % 4), 0) for index in range(16)])[0], [5] * 60]
+    found = model.generate(prompts, Sampling(max_new_tokens=50, temperature=0.7, top_p=0.9), seed=5)
+    assert len({len(row.tokens) for row in found}) > 6 and found[-1].tokens == []  # which has no room
+    for prompt, row in zip(prompts, found, strict=True):
+        torch.testing.assert_close(row.logprobs, plain_logprobs(MODELS["llama"], prompt, row.tokens), atol=1e-5, rtol=0)
+
+
 def test_equal_prompts_are_read_once_and_get_different_samples(monkeypatch):
     model = local()
     alone = local(generation_batch_size=1).generate([[4, 5, 6]] * 3 + [[7]], Sampling(max_new_tokens=20), seed=0)

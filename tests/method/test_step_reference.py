@@ -73,9 +73,10 @@ class Case:
         self.micro_batch = rng.choice([1, 3])
         self.prefix_gb = rng.choice([0.0, 1.0])
 
-    def config(self, folder):
+    def config(self, folder, scoring):
         aopsd = AOPSDConfig(
             prompts=str(folder),
+            scoring=scoring,
             num_generations_per_prompt=self.generations,
             mask_truncated=self.mask_truncated,
             weighting=self.weighting,
@@ -89,9 +90,10 @@ class Case:
         generation = {"max_new_tokens": 7, "temperature": self.temperature}
         return make_config(folder, aopsd, generation=generation, max_total_sequence_length=self.row_tokens)
 
-    def engine(self, model):
+    def engine(self, model, scoring):
         settings = tiny_settings(
             optimizer=OPTIMIZER,
+            scoring=scoring,
             teacher=TeacherConfig(self.teacher, self.decay),
             max_total_sequence_length=self.row_tokens,
             max_grad_norm=self.max_grad_norm,
@@ -302,16 +304,19 @@ def prompts(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("scoring", ["trainer", "sampler"])
 @pytest.mark.parametrize("seed", range(10))
-def test_two_steps_equal_a_plain_reference(seed, prompts, monkeypatch):
+def test_two_steps_equal_a_plain_reference(seed, scoring, prompts, monkeypatch):
     rng = random.Random(seed)
     case = Case(rng)
     # Float64, so that no comparison hangs on rounding.
     model = tiny_model("qwen3", seed, torch.float64, num_words=len(ALPHABET), end=END)
-    reference, engine = Reference(model, case), case.engine(model)
+    reference, engine = Reference(model, case), case.engine(model, scoring)
+    if scoring == "sampler":
+        monkeypatch.setattr(engine.student, "logprobs", None)  # sampling has said them
     judge = ScriptedJudge(engine.student, rng)
     monkeypatch.setattr(engine.student, "generate", judge.generate)
-    config = case.config(prompts)
+    config = case.config(prompts, scoring)
 
     for step in range(2):
         problems = [random_problem(3 * step + index, rng) for index in range(3)]

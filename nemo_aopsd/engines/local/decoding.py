@@ -1,5 +1,6 @@
 """Sampling a batch of responses with one growing key-value buffer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.engines.local.decoding_step import EagerStep, Step
-from nemo_aopsd.engines.local.network import Network, at_least_float32
+from nemo_aopsd.engines.local.network import Network, at_least_float32, logprobs_of
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
 ROOM = 256  # columns by which the buffer grows
@@ -101,12 +102,15 @@ class Decoder:
         self.kv: Any = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
         self.extend = self._fit_step()
 
-    def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
-        """Decode to the end; `uniform` [R, max limit] float64."""
+    def run(self, sampling: Sampling, uniform: Tensor, *, with_logprobs: bool = False) -> list[Generation]:
+        """Decode to the end; `uniform` [R, max limit] float64. Log-probs are at temperature 1, whatever is sampled."""
+        self.logprobs = torch.zeros(self.tokens.shape, device=self.tokens.device) if with_logprobs else None
         for step in range(self.tokens.shape[1]):
             logits = self.network.head(self.last_hidden)
             choice = sample(logits, sampling, uniform[self.rows, step])
             self.tokens[self.rows, step] = choice
+            if self.logprobs is not None:
+                self.logprobs[self.rows, step] = logprobs_of(logits, choice).float()
             ends = torch.isin(choice, self.end_ids) | (self.limits[self.rows] == step + 1)
             lengths = self.lengths[self.rows]
             self.lengths[self.rows] = torch.where(ends & (lengths == 0), step + 1, lengths)
@@ -143,4 +147,8 @@ class Decoder:
         is_end = torch.isin(self.tokens, self.end_ids)
         finished = is_end.gather(1, self.lengths[:, None] - 1)[:, 0].tolist()
         rows = zip(self.tokens.tolist(), self.lengths.tolist(), finished, strict=True)
-        return [Generation(tokens[:length], done) for tokens, length, done in rows]
+        found = [Generation(tokens[:length], done) for tokens, length, done in rows]
+        if self.logprobs is None:
+            return found
+        said = zip(found, self.logprobs.cpu(), strict=True)
+        return [replace(row, logprobs=values[: len(row.tokens)].clone()) for row, values in said]

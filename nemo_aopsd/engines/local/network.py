@@ -172,7 +172,12 @@ def _top(head: torch.nn.Module, hidden: Tensor, k: int) -> tuple[Tensor, Tensor,
 
 
 def _logprobs(head: torch.nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
-    return -torch.nn.functional.cross_entropy(_upcast(head(hidden)), targets, reduction="none")
+    return logprobs_of(head(hidden), targets)
+
+
+def logprobs_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Log-probs [N] of `targets` [N] in `logits` [N, V]."""
+    return -torch.nn.functional.cross_entropy(_upcast(logits), targets, reduction="none")
 
 
 def _upcast(logits: Tensor) -> Tensor:
