@@ -6,6 +6,7 @@ import json
 import random
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -52,10 +53,13 @@ class BigramModel:
 
     def generate(self, prompts, sampling, seed):
         probs = self.table().exp().tolist()
-        return [
+        found = [
             self._generate(prompt, sampling, random.Random(f"{seed}/{row}"), probs)
             for row, prompt in enumerate(prompts)
         ]
+        with torch.no_grad():
+            said = [self.score(prompt, row.tokens) for prompt, row in zip(prompts, found, strict=True)]
+        return [replace(row, logprobs=values) for row, values in zip(found, said, strict=True)]
 
     def _generate(self, prompt, sampling, rng, probs):
         text = CharTokenizer().decode(prompt)

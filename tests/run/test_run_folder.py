@@ -184,7 +184,8 @@ def test_parts_of_ones_own_may_lie_elsewhere_when_a_run_goes_on_but_not_differ(r
 
     def parts(place, kind="RisingWeights"):
         folder = tmp_path / place
-        return config_of(run, f"aopsd.prompts={folder}", f"aopsd.weighting={folder / 'my_parts.py'}:{kind}")
+        weighting = f"aopsd.weighting={folder / 'my_parts.py'}:{kind}"
+        return config_of(run, f"aopsd.prompts={folder}", weighting, "aopsd.scoring=trainer")
 
     (run / "config.yaml").write_text(to_yaml(parts("here")))
     run_folder.keep_extensions(run, parts("here").aopsd)
