@@ -12,6 +12,7 @@ import torch
 
 from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
+from nemo_aopsd.engines.local.kv import FixedKVBuffer
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.errors import UserError
@@ -64,6 +65,15 @@ def test_a_step_of_fixed_shape_writes_the_same_text(monkeypatch, sampling, size)
     assert min(lengths) < ROOM and max(lengths) > 2 * ROOM
     batches = -(-len(PROMPTS) // size)
     assert Replayed.made <= batches * (1 + math.log2(size) + 80 / ROOM)  # where the buffer changes, not at each step
+
+
+def test_few_rows_are_dropped_only_where_the_buffer_is_made_anew_all_the_same(monkeypatch):
+    kept, rebuild = [], FixedKVBuffer.rebuild
+    spy = lambda kv, rows, room: (kept.append(len(rows)), rebuild(kv, rows, room))  # noqa: E731
+    monkeypatch.setattr(FixedKVBuffer, "rebuild", spy)
+    Replayed.made = 0
+    generate(monkeypatch, GraphStep, Sampling(max_new_tokens=80), 16)  # of 18 rows 16, then 2
+    assert len(kept) == 4 and kept[0] < 16 and Replayed.made == 6
 
 
 class Graph:

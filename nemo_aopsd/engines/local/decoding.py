@@ -52,7 +52,9 @@ def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     num_tokens = probs.shape[-1]
     if num_tokens <= SMALL:
         return _first_above(probs.double(), uniform * probs.sum(-1, dtype=torch.float64))[0]
-    probs = torch.nn.functional.pad(probs, (0, -num_tokens % BLOCK)).unflatten(-1, (-1, BLOCK))
+    if missing := -num_tokens % BLOCK:  # or it would be copied
+        probs = torch.nn.functional.pad(probs, (0, missing))
+    probs = probs.unflatten(-1, (-1, BLOCK))
     sums = probs.sum(-1, dtype=torch.float64)
     target = uniform * sums.sum(-1)
     block, before = _first_above(sums, target)
@@ -124,13 +126,12 @@ class Decoder:
         return self._results()
 
     def _make_room(self, choice: Tensor, running: Tensor, num_running: int) -> Tensor:
-        """Drop ended rows once there are enough of them, and grow the buffer when it is full."""
-        if num_running <= self.step_class.min_running * len(self.rows):
-            keep = running.nonzero()[:, 0]
-        elif self.kv.room == 0:
-            keep = torch.arange(len(self.rows), device=choice.device)
-        else:
+        """Drop ended rows once there are enough of them, and where the buffer is full and must grow."""
+        kind, num_rows = self.step_class, len(self.rows)
+        is_worth_it = num_rows > kind.few and num_running <= kind.min_running * num_rows
+        if not is_worth_it and self.kv.room:
             return choice
+        keep = running.nonzero()[:, 0]
         self.kv.rebuild(keep, max(self.kv.room, ROOM))
         self.rows = self.rows[keep]
         self.extend = self._fit_step()

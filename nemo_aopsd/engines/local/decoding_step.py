@@ -15,6 +15,7 @@ class EagerStep:
 
     buffer = KVBuffer
     min_running = 0.875
+    few = 1  # rows, of which fewer take as long
     looks_every = 1  # steps from one look at who has ended to the next
 
     def __init__(self, network: Network, kv: KVBuffer, mask: Tensor):
@@ -35,6 +36,7 @@ class GraphStep:
 
     buffer = FixedKVBuffer
     min_running = 0.5
+    few = 16  # bound by its number of kernels, a step of fewer takes about as long, and a capture two eager ones
     looks_every = 8  # the device is not waited for in between
 
     def __init__(self, network: Network, kv: FixedKVBuffer, mask: Tensor):
