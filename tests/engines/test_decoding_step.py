@@ -30,6 +30,7 @@ class Replayed:
 
     def __init__(self, step: GraphStep):
         self.step, self.addresses = step, addresses(step)
+        assert step.mask.shape[-1] % 8 == 0
         Replayed.made += 1
 
     def replay(self) -> None:

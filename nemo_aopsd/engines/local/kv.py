@@ -77,8 +77,11 @@ class FixedKVBuffer(KVBuffer):
     """
 
     def __init__(self, prefix: DynamicCache | LineKV, rows: Tensor, columns: int, room: int):
-        super().__init__(prefix, rows, columns, room)
+        super().__init__(prefix, rows, columns, _filled_up(columns, room))
         self.cursor = torch.tensor([columns], device=rows.device)
+
+    def rebuild(self, rows: Tensor, room: int) -> None:
+        super().rebuild(rows, _filled_up(self.length, room))
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
         """Write new [R, heads, 1, head size] columns at `cursor`; returns the whole buffer."""
@@ -86,6 +89,11 @@ class FixedKVBuffer(KVBuffer):
         all_keys.index_copy_(2, self.cursor, keys)
         all_values.index_copy_(2, self.cursor, values)
         return all_keys, all_values
+
+
+def _filled_up(columns: int, room: int) -> int:
+    """`room` that makes the mask's rows a multiple of 8, or attention would copy it to such rows in every layer."""
+    return room + -(columns + room) % 8
 
 
 def _with_room(tensor: Tensor, rows: Tensor, columns: int, room: int) -> Tensor:
