@@ -2,7 +2,8 @@
 
     python -m benchmarks.plan_step_cost MEASURED.json
 
-MEASURED is what that benchmark's `--json` wrote, the card included. It takes no optimizer step, and none is predicted.
+MEASURED is what that benchmark's `--json` wrote, the card included. No optimizer step is predicted; one that was taken
+(`--adam`) is in the measured update.
 """
 
 from __future__ import annotations

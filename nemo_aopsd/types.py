@@ -20,12 +20,16 @@ Tokens = list[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to decode. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
+    """How to decode. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off.
+
+    `with_logprobs` asks for `Generation.logprobs`, which an engine may give unasked.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    with_logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

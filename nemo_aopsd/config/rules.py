@@ -29,7 +29,7 @@ def evaluation_faults(evaluation: EvaluationConfig) -> Iterator[Fault]:
 def with_scoring(run: RunKeys, tree: Tree) -> RunKeys:
     """`run` with a scorer instead of `auto`: the sampler, but for what docs/verification.md does not list with it.
 
-    On the local engine probes need the student's pass, and in bfloat16 it has not been measured.
+    On the local engine probes go on from what the student's pass leaves, and bfloat16 has not been measured.
     """
     if run.aopsd.scoring != "auto":
         return run

@@ -418,6 +418,7 @@ class Config:
             temperature=generation.get("temperature", 1.0),
             top_p=1.0 if generation.get("top_p") is None else generation["top_p"],
             top_k=generation.get("top_k") or 0,
+            with_logprobs=self.aopsd.scoring == "sampler",
         )
 
     @property

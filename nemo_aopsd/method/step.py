@@ -197,6 +197,7 @@ def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:
     if needed > config.max_row_tokens and config.aopsd.context.on_overlong == "error":
         parts = f"teacher prompt {len(teacher_prompt)} + response {len(response)} + probe {probe} = {needed} tokens"
         limit = f"policy.max_total_sequence_length={config.max_row_tokens}"
-        remedy = "Raise it, or set aopsd.context.on_overlong=drop to leave such rollouts out."
+        drop = "Set aopsd.context.on_overlong=drop, behind --resume too, to leave such rollouts out"
+        remedy = f"{drop}, or raise the limit for a new run."
         raise UserError(f"{problem.where}: problem {problem.id!r}: {parts} exceed {limit}. {remedy}")
     return needed <= config.max_row_tokens

@@ -27,13 +27,14 @@ from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.prompts import is_family
 from nemo_aopsd.run import checkpoint, layout
 
-# What may differ when a run goes on: how long it is, what is kept, and how work is cut into batches.
+# What may differ when a run goes on: how long it is, what is kept, how work is cut into batches, and whether a row that
+# is too long ends it: where one has, no step before had one, so `drop` from the start would have made the same steps.
 _MAY_CHANGE = (
     *("aopsd.max_num_epochs", "aopsd.max_num_steps", "aopsd.max_response_tokens", "aopsd.max_train_seconds"),
     *("checkpointing.enabled", "checkpointing.save_period", "checkpointing.keep_top_k"),
     *("policy.generation_batch_size", "policy.logprob_batch_size", "policy.train_micro_batch_size"),
     *(f"policy.dynamic_batching.{key}" for key in ("enabled", "train_mb_tokens", "logprob_mb_tokens")),
-    *("policy.enforce_eager", "aopsd.keep_optimizer_on_gpu"),
+    *("policy.enforce_eager", "aopsd.keep_optimizer_on_gpu", "aopsd.context.on_overlong"),
 )
 _PROBLEMS = {"data.train.data_path": "problems", "aopsd.evaluation.data_path": "held_out"}  # as a checkpoint calls them
 _SHOWN_BY = ("context.kind", "judge.kind")  # what the teacher reads

@@ -88,7 +88,8 @@ def look(
     found.warned["settings"] = without_effect(config, overrides)
     found.inputs = attempt("problems", lambda: check_inputs(config))
     if inputs := found.inputs:
-        doubtful = [line for part in inputs for line in _other_boxes(part or [])]
+        with slow("comparing the solutions with the answers"):
+            doubtful = [line for part in inputs for line in _other_boxes(part or [])]
         found.warned["problems"] = doubtful + trained_on(*inputs, config.aopsd.evaluation.data_path)
         if measures:
             found.warned["prompts"] = attempt("prompts", lambda: texts(*inputs)) or []

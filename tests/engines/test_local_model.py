@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -332,10 +333,12 @@ def test_rows_that_end_early_leave_the_batch_without_touching_the_others():
 
 def test_sampling_says_the_log_probs_at_temperature_1_of_what_it_drew(monkeypatch):
     monkeypatch.setattr(decoding, "ROOM", 16)  # the buffer grows, and rows leave it
-    changes = {"generation_batch_size": 16, "scoring": "sampler", "max_total_sequence_length": 60}
+    changes = {"generation_batch_size": 16, "max_total_sequence_length": 60}
     model = LocalModel(MODELS["llama"], tiny_settings(**changes), frozenset(range(0, 60, 9)))
     prompts = [*random_rows(10, [(3 + 5 * (index % 4), 0) for index in range(16)])[0], [5] * 60]
-    found = model.generate(prompts, Sampling(max_new_tokens=50, temperature=0.7, top_p=0.9), seed=5)
+    sampling = Sampling(max_new_tokens=50, temperature=0.7, top_p=0.9)
+    found = model.generate(prompts, replace(sampling, with_logprobs=True), seed=5)
+    assert model.generate(prompts, sampling, seed=5) == [replace(row, logprobs=None) for row in found]  # unasked
     assert len({len(row.tokens) for row in found}) > 6 and found[-1].tokens == []  # which has no room
     for prompt, row in zip(prompts, found, strict=True):
         torch.testing.assert_close(row.logprobs, plain_logprobs(MODELS["llama"], prompt, row.tokens), atol=1e-5, rtol=0)

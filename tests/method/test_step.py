@@ -30,6 +30,16 @@ def step(engine, aopsd=None, problems=PROBLEMS, seed=0, **policy):
     return train_step(problems, engine, objective, config, donors=donors, seed=seed), config
 
 
+def test_solutions_are_scored_where_sampling_would_have_said_the_log_probs():
+    class OnSolutions(PolicyGradient):
+        on_policy_rate = 0.0
+
+    config = make_config(Path("unused"), AOPSDConfig(scoring="sampler", weighting="uniform"))
+    engine, donors = make_engine(), {problem.id: PROBLEMS[0] for problem in PROBLEMS}
+    result = train_step(PROBLEMS, engine, OnSolutions(config.aopsd.objective), config, donors=donors, seed=0)
+    assert all(row.draft.is_demonstration and row.gap is not None for row in result.scored)
+
+
 def test_every_stage_hands_on_the_same_response_ids():
     engine = make_engine()
     before = engine.student.logits.detach().clone()

@@ -90,10 +90,9 @@ class Case:
         generation = {"max_new_tokens": 7, "temperature": self.temperature}
         return make_config(folder, aopsd, generation=generation, max_total_sequence_length=self.row_tokens)
 
-    def engine(self, model, scoring):
+    def engine(self, model):
         settings = tiny_settings(
             optimizer=OPTIMIZER,
-            scoring=scoring,
             teacher=TeacherConfig(self.teacher, self.decay),
             max_total_sequence_length=self.row_tokens,
             max_grad_norm=self.max_grad_norm,
@@ -311,7 +310,7 @@ def test_two_steps_equal_a_plain_reference(seed, scoring, prompts, monkeypatch):
     case = Case(rng)
     # Float64, so that no comparison hangs on rounding.
     model = tiny_model("qwen3", seed, torch.float64, num_words=len(ALPHABET), end=END)
-    reference, engine = Reference(model, case), case.engine(model, scoring)
+    reference, engine = Reference(model, case), case.engine(model)
     if scoring == "sampler":
         monkeypatch.setattr(engine.student, "logprobs", None)  # sampling has said them
     judge = ScriptedJudge(engine.student, rng)

@@ -205,6 +205,10 @@ def test_a_run_whose_optimizer_left_vllm_too_little_goes_on_without_it_on_the_gp
     run_folder.check_resumable(run, config_of(run, on_nemo))
 
 
+def test_a_run_that_a_row_too_long_has_ended_goes_on_without_such_rows(run):
+    run_folder.check_resumable(run, config_of(run, "aopsd.context.on_overlong=drop"))
+
+
 def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
     run_folder.check_resumable(run, config_of(run))
     with pytest.raises(UserError, match=r"nowhere: no such run folder"):

@@ -104,9 +104,9 @@ class Decoder:
         self.kv: Any = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
         self.extend = self._fit_step()
 
-    def run(self, sampling: Sampling, uniform: Tensor, *, with_logprobs: bool = False) -> list[Generation]:
+    def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
         """Decode to the end; `uniform` [R, max limit] float64. Log-probs are at temperature 1, whatever is sampled."""
-        self.logprobs = torch.zeros(self.tokens.shape, device=self.tokens.device) if with_logprobs else None
+        self.logprobs = torch.zeros(self.tokens.shape, device=self.tokens.device) if sampling.with_logprobs else None
         for step in range(self.tokens.shape[1]):
             logits = self.network.head(self.last_hidden)
             choice = sample(logits, sampling, uniform[self.rows, step])

@@ -37,16 +37,14 @@ class LocalModel:
         """Sample one response a prompt. A row stops at `max_total_sequence_length`, then unfinished."""
         longest = self.settings.max_total_sequence_length
         limits = [min(sampling.max_new_tokens, longest - len(prompt)) for prompt in prompts]
-        with_logprobs = self.settings.scoring == "sampler"
-        results = [Generation([], False, torch.zeros(0) if with_logprobs else None)] * len(prompts)
+        results = [Generation([], False, torch.zeros(0) if sampling.with_logprobs else None)] * len(prompts)
         with_room = [index for index, limit in enumerate(limits) if limit > 0]
         for batch in batches(with_room, [len(prompt) for prompt in prompts], self.settings.generation_batch_size):
             batch_limits = [limits[index] for index in batch]
             batch_prompts = [prompts[index] for index in batch]
             decoder = Decoder(self.network, batch_prompts, batch_limits, self.end_ids, self._step_class)
             numbers = torch.stack([torch.from_numpy(uniforms(seed, index, max(batch_limits))) for index in batch])
-            found = decoder.run(sampling, numbers.to(self.network.device), with_logprobs=with_logprobs)
-            for index, generation in zip(batch, found, strict=True):
+            for index, generation in zip(batch, decoder.run(sampling, numbers.to(self.network.device)), strict=True):
                 results[index] = generation
         return results
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nemo_aopsd.config.keys import where
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
-from nemo_aopsd.config.schema import Config, Scoring, TeacherConfig
+from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.models.config_json import how_to_have
 from nemo_aopsd.models.limits import check_limits
@@ -33,7 +33,6 @@ class Settings:
     max_grad_norm: float = PolicyKeys.max_grad_norm
     enforce_eager: bool = PolicyKeys.enforce_eager
     prefix_cache_gb: float = PolicyKeys.prefix_cache_gb
-    scoring: Scoring = "trainer"
 
 
 _OPTIONAL = tuple(each.name for each in fields(Settings) if each.default is not MISSING)
@@ -55,7 +54,6 @@ def read_settings(config: Config) -> Settings:
         optimizer=optimizer,
         teacher=config.aopsd.teacher,
         judge=of_judge,
-        scoring=config.aopsd.scoring,
         max_total_sequence_length=policy["max_total_sequence_length"],
         **{key: by_tokens.get(key) for key in ("logprob_mb_tokens", "train_mb_tokens") if by_tokens.get("enabled")},
         **{key: policy[key] for key in _OPTIONAL if policy.get(key) is not None},
