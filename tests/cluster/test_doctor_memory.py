@@ -10,6 +10,7 @@ from nemo_aopsd.cluster.doctor import fit, memory
 from nemo_aopsd.cluster.doctor.model import read_size
 from nemo_aopsd.cluster.doctor.result import gigabytes
 from nemo_aopsd.config.load import load_config
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_published, parse
 from tests import REPO
 
@@ -62,6 +63,11 @@ def test_parameters_are_those_of_the_model_that_transformers_builds(family, more
     assert read_size(parse({"model_type": family, **content}, "config.json")).total == sum(
         p.numel() for p in model.parameters()
     )
+
+
+def test_an_unknown_family_is_not_guessed():
+    with pytest.raises(UserError, match="qwen3_5"):
+        read_size(parse({"model_type": "qwen3_5"}, "config.json"))
 
 
 @pytest.mark.parametrize(
