@@ -123,7 +123,8 @@ def _write_threshold(
     typer.echo(f"log_odds, threshold {threshold:g}, fitted on half of the problems; on the others:")
     summary = evaluation.summarize(others)
     say([*evaluation.summary_lines(summary), evaluation.baseline_line(summary)])
-    warn(evaluation.worthless(summary))
+    if doubts := list(evaluation.worthless(summary)):
+        warn([*doubts, f"{path} is written all the same: to train with it would be to train with chance"])
     parent = os.path.relpath(os.path.realpath(find_recipe(config)), os.path.realpath(path.parent))
     block: dict[str, object] = {"kind": "log_odds", "threshold": threshold}
     if settings.aopsd.judge.model == "student":

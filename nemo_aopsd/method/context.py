@@ -32,8 +32,8 @@ FIELD: dict[ContextKind, str | None] = {
 
 _NO_DONORS: Mapping[str, Problem] = {}
 _GRAPHS = (
-    " To make graphs: aopsd dag build {file} --out DAGS.jsonl --base-url URL --model NAME. A method that needs none: "
-    "--method opsd."
+    " To make graphs: aopsd dag build {file} --out DAGS.jsonl --base-url URL --model NAME. Methods that need none: "
+    "--method grpo (answers alone), --method opsd (solutions)."
 )
 
 

@@ -338,6 +338,13 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(aopsd):
     assert code == 0 and "6 runs, 2 at a time" in out and "mine" in out
     assert "AOPSD: frontier of" in out and "The model as it is" in out  # what a member is, not only how it is called
     assert not Path("out").exists()
+    assert "warning" not in out
+    suite = Path("suite.yaml").read_text()
+    grouped = "members:\n  grouped: {config: none.yaml, settings: {aopsd: {num_generations_per_prompt: 4}}}"
+    Path("suite.yaml").write_text(suite.replace("members:", grouped, 1))
+    told = aopsd("compare suite.yaml --out out --dry-run")[1]
+    assert re.search(r"warning: a step of grouped has (\d+) answers, one of \w+ (\d+): the difference may be", told)
+    Path("suite.yaml").write_text(suite)
     named = aopsd("compare suite.yaml --seeds 2 --out out --only mine/seed_1 --only opsd --dry-run")[1].splitlines()
     assert [line.split()[0] for line in named] == ["opsd", "mine", "3"] and ": 1 to run, " in named[1]
 

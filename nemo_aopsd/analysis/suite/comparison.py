@@ -72,6 +72,7 @@ class Comparison:
         """A line a chosen member on what would run. Refuses what `train` would refuse; writes nothing."""
         configs, problems = self._check()
         self._say(check_unchanged(self.out, configs, problems))
+        self._say(self._unequal(configs))
         for name in dict.fromkeys(run.member for run in self.chosen):
             own = [run for run in self.chosen if run.member == name]
             finished = sum(run.is_finished for run in own)
@@ -85,7 +86,7 @@ class Comparison:
         """Write the members' configs, and run what is not finished."""
         configs, problems = self._check()
         with held(self.out / ".prepare", wait=True):  # elements of a job array begin together
-            self._say(check_unchanged(self.out, configs, problems))
+            self._say([*check_unchanged(self.out, configs, problems), *self._unequal(configs)])
             write_configs(self.suite, self.out)
             remember(self.out, configs, problems)
         bases = {name for name, config in configs.items() if config.aopsd.max_num_steps == 0}
@@ -151,6 +152,19 @@ class Comparison:
             files[config.data["train"]["data_path"]] = problems
             files[str(config.aopsd.evaluation.data_path)] = held_out or []  # which `check_alike` has asked for
         return configs, {file: fingerprint(rows) for file, rows in files.items()}
+
+    def _unequal(self, configs: dict[str, Config]) -> list[str]:
+        """A warning where one of the chosen members has many more answers a step than another and nothing evens it."""
+        trained = {run.member: configs[run.member].aopsd for run in self.chosen}
+        trained = {name: aopsd for name, aopsd in trained.items() if aopsd.max_num_steps != 0}
+        sizes = {name: each.num_prompts_per_step * each.num_generations_per_prompt for name, each in trained.items()}
+        few, many = min(sizes, key=sizes.__getitem__, default=""), max(sizes, key=sizes.__getitem__, default="")
+        evened = all(each.max_response_tokens or each.max_train_seconds for each in trained.values())
+        if evened or sizes[many] < 2 * sizes[few]:
+            return []
+        found = f"a step of {many} has {sizes[many]} answers, one of {few} {sizes[few]}: the difference may be theirs"
+        remedy = "Make num_prompts_per_step x num_generations_per_prompt equal, or set aopsd.max_response_tokens"
+        return [f"warning: {found}. {remedy}."]
 
     def _say(self, lines: Sequence[str]) -> None:
         for line in lines:

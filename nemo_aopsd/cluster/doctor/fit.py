@@ -117,6 +117,7 @@ def check_local(rows: list[Item], have: int) -> Check:
     told = [f"{row.name} ({gigabytes(row.size)}): {row.remedy}" for row in (largest, *others) if row.remedy]
     remedy = f"Largest first: {'; '.join(told)}"
     if not largest.remedy:
-        remedy = f"Largest is {largest.name} ({gigabytes(largest.size)}), less only with a smaller model. {remedy}"
+        less = "less only with a smaller model, or with aopsd.engine=nemo_rl on several GPUs (docs/slurm.md)"
+        remedy = f"Largest is {largest.name} ({gigabytes(largest.size)}), {less}. {remedy}"
     severity = OK if need <= FULL * have else WARN
     return Check("memory", severity, found, f"at most {gigabytes(have)}", remedy)
