@@ -363,6 +363,10 @@ class AOPSDConfig(Strict):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     @property
+    def rollouts_per_step(self) -> int:
+        return self.num_prompts_per_step * self.num_generations_per_prompt
+
+    @property
     def keeps_cache(self) -> bool:
         """Whether vLLM stays awake between rollout and probes (NeMo RL)."""
         return self.probes.keep_cache and self.continues and self.scoring == "trainer"

@@ -71,8 +71,7 @@ class Comparison:
     def show(self) -> None:
         """A line a chosen member on what would run. Refuses what `train` would refuse; writes nothing."""
         configs, problems = self._check()
-        self._say(check_unchanged(self.out, configs, problems))
-        self._say(self._unequal(configs))
+        self._say([*check_unchanged(self.out, configs, problems), *self._unequal(configs)])
         for name in dict.fromkeys(run.member for run in self.chosen):
             own = [run for run in self.chosen if run.member == name]
             finished = sum(run.is_finished for run in own)
@@ -155,14 +154,15 @@ class Comparison:
 
     def _unequal(self, configs: dict[str, Config]) -> list[str]:
         """A warning where one of the chosen members has many more answers a step than another and nothing evens it."""
-        trained = {run.member: configs[run.member].aopsd for run in self.chosen}
-        trained = {name: aopsd for name, aopsd in trained.items() if aopsd.max_num_steps != 0}
-        sizes = {name: each.num_prompts_per_step * each.num_generations_per_prompt for name, each in trained.items()}
-        few, many = min(sizes, key=sizes.__getitem__, default=""), max(sizes, key=sizes.__getitem__, default="")
-        evened = all(each.max_response_tokens or each.max_train_seconds for each in trained.values())
-        if evened or sizes[many] < 2 * sizes[few]:
+        chosen = {run.member: configs[run.member].aopsd for run in self.chosen}
+        trained = {name: aopsd for name, aopsd in chosen.items() if aopsd.max_num_steps != 0}
+        if all(aopsd.max_response_tokens or aopsd.max_train_seconds for aopsd in trained.values()):
             return []
-        found = f"a step of {many} has {sizes[many]} answers, one of {few} {sizes[few]}: the difference may be theirs"
+        sizes = [(aopsd.rollouts_per_step, name) for name, aopsd in trained.items()]
+        (least, few), (most, many) = min(sizes), max(sizes)
+        if most < 2 * least:
+            return []
+        found = f"a step of {many} has {most} answers, one of {few} {least}: the difference may be theirs"
         remedy = "Make num_prompts_per_step x num_generations_per_prompt equal, or set aopsd.max_response_tokens"
         return [f"warning: {found}. {remedy}."]
 

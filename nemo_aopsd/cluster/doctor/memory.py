@@ -97,7 +97,7 @@ def read_layout(config: Config) -> Layout:
         sequence_parallel=bool(tree[f"{MEGATRON}.sequence_parallel"]),
         pack_tokens=budget or row * tree.size("policy.train_micro_batch_size"),
         longest_row=tree.size(f"{VLLM}.max_model_len"),
-        rows_per_step=aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt,
+        rows_per_step=aopsd.rollouts_per_step,
         utilization=tree[f"{VLLM}.gpu_memory_utilization"],
         # By default `selective` recomputes the attention scores, which flash attention never keeps: it saves nothing.
         recompute=bool(tree[f"{MEGATRON}.activation_checkpointing"])
@@ -274,8 +274,7 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
         key, tokens = "policy.dynamic_batching.train_mb_tokens", max(longest, budgets["train_mb_tokens"])
     chunk = min(tokens, chunk_size(size.vocabulary, place == "gpu"))
     cap = 2.0 if (given := policy.get("prefix_cache_gb")) is None else given
-    rows = config.aopsd.num_prompts_per_step * config.aopsd.num_generations_per_prompt
-    of_step = rows * longest * size.kv_bytes() * num_bytes / BF16
+    of_step = config.aopsd.rollouts_per_step * longest * size.kv_bytes() * num_bytes / BF16
     of_layers = len(size.layers) * layer_bytes(size) * num_bytes / BF16 * tokens
     banks = 1 if teacher == "live" else 2
     masters = 0 if num_bytes == FP32 else FP32  # of the weights

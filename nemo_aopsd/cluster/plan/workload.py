@@ -60,7 +60,7 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     if response and response > limit:
         raise UserError(f"--response {response:g}: more than policy.generation.max_new_tokens={limit}. Lower it.")
     question, response = assumed.question, response or assumed.response_share * limit
-    rows = aopsd.num_prompts_per_step * aopsd.num_generations_per_prompt
+    rows = aopsd.rollouts_per_step
     probed = objective.signal.sampled and aopsd.continues
     return Workload(
         problems=problems,

@@ -1,6 +1,5 @@
 """Sampling a batch of responses with one growing key-value buffer."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,9 +146,9 @@ class Decoder:
     def _results(self) -> list[Generation]:
         is_end = torch.isin(self.tokens, self.end_ids)
         finished = is_end.gather(1, self.lengths[:, None] - 1)[:, 0].tolist()
-        rows = zip(self.tokens.tolist(), self.lengths.tolist(), finished, strict=True)
-        found = [Generation(tokens[:length], done) for tokens, length, done in rows]
-        if self.logprobs is None:
-            return found
-        said = zip(found, self.logprobs.cpu(), strict=True)
-        return [replace(row, logprobs=values[: len(row.tokens)].clone()) for row, values in said]
+        said = [None] * len(finished) if self.logprobs is None else self.logprobs.cpu()
+        rows = zip(self.tokens.tolist(), self.lengths.tolist(), finished, said, strict=True)
+        return [
+            Generation(tokens[:length], done, None if logprobs is None else logprobs[:length].clone())
+            for tokens, length, done, logprobs in rows
+        ]
