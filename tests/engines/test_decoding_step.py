@@ -12,7 +12,6 @@ import torch
 
 from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
-from nemo_aopsd.engines.local.kv import FixedKVBuffer
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.errors import UserError
@@ -57,7 +56,7 @@ def generate(monkeypatch, step_class, sampling, size):
     ("sampling", "size"), [({}, 8), ({"top_k": 10, "top_p": 0.9}, 18), ({"temperature": 0}, 18), ({}, 1)]
 )
 def test_a_step_of_fixed_shape_writes_the_same_text(monkeypatch, sampling, size):
-    """The buffer grows twice, and rows end at any time."""
+    """The buffer grows, and rows end at any time."""
     sampling = Sampling(max_new_tokens=80, **sampling)
     expected = generate(monkeypatch, EagerStep, sampling, size)
     Replayed.made = 0
@@ -68,13 +67,14 @@ def test_a_step_of_fixed_shape_writes_the_same_text(monkeypatch, sampling, size)
     assert Replayed.made <= batches * (1 + math.log2(size) + 80 / ROOM)  # where the buffer changes, not at each step
 
 
-def test_few_rows_are_dropped_only_where_the_buffer_is_made_anew_all_the_same(monkeypatch):
-    kept, rebuild = [], FixedKVBuffer.rebuild
-    spy = lambda kv, rows, room: (kept.append(len(rows)), rebuild(kv, rows, room))  # noqa: E731
-    monkeypatch.setattr(FixedKVBuffer, "rebuild", spy)
+def test_shapes_recur_rows_by_sixteens_and_columns_by_128(monkeypatch):
+    """An attention kernel that is planned for each shape is planned for few."""
+    shapes, extend = set(), GraphStep._extend
+    spy = lambda step: (shapes.add(tuple(step.mask.shape[::3])), extend(step))[1]  # noqa: E731
+    monkeypatch.setattr(GraphStep, "_extend", spy)
     Replayed.made = 0
-    generate(monkeypatch, GraphStep, Sampling(max_new_tokens=80), 16)  # of 18 rows 16, then 2
-    assert len(kept) == 4 and kept[0] < 16 and Replayed.made == 6
+    generate(monkeypatch, GraphStep, Sampling(max_new_tokens=80), 18)
+    assert shapes == {(18, 128), (16, 256)} and Replayed.made == 2
 
 
 class Graph:

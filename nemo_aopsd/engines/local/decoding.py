@@ -130,7 +130,8 @@ class Decoder:
         is_worth_it = num_rows > kind.few and num_running <= kind.min_running * num_rows
         if not is_worth_it and self.kv.room:
             return choice
-        keep = running.nonzero()[:, 0]
+        num_kept = min(num_rows, -(-num_running // kind.few) * kind.few)
+        keep = running.int().argsort(descending=True, stable=True)[:num_kept]
         self.kv.rebuild(keep, max(self.kv.room, ROOM))
         self.rows = self.rows[keep]
         self.extend = self._fit_step()

@@ -2,11 +2,14 @@
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nemo_aopsd.engines.local.kv import FixedKVBuffer, KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.errors import UserError
 
+# Elsewhere cuDNN is off: it plans 70 ms for every shape that it meets, and keeps all plans. Here shapes recur.
+ATTENTION = [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 SPARE = 2**28  # bytes of the card that a capture may need: it cannot take back what the allocator caches
 
 
@@ -36,7 +39,7 @@ class GraphStep:
 
     buffer = FixedKVBuffer
     min_running = 0.5
-    few = 16  # bound by its number of kernels, a step of fewer takes about as long, and a capture two eager ones
+    few = 16  # bound by its number of kernels, a step of fewer takes about as long; a multiple, so that shapes recur
     looks_every = 8  # the device is not waited for in between
 
     def __init__(self, network: Network, kv: FixedKVBuffer, mask: Tensor):
@@ -63,7 +66,8 @@ class GraphStep:
         return self.hidden
 
     def _extend(self) -> Tensor:
-        return self.network.extend(self.tokens, self.mask, self.positions, self.kv)[:, 0]
+        with sdpa_kernel(ATTENTION, set_priority=True):
+            return self.network.extend(self.tokens, self.mask, self.positions, self.kv)[:, 0]
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         # Not `torch.cuda.graph`, which empties the allocator's cache every time.

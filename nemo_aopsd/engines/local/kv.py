@@ -92,8 +92,8 @@ class FixedKVBuffer(KVBuffer):
 
 
 def _filled_up(columns: int, room: int) -> int:
-    """`room` that makes the mask's rows a multiple of 8, or attention would copy it to such rows in every layer."""
-    return room + -(columns + room) % 8
+    """`room` that makes few widths occur, multiples of 128; were it not of 8, attention would copy the mask."""
+    return room + -(columns + room) % 128
 
 
 def _with_room(tensor: Tensor, rows: Tensor, columns: int, room: int) -> Tensor:
