@@ -16,4 +16,7 @@ def main() -> None:
         told = f"{error.name} is not installed for {sys.executable}. Run `pip install .` in the checkout; in NeMo RL's"
         print(f"error: {told} container, add what it lacks: containers/README.md.", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("\ninterrupted.", file=sys.stderr)
+        sys.exit(130)
     run()

@@ -7,7 +7,7 @@ keeps its traceback. Modules that load torch or matplotlib are imported inside t
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -25,7 +25,14 @@ PANELS = {
 
 
 class _InOrder(TyperGroup):
-    """Commands in the order of `PANELS`."""
+    """Commands in the order of `PANELS`; Ctrl-C where a command has nothing to say of it."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would exit in silence
+            typer.echo("\ninterrupted.", err=True)
+            raise typer.Exit(130) from None
 
     def list_commands(self, ctx: typer.Context) -> list[str]:
         for panel, names in PANELS.items():

@@ -15,7 +15,7 @@ import pytest
 
 from nemo_aopsd import engines, prompts
 from nemo_aopsd.cli import app as cli
-from nemo_aopsd.cli import train
+from nemo_aopsd.cli import main, train
 from nemo_aopsd.data import check as dag_files
 from nemo_aopsd.run import folder as run_folder
 from tests import REPO, raw_graph
@@ -344,6 +344,24 @@ def test_sigterm_says_the_same_and_leaves_the_signal_as_it_was(aopsd, monkeypatc
     code, _, err = aopsd("train run.yaml")
     assert code == 143 and err.endswith("\nended by SIGTERM. To go on: aopsd train --resume run\n")
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("while_loading", ["nemo_aopsd.cli.app", "nemo_aopsd.run.trainer"])
+def test_ctrl_c_while_libraries_load_is_one_line(aopsd, monkeypatch, capsys, while_loading):
+    """At the start of any command, and of what a command imports itself."""
+
+    class Interrupted:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == while_loading:
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, while_loading, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["aopsd", "train", "run.yaml"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130 and capsys.readouterr().err == "\ninterrupted.\n"
 
 
 def test_a_check_in_a_folder_that_holds_a_run_checks_the_rest(aopsd):
