@@ -22,6 +22,7 @@ from nemo_aopsd.errors import UserError, how_to_install
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between tries; each pause is twice the one before
 _LONGEST_RETRY_AFTER = 120.0  # seconds that a server may ask for
 _LATER = {408, 409, 429}  # and 5xx: worth another try
+_RETRIES_OF_NO_SERVER = 3  # within 3.5 s, before the first answer where nothing listens: nobody may have started it
 _ALIKE_REFUSALS = 5  # before the first answer; so many mean that server, settings or proxy are wrong
 _QUOTED = 500  # characters of what a server says
 # What a server says in a 400, 413 or 422 that concerns this request alone.
@@ -54,6 +55,7 @@ class _Failure:
     status: int = 0
     pause: float | None = None
     is_timeout: bool = False
+    found_no_server: bool = False
 
 
 class ChatClient:
@@ -151,7 +153,9 @@ class ChatClient:
                 raise UserError(f"{self.endpoint.url}: {answer.what} Check {self.endpoint.settings}.")
             if 400 <= answer.status < 500 and answer.status not in _LATER:
                 raise RequestRefused(answer.what, answer.status)
-            if attempt == self._max_retries or (answer.is_timeout and not self._retry_timeouts):
+            absent = answer.found_no_server and not self.num_completions
+            most = min(self._max_retries, _RETRIES_OF_NO_SERVER) if absent else self._max_retries
+            if attempt >= most or (answer.is_timeout and not self._retry_timeouts):
                 raise ServerUnavailable(f"{answer.what} (try {attempt + 1})")
             growing = min(_FIRST_PAUSE * 2.0 ** min(attempt, 10), _LONGEST_PAUSE)
             # Up to a quarter shorter by chance, so that requests which failed together do not come back together.
@@ -170,7 +174,9 @@ class ChatClient:
         except aiohttp.SocketTimeoutError:
             return _Failure(f"took longer than {self._timeout.sock_read:g} seconds", is_timeout=True)
         except (aiohttp.ClientError, TimeoutError) as error:
-            return _Failure(self.endpoint.redact(f"{type(error).__name__}: {error}")[:_QUOTED])
+            absent = isinstance(error, aiohttp.ClientConnectorError)  # refused, or no such host
+            what = self.endpoint.redact(f"{type(error).__name__}: {error}")[:_QUOTED]
+            return _Failure(what, found_no_server=absent)
         if status == 200 and (completion := read_completion(body)):
             return completion
         said = self.endpoint.redact(body.decode("utf-8", "replace"))[:_QUOTED]  # half a secret is one, too

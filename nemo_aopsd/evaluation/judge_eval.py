@@ -280,7 +280,8 @@ def remote_judge(endpoint: Endpoint, model: str, kind: str = "list", *, concurre
                 with progress("judge, attempts", len(pairs), 0, Console(stderr=True), keep=False) as advance:
                     return await asyncio.gather(*(judge_one(client, *pair, advance) for pair in pairs))
             except ServerUnavailable as error:
-                raise UserError(f"{endpoint.url} gave no answer, retries included: {error}. Try again later.") from None
+                told = f"{endpoint.url} gave no answer, retries included: {error}"
+                raise UserError(f"{told}. Check that a server runs there, or try again later.") from None
 
     async def judge_one(client: ChatClient, problem: Problem, attempt: str, advance: Callable[[int], None]) -> Verdict:
         config, messages = JudgeConfig(), judge_messages(problem, attempt, "default", kind)

@@ -188,6 +188,26 @@ def test_a_connection_that_cannot_be_made_is_no_time_out(url, kind):
     assert "imeout" not in str(found) and "timed out" not in str(found)
 
 
+def test_where_no_server_is_few_tries_are_made_unless_it_has_answered():
+    asked = Asked(lambda *_: Reply(), url="http://127.0.0.1:9/v1", max_retries=6)
+    assert "(try 4)" in str(asked.found[0]) and sum(asked.pauses) <= 3.5
+
+    async def ask_twice():
+        async def sleep(seconds):
+            pass
+
+        limits = {"concurrency": 1, "timeout": 20, "max_retries": 6, "sleep": sleep}
+        request = Request("m", [{"role": "user", "content": "hi"}], 9, None, None)
+        with ChatServer(lambda *_: Reply("fine")) as server:
+            client = ChatClient(parse_endpoint(server.url, None), **limits)
+            await client.complete(request)
+        async with client:
+            with pytest.raises(ServerUnavailable, match="ConnectorError.*try 7"):
+                await client.complete(request)
+
+    asyncio.run(ask_twice())
+
+
 @pytest.mark.parametrize("status", [200, 400])
 def test_key_is_masked_before_a_message_is_cut(status):
     """Whatever the place at which a long message is cut, no part of the key is left before the cut."""
