@@ -202,7 +202,7 @@ def test_where_no_server_is_few_tries_are_made_unless_it_has_answered():
             client = ChatClient(parse_endpoint(server.url, None), **limits)
             await client.complete(request)
         async with client:
-            with pytest.raises(ServerUnavailable, match="ConnectorError.*try 7"):
+            with pytest.raises(ServerUnavailable, match=r"ConnectorError.*try 7"):
                 await client.complete(request)
 
     asyncio.run(ask_twice())
