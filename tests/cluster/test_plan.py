@@ -251,7 +251,7 @@ def test_measured_steps_of_qwen3_4b_s_shape_are_off_by_what_the_plan_says():
         stage: [round(line.error, 2) for line in lines if line.stage == stage and line.measured] for stage in ERRORS
     }
     assert {stage: (min(found), max(found)) for stage, found in errors.items()} == ERRORS
-    assert len(errors["total"]) == 18
+    assert len(errors["total"]) == 15
 
 
 # Rows and tokens of a step
@@ -323,7 +323,7 @@ def test_an_epoch_is_its_steps():
     assert found["initial_attempts_seconds"] > found["epoch_seconds"]["rollout"]  # eight attempts a problem
     assert {check["name"] for check in found["memory_checks"]} >= {"memory: training", "memory: sampling"}
     printed = " ".join(call(CLUSTER, "data.train.data_path=none").stdout.split())
-    assert "-59% to +19%" in printed and "initial attempts" in printed and "data.train.data_path=none" in printed
+    assert "-11% to +19%" in printed and "initial attempts" in printed and "data.train.data_path=none" in printed
     assert "Adam" in printed and "extrapolation" in printed
     given = planned("--response", 1000)["workload"]
     assert (given["response"], given["longest"]) == (1000, 4096)
@@ -435,7 +435,7 @@ def test_a_plan_of_one_machine_tells_of_the_attempts_before_the_first_step():
 
 
 def test_the_table_of_planned_and_measured_seconds_names_its_columns(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["plan_step_cost", str(MEASURED / "step_cost_h200_tp2.json")])
+    monkeypatch.setattr("sys.argv", ["plan_step_cost", str(MEASURED / "earlier/step_cost_h200_tp2.json")])
     plan_step_cost.main()
     columns, *lines = capsys.readouterr().out.splitlines()
     assert columns.split() == ["arm", "stage", "plan,", "s", "run,", "s", "error"]

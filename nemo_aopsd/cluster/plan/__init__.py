@@ -153,7 +153,8 @@ def _notes(setup: Setup, work: Workload) -> list[str]:
     """What the numbers do not cover, for this config."""
     left_out = "Adam's step and its way from host memory, the exchange of gradients, checkpoints, evaluations"
     notes = [f"not in the seconds: {left_out}; the rollout's error is that of refit and rollout together"]
-    if setup.size.total != rates.MEASURED_MODEL or setup.layout.gpus > rates.MEASURED_GPUS:
+    is_measured = setup.size.total == rates.MEASURED_MODEL and setup.layout.gpus <= rates.MEASURED_GPUS
+    if not is_measured or setup.gpu != rates.GPUS["h200"]:
         notes.append(f"an extrapolation: steps were measured with {rates.MEASURED}")
     if work.missing:
         notes.append(f"no file data.train.data_path={work.missing}: {work.problems} problems are assumed")
