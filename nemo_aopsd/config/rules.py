@@ -29,12 +29,12 @@ def evaluation_faults(evaluation: EvaluationConfig) -> Iterator[Fault]:
 def with_scoring(run: RunKeys, tree: Tree) -> RunKeys:
     """`run` with a scorer instead of `auto`: the sampler, but for what docs/verification.md does not list with it.
 
-    On the local engine probes go on from what the student's pass leaves, and bfloat16 has not been measured.
+    On the local engine probes go on from what the student's pass leaves.
     """
     if run.aopsd.scoring != "auto":
         return run
     by_trainer = (
-        (run.aopsd.engine == "local" and (run.aopsd.continues or run.policy.precision != "float32"))
+        (run.aopsd.engine == "local" and run.aopsd.continues)
         or is_own(run.aopsd.objective.name)
         or run.aopsd.probes.keep_cache  # which is for the trainer's turn
         or bool(select(tree, "policy.megatron_cfg.fp8_cfg.enabled"))

@@ -346,9 +346,8 @@ class AOPSDConfig(Strict):
     trainer for each side. `sampler`: for the student the log-probs that sampling returned, for the teacher a prefill,
     of vLLM on NeMo RL. `prefill`, on NeMo RL: as `sampler`, with a prefill for the student, too, where decoding and
     prefill differ (FP8, experts). `auto`: `sampler`; but `trainer` on the local engine where the teacher continues
-    (probes read what the student's forward leaves) or in bfloat16, and with what was not run so: FP8, pipeline and
-    context parallelism, DTensor, an objective of your own, `probes.keep_cache`; a run's `config.yaml` says what it
-    became."""
+    (probes read what the student's forward leaves), and with what was not run so: FP8, pipeline and context
+    parallelism, DTensor, an objective of your own, `probes.keep_cache`; a run's `config.yaml` says what it became."""
     keep_optimizer_on_gpu: bool = False
     """On NeMo RL with Megatron only: the optimizer's state stays on the GPU while vLLM samples, where there is room
     (`aopsd doctor` and the log say so), and does not move to host memory and back in every step. Off: run on one H200

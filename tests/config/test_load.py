@@ -17,7 +17,7 @@ def test_a_short_config_gets_every_default(base):
     config = load_config(base)
     assert config.aopsd == replace(AOPSDConfig(), scoring="trainer")  # of `auto`, for the teacher continues
     assert load_config(base, ["aopsd.weighting=uniform"]).aopsd.scoring == "sampler"
-    assert load_config(base, ["aopsd.weighting=uniform", "policy.precision=bfloat16"]).aopsd.scoring == "trainer"
+    assert load_config(base, ["aopsd.weighting=uniform", "policy.precision=bfloat16"]).aopsd.scoring == "sampler"
     assert config.policy["model_name"] == "models/tiny"
     assert config.rollout.temperature == 1.0 and config.rollout.max_new_tokens == 64
     assert config.max_row_tokens == 1024

@@ -331,12 +331,13 @@ def test_rows_that_end_early_leave_the_batch_without_touching_the_others():
     assert alone.generate(prompts, sampling, seed=5) == together
 
 
-def test_sampling_says_the_log_probs_at_temperature_1_of_what_it_drew(monkeypatch):
+@pytest.mark.parametrize("cut", [{}, {"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 5}])
+def test_sampling_says_the_log_probs_at_temperature_1_of_what_it_drew(monkeypatch, cut):
     monkeypatch.setattr(decoding, "ROOM", 16)  # the buffer grows, and rows leave it
     changes = {"generation_batch_size": 16, "max_total_sequence_length": 60}
     model = LocalModel(MODELS["llama"], tiny_settings(**changes), frozenset(range(0, 60, 9)))
     prompts = [*random_rows(10, [(3 + 5 * (index % 4), 0) for index in range(16)])[0], [5] * 60]
-    sampling = Sampling(max_new_tokens=50, temperature=0.7, top_p=0.9)
+    sampling = Sampling(max_new_tokens=50, **cut)
     found = model.generate(prompts, replace(sampling, with_logprobs=True), seed=5)
     assert model.generate(prompts, sampling, seed=5) == [replace(row, logprobs=None) for row in found]  # unasked
     assert len({len(row.tokens) for row in found}) > 6 and found[-1].tokens == []  # which has no room

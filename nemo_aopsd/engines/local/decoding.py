@@ -27,7 +27,7 @@ def sample(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
     if sampling.temperature != 1:
         logits = logits.to(at_least_float32(logits.dtype)) / sampling.temperature
     num_tokens = logits.shape[-1]
-    if sampling.top_p >= 1 and not 0 < sampling.top_k < num_tokens:
+    if not _is_cut(sampling, num_tokens):
         return _invert_cdf(_probs(logits), uniform)
     kept, ids = logits.topk(min(sampling.top_k or num_tokens, num_tokens))  # descending
     probs = _probs(kept)
@@ -35,6 +35,20 @@ def sample(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
     before[:, 0] = 0  # the first token always stays
     probs = torch.where(before < sampling.top_p, probs, 0.0)
     return ids.gather(-1, _invert_cdf(probs, uniform)[:, None])[:, 0]
+
+
+def sample_with_logprobs(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Next tokens as `sample` has them, and their log-probs [R] at temperature 1, of one softmax where they agree."""
+    if sampling.temperature != 1 or _is_cut(sampling, logits.shape[-1]):
+        choice = sample(logits, sampling, uniform)
+        return choice, logprobs_of(logits, choice)
+    probs = _probs(logits)
+    choice = _invert_cdf(probs, uniform)
+    return choice, probs.gather(-1, choice[:, None])[:, 0].log()
+
+
+def _is_cut(sampling: Sampling, num_tokens: int) -> bool:
+    return sampling.top_p < 1 or 0 < sampling.top_k < num_tokens
 
 
 def _probs(logits: Tensor) -> Tensor:
@@ -107,11 +121,13 @@ class Decoder:
         """Decode to the end; `uniform` [R, max limit] float64. Log-probs are at temperature 1, whatever is sampled."""
         self.logprobs = torch.zeros(self.tokens.shape, device=self.tokens.device) if sampling.with_logprobs else None
         for step in range(self.tokens.shape[1]):
-            logits = self.network.head(self.last_hidden)
-            choice = sample(logits, sampling, uniform[self.rows, step])
+            given = self.network.head(self.last_hidden), sampling, uniform[self.rows, step]
+            if self.logprobs is None:
+                choice = sample(*given)
+            else:
+                choice, logprobs = sample_with_logprobs(*given)
+                self.logprobs[self.rows, step] = logprobs.float()
             self.tokens[self.rows, step] = choice
-            if self.logprobs is not None:
-                self.logprobs[self.rows, step] = logprobs_of(logits, choice).float()
             ends = torch.isin(choice, self.end_ids) | (self.limits[self.rows] == step + 1)
             lengths = self.lengths[self.rows]
             self.lengths[self.rows] = torch.where(ends & (lengths == 0), step + 1, lengths)
