@@ -19,7 +19,7 @@ from nemo_aopsd.config.keys import Fault, Tree, flatten, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
 from nemo_aopsd.config.rules import contradictions, evaluation_faults, with_scoring
 from nemo_aopsd.config.schema import CHOICES, SINGLE_PRECISION, AOPSDConfig, EvaluationConfig
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -163,7 +163,7 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
                 hint = _meant(key, names, value)
                 yield key, f"`{key}` must be a block of keys: {', '.join(names)}; got {value!r}.{hint}"
             else:
-                text = f"`{key}` must be {expected(here)}; got {value!r}.{_flat(key, value)} {first_sentence(here)}"
+                text = f"`{key}` must be {expected(here)}; got {value!r}.{_nearly(key, value)} {first_sentence(here)}"
                 yield key, text.rstrip()
 
 
@@ -178,10 +178,13 @@ def _meant(block: str, names: Sequence[str], value: object) -> str:
     return f" Set one of them, such as {inside[0]}=VALUE."
 
 
-def _flat(key: str, value: object) -> str:
-    """A line to paste for a block that stands where a value must: `aopsd.weighting.name=uniform`."""
+def _nearly(key: str, value: object) -> str:
+    """A hint for one of a few words: the one meant, or a line to paste for a block around it (`{name: uniform}`)."""
+    choices = CHOICES.get(key.removeprefix("aopsd."), ())
+    if isinstance(value, str):
+        return nearest(value, choices)
     inside = next(iter(value.values()), None) if isinstance(value, dict) and len(value) == 1 else None
-    return f" Set {key}={inside}." if inside in CHOICES.get(key.removeprefix("aopsd."), ()) else ""
+    return f" Set {key}={inside}." if inside in choices else ""
 
 
 def first_sentence(schema: Tree) -> str:
