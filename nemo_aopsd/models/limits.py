@@ -11,6 +11,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import FILE, ModelConfig, read_model_config
 
 ROW = "policy.max_total_sequence_length"
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _LEAST_KEPT = 0.5  # share of the letters and digits of a text that must come back
 
 MAX_LOGITS = 2**25  # logits that exist at once, 128 MiB in float32; a GPU takes four times as many
@@ -43,6 +44,19 @@ def check_row(config: Config, model: ModelConfig) -> None:
     if longest is not None and row > longest:
         known = f"{model.where} has {longest} positions (max_position_embeddings)"
         raise UserError(f"{where(config, ROW)}: {ROW} is {row}, but {known}. Set it to at most {longest}.")
+
+
+def check_has_tokenizer(path: Path) -> None:
+    """Raise UserError if `path` is a folder without a tokenizer: transformers would make an empty one of it."""
+    if path.is_dir() and not any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)):
+        raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
+
+
+def check_vocabulary(num_tokens: int, words: int, tokenizer: str) -> None:
+    """Raise UserError if `tokenizer` has more tokens than the model has words."""
+    if num_tokens > words:
+        sizes = f"{num_tokens} tokens, but the model's vocabulary has {words}"
+        raise UserError(f"{tokenizer}: {sizes}. Set policy.tokenizer.name to the model's own.")
 
 
 def check_thinking(thinking: Mapping[str, bool | None], tokenizer: Tokenizer, model: str) -> list[str]:

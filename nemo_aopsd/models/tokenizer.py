@@ -9,7 +9,8 @@ from typing import Any
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Message
 from nemo_aopsd.errors import UserError, first_line
-from nemo_aopsd.models.config_json import TOKENIZER_FILES, find_cached
+from nemo_aopsd.models.config_json import TOKENIZER_FILES, find_cached, find_model_config
+from nemo_aopsd.models.limits import check_has_tokenizer, check_vocabulary
 from nemo_aopsd.thoughts import is_thought_mark
 from nemo_aopsd.types import Tokens
 
@@ -141,19 +142,23 @@ def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     """That of a config whose model need not be here: from a folder or the hub's cache; None where neither has it.
 
     A GGUF file counts as not at hand: its tokenizer takes as long as the model. Raises UserError if it is no chat
-    model's.
+    model's, or has more tokens than a model of the local engine.
     """
     model = config.policy["model_name"]
     name = (config.policy.get("tokenizer") or {}).get("name") or model
     path = Path(name).expanduser()
     if not (path.exists() or any(find_cached(name, file) for file in TOKENIZER_FILES)):
         return None  # without the seconds that it takes to import transformers
+    check_has_tokenizer(path)
     from transformers import AutoTokenizer
 
     try:
         hf = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # the last three: of a broken config.json
         return None
+    words = (found := find_model_config(model)) and found.vocabulary
+    if words and config.aopsd.engine == "local":  # which refuses it once it is loaded
+        check_vocabulary(len(hf), words, hf.name_or_path)
     return HFTokenizer(hf, generation_end_ids(model, local_files_only=True))
 
 

@@ -1,5 +1,7 @@
 """Many conversations at once: ids as if each were rendered alone, with less to read."""
 
+import json
+import shutil
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nemo_aopsd.config.schema import AOPSDConfig, JudgeConfig
 from nemo_aopsd.data.problems import load_problems
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.judge import checkpoint_messages, judge_attempts
-from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.models.tokenizer import HFTokenizer, tokenizer_at_hand
+from nemo_aopsd.run.preflight import look
 from tests import REPO
 from tests.fakes import make_config
 
@@ -121,3 +125,23 @@ def test_a_row_beyond_what_the_tokenizer_names_is_no_warning_of_its_library():
     hf = AutoTokenizer.from_pretrained(str(REPO / "nemo_aopsd/builtin/model"))
     assert hf.model_max_length < len(HFTokenizer(hf, []).render([{"role": "user", "content": "1 " * 999}], None))
     assert not hf.deprecation_warnings  # transformers notes there what it has warned of
+
+
+@pytest.mark.parametrize("engine", ["local", "nemo_rl"])
+def test_a_folder_without_a_tokenizer_is_told_as_that_and_not_as_one_without_a_chat_template(tmp_path, engine):
+    """transformers makes a tokenizer of no words from `config.json` alone."""
+    shutil.copy(BUILTIN / "model/config.json", tmp_path)
+    config = make_config(tmp_path, AOPSDConfig(engine=engine), model_name=str(tmp_path))
+    with pytest.raises(UserError, match=rf"{tmp_path}: no tokenizer in it \(tokenizer\*, vocab\*, "):
+        tokenizer_at_hand(config)
+
+
+def test_a_tokenizer_larger_than_the_model_is_told_before_lengths_that_it_gives(tmp_path):
+    model = shutil.copytree(BUILTIN / "model", tmp_path / "model")
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | {"vocab_size": 64}))
+    config = make_config(tmp_path, AOPSDConfig(), model_name=str(model))
+    config.data["train"]["data_path"] = str(BUILTIN / "data/train.jsonl")
+    config.policy["max_total_sequence_length"] = 8
+    found = look(config, [], lambda: None, lambda: None)
+    assert found.refused["prompts"].startswith(f"{model}: 320 tokens, but the model's vocabulary has 64. ")

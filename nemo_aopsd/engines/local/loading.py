@@ -13,6 +13,7 @@ from nemo_aopsd.engines.local.kv import KVBuffer
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError, first_line
+from nemo_aopsd.models.limits import check_vocabulary
 from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, as_list, where_from
 
 
@@ -49,10 +50,7 @@ def _to_blame(model: Path) -> Path:
 def wrap_tokenizer(tokenizer: Any, model: PreTrainedModel) -> HFTokenizer:
     """The tokenizer with the model's end tokens. Raises UserError if it has more tokens than the model."""
     embeddings: Any = model.get_input_embeddings()
-    rows = embeddings.num_embeddings
-    if len(tokenizer) > rows:
-        sizes = f"{len(tokenizer)} tokens, but the model's vocabulary has {rows}"
-        raise UserError(f"{tokenizer.name_or_path}: {sizes}. Set policy.tokenizer.name to the model's own.")
+    check_vocabulary(len(tokenizer), embeddings.num_embeddings, tokenizer.name_or_path)
     return HFTokenizer(tokenizer, as_list(model.generation_config.eos_token_id))
 
 

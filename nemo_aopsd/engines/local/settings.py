@@ -9,9 +9,7 @@ from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, Polic
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.models.config_json import how_to_have
-from nemo_aopsd.models.limits import check_limits
-
-_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+from nemo_aopsd.models.limits import check_has_tokenizer, check_limits
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,7 @@ def _tokenizer_path(config: Config) -> Path:
     own = (policy.get("tokenizer") or {}).get("name")
     key = "policy.model_name" if own is None else "policy.tokenizer.name"
     path = _existing(config, policy["model_name"] if own is None else own, key)
-    if path.suffix != ".gguf" and not any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)):
-        raise UserError(f"{path}: no tokenizer in it ({', '.join(_TOKENIZER_FILES)}). Set policy.tokenizer.name.")
+    check_has_tokenizer(path)
     return path
 
 

@@ -25,6 +25,7 @@ from nemo_aopsd.engines.nemo_rl.settings import Settings
 from nemo_aopsd.engines.nemo_rl.top_k_loss import TopKLossFn
 from nemo_aopsd.engines.nemo_rl.trackers import start_trackers
 from nemo_aopsd.errors import UserError, first_line
+from nemo_aopsd.models.limits import check_has_tokenizer
 from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, generation_end_ids
 from nemo_aopsd.types import TrainRow
 
@@ -169,6 +170,7 @@ def _finite(results: dict[str, torch.Tensor]) -> dict[str, float]:
 
 def _open_tokenizer(settings: dict[str, Any]) -> Any:
     """The first that a run asks the hub for."""
+    check_has_tokenizer(Path(settings["name"]))
     try:
         return get_tokenizer(settings)
     except UNREADABLE as error:
