@@ -1,13 +1,8 @@
 """Small run folders whose every number can be worked out by hand, for the tests of diagnostics."""
 
-import json
+from nemo_aopsd.files import write_jsonl
 
 LOGPROB = -1.0  # of every token under the student, so that a gap can be chosen freely
-
-
-def write_lines(path, records):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def write_config(
@@ -30,7 +25,7 @@ aopsd:
 def write_problems(folder, answers):
     nodes = {"nodes": [{"id": "a", "statement": "x"}], "edges": []}
     rows = [{"id": key, "problem": "?", "answer": answer, "dag": nodes} for key, answer in answers.items()]
-    write_lines(folder / "problems.jsonl", rows)
+    write_jsonl(folder / "problems.jsonl", rows)
 
 
 def rollout(problem, gaps=(), *, text="", progress=None, failed=None, epoch=0, step=1, probes=(), dropped=False):
@@ -62,4 +57,4 @@ def write_rollouts(run, records):
     steps = sorted({record["step"] for record in records})
     for step in steps:
         lines = [record for record in records if record["step"] == step]
-        write_lines(run / "rollouts" / f"step_{step:06d}.jsonl", lines)
+        write_jsonl(run / "rollouts" / f"step_{step:06d}.jsonl", lines)

@@ -3,10 +3,13 @@
 import json
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from nemo_aopsd.files import read_jsonl, write_jsonl
 
 PROBLEM = 'Let $x < y$ & suppose <b>x</b> + y = 10, with \\(xy = 21\\). Find $y - x$. "Quotes" and {braces} stay.'
 TEXT = "The sum is 10 , so x = 10 - y and y ( 10 - y ) = 21 . Hence y = 7 or 3 . But we note that <x> & $y$"
@@ -46,7 +49,7 @@ def write_run(
     folder.mkdir(parents=True, exist_ok=True)
     problems = [problem_record(index) for index in range(steps_per_epoch * batch)]
     data = folder.parent / "problems.jsonl"
-    data.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    write_jsonl(data, problems)
     settings = {"context": context, "weighting": weighting, "curriculum": curriculum}
     settings |= {"epochs": max(1, num_epochs), "size": 32 if batch % 4 else batch}
     _write_config(folder, data, num_samples, evaluations, **settings)
@@ -59,17 +62,22 @@ def write_run(
                 _rollout(rng, epoch, step, rng.choice(problems), judged, context, weighting, pieces)
                 for _ in range(batch)
             ]
-            _write_lines(folder / "rollouts" / f"step_{step:06d}.jsonl", rollouts)
+            write_jsonl(folder / "rollouts" / f"step_{step:06d}.jsonl", rollouts)
             metrics.append(_metrics(rng, epoch, step, rollouts, judged, context, weighting))
     if metrics:
-        _write_lines(folder / "metrics.jsonl", metrics)
+        write_jsonl(folder / "metrics.jsonl", metrics)
     states = [_competence(rng, epoch, problems, curriculum == "competence") for epoch in range(num_epochs + 1)]
     if num_epochs or curriculum == "competence":
-        _write_lines(folder / "competence.jsonl", states)
+        write_jsonl(folder / "competence.jsonl", states)
     if evaluations:
         for epoch in range(num_epochs + 1):
             _write_evaluation(rng, folder / "eval", epoch, num_held_out, num_samples)
     return folder
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Each record of a file of lines becomes what `change` makes of it."""
+    write_jsonl(path, [change(record) for _, record in read_jsonl(path)])
 
 
 def stopped(folder: Path, steps: int, epochs: int, evaluations: int) -> Path:
@@ -234,13 +242,8 @@ def _write_evaluation(rng, folder, epoch, num_problems, num_samples) -> None:
             }
             for sample in range(num_samples)
         ]
-    _write_lines(folder / f"epoch_{epoch:03d}.jsonl", lines)
+    write_jsonl(folder / f"epoch_{epoch:03d}.jsonl", lines)
     counted = summarize(lines, num_samples) | {"num_trained_on": 0}
     summary = {"epoch": epoch, **counted, "seconds": 12.3}
     (folder / f"epoch_{epoch:03d}.json").write_text(json.dumps(summary))
     (folder / f"epoch_{epoch:03d}.settings.json").write_text("{}")
-
-
-def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))

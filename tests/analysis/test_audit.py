@@ -15,9 +15,10 @@ from nemo_aopsd.analysis.audit.labels import LabelBook, labels_path, read_labels
 from nemo_aopsd.analysis.audit.sampling import load_events
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_jsonl
+from nemo_aopsd.files import write_jsonl
 from tests.chat_server import ChatServer, Reply
-from tests.fake_run import write_run
+from tests.fake_run import rewrite, write_run
+from tests.run import read
 
 HAND = {"kind": "hand"}
 NOW = {"Retry-After": "0.001"}
@@ -34,24 +35,20 @@ def run(tmp_path):
     return write_run(tmp_path / "run", num_epochs=2, steps_per_epoch=4, evaluations=False)
 
 
-def rows(path):
-    return [record for _, record in read_jsonl(path)]
-
-
-def rewrite(run, change):
+def change_rollouts(run, change):
     """Apply `change(rollout)` to every recorded rollout."""
     for file in (run / "rollouts").iterdir():
-        found = rows(file)
+        found = read(file)
         for rollout in found:
             change(rollout)
-        file.write_text("".join(json.dumps(rollout) + "\n" for rollout in found))
+        write_jsonl(file, found)
 
 
 def scored_probes(run):
     return [
         (rollout, probe)
         for file in sorted((run / "rollouts").iterdir())
-        for rollout in rows(file)
+        for rollout in read(file)
         for probe in rollout["probes"]
         if probe["nll"] is not None
     ]
@@ -64,7 +61,7 @@ def test_all_events_are_found_and_shown_as_they_happened(run):
     drawn = sampling.sample(run, count=10_000, seed=0)
     truth = scored_probes(run)
     assert sum(drawn.population_per_bin) == drawn.num_drawn == len(truth) > 40
-    empty = [p for f in (run / "rollouts").iterdir() for r in rows(f) for p in r["probes"] if p["nll"] is None]
+    empty = [p for f in (run / "rollouts").iterdir() for r in read(f) for p in r["probes"] if p["nll"] is None]
     assert drawn.num_empty == len(empty) > 0
     shown = {(event.before, event.token, event.anchor, event.suffix) for event in load_events(run)}
     assert shown == {
@@ -76,8 +73,8 @@ def test_all_events_are_found_and_shown_as_they_happened(run):
         )
         for rollout, probe in truth
     }
-    assert [line["id"] for line in rows(run / "audit/key.jsonl")] == [event.id for event in load_events(run)]
-    assert Counter(line["nll"] for line in rows(run / "audit/key.jsonl")) == Counter(p["nll"] for _, p in truth)
+    assert [line["id"] for line in read(run / "audit/key.jsonl")] == [event.id for event in load_events(run)]
+    assert Counter(line["nll"] for line in read(run / "audit/key.jsonl")) == Counter(p["nll"] for _, p in truth)
 
 
 def test_the_teacher_is_shown_with_what_it_read(run):
@@ -105,13 +102,13 @@ def test_labellers_are_blind(tmp_path):
                 if probe["nll"] is not None:
                     probe["nll"] = 10 / (scale + probe["nll"])
 
-        rewrite(run, change)
+        change_rollouts(run, change)
         sampling.sample(run, count=20, seed=3)
         seen.append((run / "audit/events.jsonl").read_bytes())
         (run / "audit/sample.json").unlink()
     assert seen[0] == seen[1]
     numbers = {"nll", "gap", "weight", "step", "position"}
-    assert all(numbers.isdisjoint(event) for event in rows(run / "audit/events.jsonl"))
+    assert all(numbers.isdisjoint(event) for event in read(run / "audit/events.jsonl"))
 
 
 def test_order_says_nothing_of_the_bin():
@@ -145,12 +142,12 @@ def test_sample_is_drawn_once(run):
 
 
 def test_long_texts_are_cut_with_a_count(run):
-    rewrite(run, lambda rollout: rollout["pieces"].__setitem__(0, "a" * 5000))
+    change_rollouts(run, lambda rollout: rollout["pieces"].__setitem__(0, "a" * 5000))
     file = run / "rollouts/step_000001.jsonl"
     file.write_text(file.read_text() * 2)  # the same text at two places is two events
     sampling.sample(run, count=10_000, seed=0)
     assert len({event.id for event in load_events(run)}) == len(load_events(run)) == len(scored_probes(run))
-    by_place = {line["id"]: line["position"] for line in rows(run / "audit/key.jsonl")}
+    by_place = {line["id"]: line["position"] for line in read(run / "audit/key.jsonl")}
     late = [event for event in load_events(run) if by_place[event.id] > 0]
     assert late and all(len(event.before) == events.SHOWN_CHARACTERS for event in late)
     assert all(event.before_omitted >= 1000 for event in late)
@@ -169,7 +166,7 @@ def test_long_texts_are_cut_with_a_count(run):
     ],
 )
 def test_runs_that_cannot_be_audited_are_refused(run, change, message):
-    rewrite(run, change)
+    change_rollouts(run, change)
     with pytest.raises(UserError, match=message):
         sampling.sample(run, count=10, seed=0)
     assert not (run / "audit").exists()
@@ -184,11 +181,9 @@ def test_bad_edges_are_refused(run, edges):
 def test_other_contexts_show_theirs(tmp_path):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=2, evaluations=False, context="other_problem")
     problems = tmp_path / "problems.jsonl"
-    found = [
-        problem | {"problem": f"{problem['problem']} ({problem['id']})", "solution": f"SOLUTION {problem['id']}"}
-        for problem in rows(problems)
-    ]
-    problems.write_text("".join(json.dumps(problem) + "\n" for problem in found))
+    rewrite(
+        problems, lambda row: row | {"problem": f"{row['problem']} ({row['id']})", "solution": f"SOLUTION {row['id']}"}
+    )
     sampling.sample(run, count=5, seed=0)
     for event in load_events(run):
         assert "SOLUTION p" in event.teacher_read and f"SOLUTION {event.problem_id}" not in event.teacher_read
@@ -262,7 +257,7 @@ def test_model_labels_every_event_blindly(run):
         [question] = [text for text in asked if event.before + "\n</text>" in text]
         assert f"<continuation>{event.anchor}{event.suffix}</continuation>" in question
         assert f"<token>{event.token}</token>" in question and event.teacher_read in question
-    assert not any(str(line["nll"])[:6] in text for line in rows(run / "audit/key.jsonl") for text in asked)
+    assert not any(str(line["nll"])[:6] in text for line in read(run / "audit/key.jsonl") for text in asked)
 
 
 def test_an_interrupted_model_goes_on(run):
@@ -316,7 +311,7 @@ def labelled(run):
     """Two people on all events of a sample by bin: ada by a rule on the NLL, bob like her but for each fifth event."""
     sampling.sample(run, count=60, seed=0, by_bin=True)
     chance = random.Random(0)
-    key = rows(run / "audit/key.jsonl")
+    key = read(run / "audit/key.jsonl")
     rule = ["leakage" if line["nll"] >= 2 else "useful" if line["nll"] >= 0.5 else "redundant" for line in key]
     for name in ("ada", "bob"):
         with LabelBook(labels_path(run, name), HAND) as book:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nemo_aopsd.analysis.audit.events import Event
 from nemo_aopsd.analysis.audit.labels import LabelBook, label_events, labels_path, read_labels
-from tests.diagnosed import write_lines
+from nemo_aopsd.files import write_jsonl
 
 EVIL = "[red]x[/] \x1b[2J\x07 & \\frac{1}{2}"
 
@@ -72,7 +72,7 @@ def test_a_kill_loses_no_label(tmp_path):
     sample |= {"drawn_per_bin": [3, 0], "num_empty": 0, "last_file": "step_000001.jsonl"}
     (run / "audit/sample.json").write_text(json.dumps(sample))
     events = [event(number) for number in (1, 2, 3)]
-    write_lines(run / "audit/events.jsonl", map(asdict, events))
+    write_jsonl(run / "audit/events.jsonl", map(asdict, events))
     command = [sys.executable, "-c", "from nemo_aopsd.cli import main; main()", "audit", "label", str(run)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([*command, "--name", "ada"], **pipes)

@@ -19,11 +19,13 @@ from nemo_aopsd.cli.diagnose import app as diagnose_app
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfig
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import write_jsonl
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.run.folder import check_shown, keep_extensions
 from nemo_aopsd.types import Generation
-from tests.diagnosed import write_config, write_lines
+from tests.diagnosed import write_config
 from tests.fakes import END, CharTokenizer, make_config
+from tests.run import read
 
 TOKENIZER = CharTokenizer()
 PARTS = Path(__file__).parents[2] / "examples/my_parts.py"
@@ -72,7 +74,7 @@ def write_problems(path, count, without_dag=0):
     for index in range(1, count + 1):
         row = {"id": f"p{index}", "problem": f"Say {index}.", "answer": str(index), "solution": "Easy."}
         rows.append(row | ({"dag": graph} if index > without_dag else {}))
-    write_lines(path, rows)
+    write_jsonl(path, rows)
     return path
 
 
@@ -98,7 +100,7 @@ def test_a_teacher_answers_with_its_context_and_without(tmp_path, kind):
     if kind != "other_problem":
         assert informed["correct_per_problem"] == {f"p{index}": 4 for index in range(1, 6)}
     assert 0 < sum(alone["correct_per_problem"].values()) < 20
-    lines = [json.loads(line) for line in (plan.folder / f"{kind}.jsonl").read_text().splitlines()]
+    lines = read(plan.folder / f"{kind}.jsonl")
     assert [(line["problem_id"], line["sample"]) for line in lines] == [
         (f"p{i}", s) for i in range(1, 6) for s in range(4)
     ]

@@ -23,9 +23,11 @@ from nemo_aopsd.config.schema import (
     Weighting,
 )
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import write_jsonl
 from nemo_aopsd.run.record_types import Evaluation, Interval
 from tests import REPO
-from tests.fake_run import PROBLEM, write_run
+from tests.fake_run import PROBLEM, rewrite, write_run
+from tests.run import read
 
 
 class Page(HTMLParser):
@@ -127,8 +129,7 @@ def test_same_run_gives_the_same_page(tmp_path, monkeypatch):
 def test_the_answers_worth_is_drawn_and_its_settings_are_told(tmp_path):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=2, batch=2, evaluations=False)
     assert "reward" not in Page(write_report(run).read_text(encoding="utf-8")).text.lower()
-    rows = [json.loads(line) | {"reward/mean": 0.25} for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(run / "metrics.jsonl", lambda row: row | {"reward/mean": 0.25})
     config = OmegaConf.load(run / "config.yaml")
     OmegaConf.update(config, "aopsd.objective.reward", "added")
     OmegaConf.update(config, "aopsd.num_generations_per_prompt", 2)
@@ -216,10 +217,10 @@ def test_gap_mass_by_hand():
 def test_empty_response_and_dropped_rollout_are_counted_apart(undrawn, tmp_path):
     run = small_run(tmp_path, batch=3)
     path = run / "rollouts" / "step_000001.jsonl"
-    first, second, third = map(json.loads, path.read_text().splitlines())
+    first, second, third = read(path)
     empty = {"response": [], "pieces": [], "student_logprobs": [], "teacher_logprobs": [], "weights": [], "probes": []}
     dropped = {"dropped": True, "student_logprobs": None, "teacher_logprobs": None, "weights": None, "probes": []}
-    path.write_text("".join(json.dumps(line) + "\n" for line in (first | empty, second | dropped, third)))
+    write_jsonl(path, [first | empty, second | dropped, third])
     digest = read_reported(run).digest
     assert (digest.num_rollouts, digest.num_unscored) == (3, 1)
     assert digest.gaps.tokens.sum() == len(third["response"])
@@ -228,14 +229,12 @@ def test_empty_response_and_dropped_rollout_are_counted_apart(undrawn, tmp_path)
 
 def test_digest_sorts_probes_by_sign_and_keeps_telling_ones(tmp_path):
     run = small_run(tmp_path, batch=1)
-    path = run / "rollouts" / "step_000001.jsonl"
-    record = json.loads(path.read_text())
     table = [(2.5, 1.0, 1.0), (3.0, 4.0, 0.2), (-2.0, 2.5, 0.9), (-4.0, None, 1.0), (-2.2, 0.01, 0.011)]
     probes = [
         {"position": t, "gap": gap, "anchor": 1, "suffix": [2], "nll": nll, "weight": weight}
         for t, (gap, nll, weight) in enumerate(table)
     ]
-    path.write_text(json.dumps(record | {"probes": probes}) + "\n")
+    rewrite(run / "rollouts/step_000001.jsonl", lambda record: record | {"probes": probes})
     run = read_reported(run)
     assert run.digest.positive == [(1.0, 1.0), (4.0, 0.2)]
     assert run.digest.negative == [(2.5, 0.9), (0.01, 0.011)]
@@ -262,9 +261,8 @@ def test_drawn_weight_curve_peaks_at_each_beta(undrawn):
 
 def test_betas_that_change_are_drawn_as_the_newest_step_with_some_had_them(tmp_path, undrawn, monkeypatch):
     run = write_run(tmp_path / "run", num_epochs=1, steps_per_epoch=3)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    lines[0]["probe/beta_positive"], lines[1]["probe/beta_negative"] = 0.3, 0.7
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    betas = iter([{"probe/beta_positive": 0.3}, {"probe/beta_negative": 0.7}, {}])
+    rewrite(run / "metrics.jsonl", lambda row: row | next(betas))
     drawn = []
     monkeypatch.setattr(figures, "nll_histograms", lambda positive, negative, betas: drawn.append(betas) or "<svg/>")
     write_report(run)
@@ -306,9 +304,8 @@ def test_four_steps_of_twelve_are_no_epoch(tmp_path, undrawn):
 
 def test_a_weighting_without_probes_shows_its_weights(tmp_path, monkeypatch):
     run = small_run(tmp_path, steps_per_epoch=2, batch=2, weighting="gap_only")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     weights = {"weight/mean": 0.5, "weight/p5": 0.1, "weight/p50": 0.4, "weight/p95": 0.9}
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line | weights) + "\n" for line in lines))
+    rewrite(run / "metrics.jsonl", lambda row: row | weights)
     found, drawn = read_reported(run), {}
     monkeypatch.setattr(figures, "by_step", lambda name, label, lines, **_: drawn.setdefault(label, lines) or "<svg>")
     panels.draw(found, panels.STEPS)
@@ -387,11 +384,8 @@ def test_the_curve_of_the_weight_is_drawn_for_the_weights_that_follow_it(tmp_pat
 
 def test_a_stage_of_less_than_a_thousandth_of_the_time_is_not_shown(tmp_path, monkeypatch):
     run = small_run(tmp_path, batch=2)
-    line = json.loads((run / "metrics.jsonl").read_text())
     seconds = {"rollout": 6.0, "judge": 0.0007, "teacher": 3.0, "student": 1.0, "probes": 0.002, "update": 0.0}
-    (run / "metrics.jsonl").write_text(
-        json.dumps(line | {f"time/{name}": value for name, value in seconds.items()}) + "\n"
-    )
+    rewrite(run / "metrics.jsonl", lambda row: row | {f"time/{name}": value for name, value in seconds.items()})
     drawn = []
     monkeypatch.setattr(figures, "by_step", lambda name, label, lines, **_: drawn.extend(lines) or "<svg>")
     caption, _ = panels._stage_times(read_reported(run), "")
@@ -416,9 +410,9 @@ def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):
 @pytest.mark.parametrize(("steps", "value", "hints"), [(16, "0\u00a0% → 12.5\u00a0%", 1), (8, "0\u00a0%", 0)])
 def test_the_leak_meter_shows_what_the_hint_judges(tmp_path, steps, value, hints):
     run = small_run(tmp_path)
-    one = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    [one] = read(run / "metrics.jsonl")
     rows = [one | {"step": step, "rollout/leak_rate": 0.125 * (step > 8)} for step in range(1, steps + 1)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(run / "metrics.jsonl", rows)
     found = read_reported(run)
     assert [tile.value for tile in page.headline(found) if tile.label == "Leak meter"] == [value]
     assert sum("is 12 points above" in hint.sentence for hint in page.hints(found)) == hints

@@ -11,7 +11,7 @@ from nemo_aopsd.analysis.report.comparison import read_source, read_sources, sid
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.summary import summarize
-from tests.fake_run import write_run
+from tests.fake_run import rewrite, write_run
 
 
 @pytest.fixture
@@ -50,11 +50,8 @@ def texts(cells):
 
 def with_times(run, seconds):
     """Give the steps of a run these `time/step`."""
-    file = run / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for record, value in zip(rows, seconds, strict=True):
-        record["time/step"] = value
-    file.write_text("".join(json.dumps(record) + "\n" for record in rows))
+    values = iter(seconds)
+    rewrite(run / "metrics.jsonl", lambda row: row | {"time/step": next(values)})
 
 
 def test_runs_stand_side_by_side_by_pass_at_1(bare, tmp_path):

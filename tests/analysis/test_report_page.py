@@ -10,16 +10,15 @@ from nemo_aopsd.analysis.report import figures, page, panels, write_report
 from nemo_aopsd.analysis.report.comparison import Cell, cautions, differences, read_sources, side_by_side
 from nemo_aopsd.analysis.report.digest import read_reported
 from tests.browser import at_widths, needs_browser
-from tests.fake_run import write_run
+from tests.fake_run import rewrite, write_run
+from tests.run import read
 
 SMALL = {"num_epochs": 1, "steps_per_epoch": 2, "batch": 2, "num_held_out": 4, "num_samples": 2}
 
 
 def with_metrics(run, **values):
     """Every step of the run gets these numbers."""
-    path = run / "metrics.jsonl"
-    lines = [json.dumps(json.loads(line) | values) + "\n" for line in path.read_text().splitlines()]
-    path.write_text("".join(lines))
+    rewrite(run / "metrics.jsonl", lambda row: row | values)
     return run
 
 
@@ -164,8 +163,7 @@ def test_curves_of_other_runs_lie_over_those_of_the_run(tmp_path, monkeypatch):
     panels.draw(run, panels.OUTCOME | panels.STEPS)
     assert [line.label for line in drawn["Loss"]] == ["here", "there", "bare"]
     assert [line.label for line in drawn["Trigger rate"]] == ["here", "there"]  # `bare` has none
-    metrics = [json.loads(line) for line in (there / "metrics.jsonl").read_text().splitlines()]
-    assert drawn["Loss"][1].values == [row["train/loss"] for row in metrics]
+    assert drawn["Loss"][1].values == [row["train/loss"] for row in read(there / "metrics.jsonl")]
     assert [line.label for line in drawn["Progress and disclosed share"]][2:4] == [
         "disclosed to the teacher, there",
         "disclosed to the teacher, bare",

@@ -20,6 +20,7 @@ from nemo_aopsd.run.record_types import Evaluation, Probe, Rollout
 from tests import REPO
 from tests.fake_run import stopped, write_run
 from tests.fakes import make_config
+from tests.run import read
 
 OPTIONAL = {
     "pieces",
@@ -77,7 +78,7 @@ def kept(folder):
 
 def test_a_run_is_read_as_it_was_written(folder):
     run = load_run(folder)
-    lines = [json.loads(line) for line in (folder / layout.METRICS).read_text().splitlines()]
+    lines = read(folder / layout.METRICS)
     assert [row.values for row in run.metrics] == lines
     assert [(row.epoch, row.step) for row in run.metrics] == [(0, 1), (0, 2)]
     assert run.metrics[1].number("time/step") == lines[1]["time/step"] and run.metrics[1].get("no/such") is None
@@ -88,7 +89,7 @@ def test_a_run_is_read_as_it_was_written(folder):
     assert run.evaluations[1].pass_at_k == {1: summary["pass_at_k"]["1"]}
     assert run.evaluations[1].correct_per_problem == summary["correct_per_problem"]
     rollouts = list(run.rollouts())
-    raw = json.loads((folder / "rollouts/step_000002.jsonl").read_text().splitlines()[0])
+    raw, _ = read(folder / "rollouts/step_000002.jsonl")
     assert [rollout.step for rollout in rollouts] == [1, 1, 2, 2]
     assert [rollout.step for rollout in run.rollouts(2)] == [2, 2] == [r.step + 1 for r in run.rollouts(last_step=1)]
     assert rollouts[2].where == f"{folder}/rollouts/step_000002.jsonl:1"

@@ -1,7 +1,6 @@
 """The run folder: kept runs are never overwritten."""
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ import pytest
 from nemo_aopsd import prompts
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
+from nemo_aopsd.files import write_jsonl
 from nemo_aopsd.run import folder as run_folder
 
 CONFIG = """\
@@ -228,7 +228,7 @@ def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
 def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
     totals = [{"rollout/total_tokens": 100 * step, "time/total": 2.5 * step} for step in range(1, 6)]
     lines = [{"step": step, "epoch": (step - 1) // 2} | total for step, total in enumerate(totals, start=1)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(run / "metrics.jsonl", lines)
     # Each limit with which this run could have come so far: the step that reaches one is the last.
     least = {"max_num_epochs": 3, "max_num_steps": 5, "max_response_tokens": 401, "max_train_seconds": 10.01}
     for key, limit in least.items():

@@ -22,7 +22,7 @@ from nemo_aopsd.config.schema import (
     ProbeConfig,
 )
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.files import read_lines
+from nemo_aopsd.files import read_lines, write_jsonl
 from nemo_aopsd.method.weighting import band_pass
 from nemo_aopsd.run import trainer
 from nemo_aopsd.run.folder import write_config
@@ -160,7 +160,7 @@ def test_a_kill_in_the_middle_of_the_initial_attempts_leaves_no_line_twice(tmp_p
     journal = tmp_path / "initial_progress.jsonl"
     run(tmp_path / "whole")
     whole = read(tmp_path / "whole/initial_progress.jsonl")
-    journal.write_text("".join(json.dumps(line) + "\n" for line in whole[:7]))
+    write_jsonl(journal, whole[:7])
     run(tmp_path, resume=True)
     assert read(journal) == whole and len(whole) == 10
 
