@@ -178,42 +178,50 @@ class Whole:
     seconds_left: float
 
 
-# The numbers of a step's line by name: label and form. docs/reading_runs.md explains each.
+# The numbers of a step's line by name: label and form, what matters first. docs/reading_runs.md explains each.
 STEP_LINE = {
     "train/loss": ("loss", "{:+.4f}"),
-    "train/grad_norm": ("grad", "{:.3f}"),
-    "gap/mean_abs": ("|gap|", "{:.3f} nats"),
+    "gap/mean_abs": ("|gap|", "{:.3f}"),
     "probe/trigger_rate": ("triggered", "{:.2%}"),
-    "probe/nll_mean": ("surprise", "{:.2f} nats"),
-    "probe/weight_mean": ("probed weight", "{:.2f}"),
-    "weight/mean": ("weight", "{:.2f} ({weight/p5:.2f} to {weight/p95:.2f})"),
     "reward/mean": ("reward", "{:.2f}"),
     "dag/progress": ("progress", "{:.2f}"),
-    "dag/disclosed_share": ("disclosed", "{:.2f}"),
     "rollout/mean_tokens": ("tokens", "{:.0f}"),
+    "time/step": ("took", "{:.1f} s"),
     "rollout/truncated": ("truncated", "{:.0f}"),
     "judge/failed": ("unread verdicts", "{:.0f}"),
     "context/dropped": ("dropped", "{:.0f}"),
     "reward/undecided": ("ungradable answers", "{:.0f}"),
-    "time/step": ("took", "{:.1f} s"),
+    "train/grad_norm": ("grad", "{:.3f}"),
+    "probe/nll_mean": ("surprise", "{:.2f}"),
+    "probe/weight_mean": ("probed weight", "{:.2f}"),
+    "weight/mean": ("weight", "{:.2f} ({weight/p5:.2f} to {weight/p95:.2f})"),
+    "dag/disclosed_share": ("disclosed", "{:.2f}"),
 }
 _ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}  # counts of trouble
 
 
-def step_line(metrics: dict[str, float], whole: Whole) -> str:
-    """Where the run is and the numbers of a step, in one line; a number that does not apply is left out."""
-    parts = [f"step {metrics['step']:.0f}/{whole.steps}", f"epoch {metrics['epoch'] + 1:.0f}/{whole.epochs}"]
-    parts.append(f"{duration(whole.seconds_left)} left" if whole.seconds_left else "last step")
-    if metrics["time/step"] > 0:
-        tokens = metrics["rollout/mean_tokens"] * metrics["rollout/count"]
-        parts.append(f"{tokens / metrics['time/step']:.0f} tokens/s")
+def step_line(metrics: dict[str, float], whole: Whole, width: int | None = None) -> str:
+    """Where the run is and the numbers of a step, in one line; a number that does not apply is left out.
+
+    `width` is a terminal's: what does not fit in is left out from the end, with `...` in its place.
+    """
+    left = f"{duration(whole.seconds_left)} left" if whole.seconds_left else "last step"
+    parts = [f"step {metrics['step']:.0f}/{whole.steps}", left]
     untold = {key for key in _ONLY_IF_SOME if not metrics.get(key)}
     if "probe/weight_mean" in metrics and metrics.get("weight/p5") == metrics.get("weight/p95"):
         untold.add("weight/mean")  # next to all are as one, and the probed ones are told
     for key, (label, form) in STEP_LINE.items():
         if key in metrics and key not in untold:
             parts.append(f"{label} {form.format(metrics[key], **metrics)}")
-    return "  ".join(parts)
+    parts.append(f"epoch {metrics['epoch'] + 1:.0f}/{whole.epochs}")
+    if metrics["time/step"] > 0:
+        tokens = metrics["rollout/mean_tokens"] * metrics["rollout/count"]
+        parts.append(f"{tokens / metrics['time/step']:.0f} tokens/s")
+    line = "  ".join(parts)
+    while width and len(line) > width and parts:
+        parts.pop()
+        line = "  ".join([*parts, "..."])
+    return line
 
 
 def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:

@@ -182,7 +182,7 @@ class Trainer:
         self.manifest.append(self.folder / layout.METRICS, [metrics])
         self.engine.log_metrics(metrics, self.step)
         self.rows.append(StepMetrics(epoch, self.step, metrics))
-        self._say(step_line(metrics, whole))
+        self._say(step_line(metrics, whole, self.console.width if self.console.is_terminal else None))
         self._warn(health.entered(self.rules, self.rows))
 
     def _warn(self, findings: Iterable[Finding]) -> None:

@@ -128,13 +128,23 @@ def test_a_record_holds_what_the_figures_need():
 def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
     least = {"epoch": 0, "step": 3, "rollout/count": 8, "rollout/mean_tokens": 50, "time/step": 1.25}
     quiet = step_line(least | {"train/loss": -0.5, "judge/failed": 0}, Whole(epochs=2, steps=12, seconds_left=75.0))
-    assert quiet == "step 3/12  epoch 1/2  1 min 15 s left  320 tokens/s  loss -0.5000  tokens 50  took 1.2 s"
+    assert quiet == "step 3/12  1 min 15 s left  loss -0.5000  tokens 50  took 1.2 s  epoch 1/2  320 tokens/s"
     probed = {"gap/mean_abs": 0.44, "probe/nll_mean": 1.15, "probe/weight_mean": 0.66}
-    assert "  |gap| 0.440 nats  surprise 1.15 nats  probed weight 0.66  tokens " in step_line(
-        least | probed, Whole(epochs=2, steps=12, seconds_left=75.0)
-    )
+    told = step_line(least | probed, Whole(epochs=2, steps=12, seconds_left=75.0))
+    assert "  |gap| 0.440  tokens " in told and "  surprise 1.15  probed weight 0.66  epoch " in told
     last = step_line(least | {"judge/failed": 2, "time/step": 0.0}, Whole(epochs=1, steps=3, seconds_left=0.0))
-    assert last == "step 3/3  epoch 1/1  last step  tokens 50  unread verdicts 2  took 0.0 s"
+    assert last == "step 3/3  last step  tokens 50  took 0.0 s  unread verdicts 2  epoch 1/1"
+
+
+def test_on_a_terminal_the_line_ends_where_it_is_full_and_in_a_log_it_is_whole():
+    metrics = {"epoch": 0, "step": 8, "rollout/count": 8, "rollout/mean_tokens": 80, "time/step": 3.1}
+    metrics |= {"train/loss": 0.0964, "train/grad_norm": 0.425, "gap/mean_abs": 0.361, "probe/trigger_rate": 0.017}
+    whole = Whole(epochs=3, steps=36, seconds_left=75.0)
+    start = "step 8/36  1 min 15 s left  loss +0.0964  |gap| 0.361  triggered 1.70%"
+    assert step_line(metrics, whole, 80) == f"{start}  ..."
+    entire = f"{start}  tokens 80  took 3.1 s  grad 0.425  epoch 1/3  206 tokens/s"
+    assert step_line(metrics, whole, 100) == f"{start}  tokens 80  took 3.1 s  ..."
+    assert step_line(metrics, whole, len(entire)) == step_line(metrics, whole) == entire
 
 
 def test_the_line_tells_the_weights_of_a_weighting_without_probes_and_where_they_differ():
@@ -145,7 +155,7 @@ def test_the_line_tells_the_weights_of_a_weighting_without_probes_and_where_they
     assert "  probed weight 0.66  weight 0.50 (0.05 to 0.95)  " in step_line(least | own | probed, whole)
     alike = own | {"weight/mean": 0.99, "weight/p5": 1.0, "weight/p95": 1.0}
     assert "  weight 0.99 (1.00 to 1.00)  " in step_line(least | alike, whole)
-    assert "  probed weight 0.66  tokens " in step_line(least | alike | probed, whole)
+    assert "  probed weight 0.66  epoch " in step_line(least | alike | probed, whole)
 
 
 def test_the_legend_explains_each_number_of_the_line():

@@ -380,7 +380,7 @@ def test_failed_verdicts_are_counted_and_left_out_of_the_competence(tmp_path):
 )
 def test_a_step_says_what_is_left_by_the_budget_that_ends_the_run(tmp_path, monkeypatch, limits, steps, left):
     seen, seconds = [], []
-    monkeypatch.setattr(trainer, "step_line", lambda metrics, whole: seen.append((metrics, whole)) or "")
+    monkeypatch.setattr(trainer, "step_line", lambda metrics, whole, _: seen.append((metrics, whole)) or "")
     run(tmp_path, make_engine(), replace(AOPSD, **limits))
     for metrics, whole in seen:
         assert whole.steps == steps
