@@ -105,15 +105,17 @@ class LocalEngine:
         """Add the gradient of all `rows`, by micro-batches; returns the summed loss and metrics."""
         num_tokens = float(sum(row.mask.sum().item() for row in rows))
         lengths = [len(row.prompt) + len(row.response) for row in rows]
-        totals: dict[str, float] = {}
+        parts = list[dict[str, Tensor]]()  # read behind the last one: each reading waits for the device
         limits = self.settings.train_micro_batch_size, self.settings.train_mb_tokens
         for batch in batches(range(len(rows)), lengths, *limits):
             part, counts = [rows[index] for index in batch], (num_tokens, float(len(rows)))
             loss, metrics = micro_batch_loss(self.student.network, self.teacher.network, part, objective, *counts)
             loss.backward()
             self.optimizer.accumulate()
-            for key, value in {"train/loss": loss, **metrics}.items():
-                totals[key] = totals.get(key, 0.0) + float(value.detach())
+            parts.append({key: value.detach() for key, value in {"train/loss": loss, **metrics}.items()})
+        totals: dict[str, float] = {}
+        for key, value in (pair for part in parts for pair in part.items()):
+            totals[key] = totals.get(key, 0.0) + float(value)
         return totals
 
     @torch.no_grad()
