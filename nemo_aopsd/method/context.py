@@ -30,7 +30,6 @@ FIELD: dict[ContextKind, str | None] = {
     "other_problem": "solution",
 }
 
-_NO_DONORS: Mapping[str, Problem] = {}
 _GRAPHS = (
     " To make graphs: aopsd dag build {file} --out DAGS.jsonl --base-url URL --model NAME. Methods that need none: "
     "--method grpo (answers alone), --method opsd (solutions)."
@@ -158,7 +157,7 @@ def checked_messages(
 
 
 def shown_messages(
-    problem: Problem, aopsd: AOPSDConfig, reached: frozenset[str], donors: Mapping[str, Problem] = _NO_DONORS
+    problem: Problem, aopsd: AOPSDConfig, reached: frozenset[str], donors: Mapping[str, Problem]
 ) -> list[Message]:
     """The teacher's prompt under the run's own context."""
     return teacher_messages(

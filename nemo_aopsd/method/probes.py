@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -38,14 +38,14 @@ def run_probes(
     config: ProbeConfig,
     past: Surprise = UNSURPRISED,
     *,
-    counted: Sequence[bool] | None = None,
+    counted: Sequence[bool],
 ) -> list[list[Probe]]:
     """The probes of each rollout, by position, with continuation weights (eq:continuation-nll).
 
     A positive gap anchors at the student's token, a negative one at the teacher's greedy choice. Both are one
     branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs. For
     `probes.betas=auto`, `past` is what the steps before have seen; of this one only the rollouts that the loss counts
-    are looked at (`counted`; None: all).
+    are looked at (`counted`).
     """
     starts_B = [
         [Branch(t, [response[t]] if gap[t] > 0 else []) for t in triggered(gap, config)]
@@ -57,15 +57,14 @@ def run_probes(
         [_probe(branch, gap, logprobs, config) for branch, logprobs in zip(branches, logprobs_N, strict=True)]
         for branches, gap, logprobs_N in zip(branches_B, gaps, logprobs_B, strict=True)
     ]
-    seen = probes_B if counted is None else [*compress(probes_B, counted)]
-    betas = past.after(surprises(seen)).betas(config)
+    betas = past.after(surprises(compress(probes_B, counted))).betas(config)
     return [
         [replace(probe, weight=continuation_weight(probe.gap, probe.nll, betas)) for probe in probes]
         for probes in probes_B
     ]
 
 
-def surprises(probes_B: list[list[Probe]]) -> list[tuple[float, float | None]]:
+def surprises(probes_B: Iterable[list[Probe]]) -> list[tuple[float, float | None]]:
     """Gap and L of each probe."""
     return [(probe.gap, probe.nll) for probes in probes_B for probe in probes]
 

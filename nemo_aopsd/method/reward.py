@@ -32,14 +32,9 @@ def rewarded(draft: Draft, tokenizer: Tokenizer) -> Draft:
 
 
 def group_advantages(groups: Sequence[Hashable], rewards: Sequence[float]) -> list[float]:
-    """GRPO's (R - mean R) / (std R + 1e-6) of each reward within its group. Raises ValueError for a group of one."""
+    """GRPO's (R - mean R) / (std R + 1e-6) of each reward within its group, which must have two."""
     members: dict[Hashable, list[float]] = {}
     for group, reward in zip(groups, rewards, strict=True):
         members.setdefault(group, []).append(reward)
-    return [_advantage(reward, members[group]) for group, reward in zip(groups, rewards, strict=True)]
-
-
-def _advantage(reward: float, of_group: list[float]) -> float:
-    if len(of_group) < 2:
-        raise ValueError("a group of one response has no relative reward")
-    return (reward - mean(of_group)) / (stdev(of_group) + 1e-6)
+    pairs = ((reward, members[group]) for group, reward in zip(groups, rewards, strict=True))
+    return [(reward - mean(own)) / (stdev(own) + 1e-6) for reward, own in pairs]

@@ -83,7 +83,7 @@ class Run:
         """Whether it has used up its epochs or another limit of its config, and so ended by itself."""
         aopsd, last = self.config.aopsd, self.metrics[-1].get if self.metrics else {}.get
         limits = ((aopsd.max_response_tokens, "rollout/total_tokens"), (aopsd.max_train_seconds, "time/total"))
-        used = [(aopsd.max_num_epochs, self._epochs_done), (aopsd.max_num_steps, self.num_steps)]
+        used = [(aopsd.max_num_epochs, self.epochs_done), (aopsd.max_num_steps, self.num_steps)]
         used += [(limit, last(key) or 0) for limit, key in limits]
         return any(limit is not None and amount >= limit for limit, amount in used)
 
@@ -91,6 +91,11 @@ class Run:
     def num_steps(self) -> int:
         """Steps done."""
         return self.metrics[-1].step if self.metrics else 0
+
+    @property
+    def epochs_done(self) -> int:
+        """Finished epochs."""
+        return max((state.epoch for state in self.competence), default=0)
 
     @property
     def steps_done(self) -> str:
@@ -106,16 +111,12 @@ class Run:
         compared = f"compared at its step {step}" if step else "its only evaluation is from before training"
         return f"{name} {state} ({self.steps_done}); {compared}"
 
-    @property
-    def _epochs_done(self) -> int:
-        return max((state.epoch for state in self.competence), default=0)
-
     def _num_steps_planned(self) -> int | None:
         """None where a limit of tokens or seconds decides, or a curriculum of the user's that ended no epoch yet."""
         aopsd = self.config.aopsd
         if aopsd.max_response_tokens or aopsd.max_train_seconds or not self.competence:
             return None
-        if self._epochs_done:
+        if self.epochs_done:
             an_epoch = sum(row.epoch == 0 for row in self.metrics)
         elif is_own(aopsd.curriculum.name):
             return aopsd.max_num_steps

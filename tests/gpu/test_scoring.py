@@ -57,7 +57,8 @@ def test_gaps_triggers_and_gradients_are_those_of_the_trainer_s_scoring(
     bound = config.aopsd.objective.advantage_clip
 
     def gradient_of(gaps):
-        own = run_probes(engine.student, engine.teacher, student_prompts, teacher_prompts, responses, gaps, probes)
+        models, prompts = (engine.student, engine.teacher), (student_prompts, teacher_prompts)
+        own = run_probes(*models, *prompts, responses, gaps, probes, counted=[True] * len(gaps))
         weights = [probe_weights(row, len(gap)) for row, gap in zip(own, gaps, strict=True)]
         advantages = [(w * gap).clamp(-bound, bound) for w, gap in zip(weights, gaps, strict=True)]
         return gradient(local, student_prompts, responses, advantages)

@@ -50,7 +50,7 @@ types.py : method/test_weighting.py OBJECTIVES
     self.teacher_logprobs - self.old_logprobs => self.old_logprobs - self.teacher_logprobs
 method/probes.py : method/test_probes.py STEP
     for probes in compress(probes_B, counted) for probe => for probes in probes_B for probe
-    seen = probes_B if counted is None else [*compress(probes_B, counted)] => seen = probes_B
+    surprises(compress(probes_B, counted)) => surprises(probes_B)
     if gap[t] > 0 else [] => if gap[t] < 0 else []
     if config.score_anchor else logprobs[1:] => if config.score_anchor else logprobs
     (-scored.mean()) => (-scored.sum())
@@ -139,8 +139,8 @@ method/objectives/minillm.py : OBJECTIVES
 method/objectives/grpo.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 method/reward.py : OBJECTIVES
-    stdev(of_group) + => 0.5 +
-    (reward - mean(of_group)) => reward
+    stdev(own) + => 0.5 +
+    (reward - mean(own)) => reward
 method/objectives/sft.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 run/metrics.py : run/test_metrics.py

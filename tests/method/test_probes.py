@@ -33,22 +33,22 @@ def uniform_model() -> BigramModel:
     return BigramModel(torch.zeros(len(ALPHABET), len(ALPHABET), dtype=torch.float64))
 
 
-def probe_at(teacher, response: str, gap: list[float], student=None, **settings):
-    student = student or uniform_model()
-    prompt, tokens = encode("a"), encode(response)
-    config = ProbeConfig(threshold=2.0, **settings)
-    return run_probes(student, teacher, [prompt], [prompt], [tokens], [torch.tensor(gap)], config)[0]
+def probe_at(teacher, tokens: list[int], gap: list[float], student=None, **settings):
+    """The probes of one response behind the prompt `a`."""
+    student, prompt, config = student or uniform_model(), encode("a"), ProbeConfig(threshold=2.0, **settings)
+    found = run_probes(student, teacher, [prompt], [prompt], [tokens], [torch.tensor(gap)], config, counted=[True])
+    return found[0]
 
 
 def test_positive_gap_anchors_at_the_sampled_token():
-    (probe,) = probe_at(cycle_model("abcde"), "bx", [2.5, 0.0], length=4)
+    (probe,) = probe_at(cycle_model("abcde"), encode("bx"), [2.5, 0.0], length=4)
     assert (probe.position, probe.gap) == (0, 2.5)
     assert probe.anchor == encode("b")[0]
     assert probe.suffix == encode("cde")  # k - 1 = 3 tokens after the anchor
 
 
 def test_negative_gap_anchors_at_the_teachers_greedy_token():
-    (probe,) = probe_at(cycle_model("abcde"), "xb", [-2.5, 0.0], length=4)
+    (probe,) = probe_at(cycle_model("abcde"), encode("xb"), [-2.5, 0.0], length=4)
     assert probe.anchor == encode("b")[0]  # after the prompt's "a"
     assert probe.suffix == encode("cde")
 
@@ -57,37 +57,32 @@ def test_nll_is_the_students_mean_over_the_suffix_without_the_anchor():
     student = uniform_model()
     with torch.no_grad():
         student.logits[encode("a")[0], encode("b")[0]] = -50.0  # the anchor "b" is nearly impossible after the prompt
-    (probe,) = probe_at(cycle_model("abcde"), "b", [2.5], student, length=5)
+    (probe,) = probe_at(cycle_model("abcde"), encode("b"), [2.5], student, length=5)
     assert len(probe.suffix) == 4
     assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)  # uniform behind it
     u = math.log(len(ALPHABET))
     assert probe.weight == pytest.approx(u * math.exp(1 - u), abs=1e-6)
-    (probe,) = probe_at(cycle_model("abcde"), "b", [2.5], student, length=5, score_anchor=True)
+    (probe,) = probe_at(cycle_model("abcde"), encode("b"), [2.5], student, length=5, score_anchor=True)
     anchor = 50 + math.log(len(ALPHABET) - 1)  # -log of e^-50 among words at e^0
     assert probe.nll == pytest.approx((anchor + 4 * u) / 5, abs=1e-4)
 
 
 def test_end_of_sequence_inside_the_suffix_is_scored_and_ends_it():
-    (probe,) = probe_at(cycle_model("abc$"), "b", [2.5], length=8)
+    (probe,) = probe_at(cycle_model("abc$"), encode("b"), [2.5], length=8)
     assert probe.suffix == [*encode("c"), END]
     assert probe.nll == pytest.approx(math.log(len(ALPHABET)), abs=1e-6)
 
 
 @pytest.mark.parametrize("gap", [2.5, -2.5])
 def test_an_anchor_that_ends_the_text_leaves_an_empty_suffix_and_weight_1(gap):
-    teacher = cycle_model("a$")
-    prompt, config = encode("a"), ProbeConfig(threshold=2.0)
-    ((probe,),) = run_probes(uniform_model(), teacher, [prompt], [prompt], [[END]], [torch.tensor([gap])], config)
+    (probe,) = probe_at(cycle_model("a$"), [END], [gap])
     assert (probe.anchor, probe.suffix, probe.nll, probe.weight) == (END, [], None, 1.0)
 
 
 def test_a_broken_log_prob_is_refused_and_never_a_weight():
-    logits = torch.full((len(ALPHABET), len(ALPHABET)), math.nan, dtype=torch.float64)
-    prompt, config = encode("a"), ProbeConfig(threshold=2.0)
+    broken = BigramModel(torch.full((len(ALPHABET), len(ALPHABET)), math.nan, dtype=torch.float64))
     with pytest.raises(ValueError, match="expected nll"):
-        run_probes(
-            BigramModel(logits), cycle_model("abc"), [prompt], [prompt], [encode("b")], [torch.tensor([3.0])], config
-        )
+        probe_at(cycle_model("abc"), encode("b"), [3.0], broken)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_auto_betas_are_medians_over_what_the_loss_counts():
     gaps = [torch.tensor([2.5])] * 2
     usual = math.log(len(ALPHABET))
     surprised = math.log(math.exp(6) + len(ALPHABET) - 1) - 6
-    for counted, beta in (([True, False], usual), ([False, True], surprised), (None, (usual + surprised) / 2)):
+    for counted, beta in (([True, False], usual), ([False, True], surprised), ([True] * 2, (usual + surprised) / 2)):
         found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, counted=counted)
         assert [row[0].nll for row in found] == pytest.approx([usual, surprised])
         expected = [nll / beta * math.exp(1 - nll / beta) for nll in (usual, surprised)]

@@ -37,10 +37,8 @@ def estimate(
     """Estimates of every entry of `statistic`, which maps totals [R, M] to values [R, N], NaN where undefined.
 
     `sums` holds M sums a problem. Resamples in which an entry is undefined are left out of its interval. `is_share`:
-    the entries are shares, so the interval at exactly 0 or 1 is Wilson's. Raises ValueError without a problem.
+    the entries are shares, so the interval at exactly 0 or 1 is Wilson's.
     """
-    if not sums:
-        raise ValueError("no problem to estimate from")
     table = np.array(list(sums.values()), dtype=np.float64)
     values = statistic(table.sum(axis=0, keepdims=True))[0]
     generator, even = np.random.default_rng(0), np.full(len(table), 1 / len(table))

@@ -131,7 +131,7 @@ class _AdaptiveSampler:
         attempts = engine.student.generate(prompts, self.config.rollout, derive_seed(seed, "rollout"))
         verdicts = judge_rollouts(problems, [attempt.tokens for attempt in attempts], engine, self.config, seed)
         shown = [
-            shown_messages(problem, aopsd, largest_closed_subset(problem.graph, verdict.judged))
+            shown_messages(problem, aopsd, largest_closed_subset(problem.graph, verdict.judged), donors={})
             for problem, verdict in zip(problems, verdicts, strict=True)
         ]
         rendered = engine.tokenizer.render_all(shown, aopsd.thinking.teacher)

@@ -133,8 +133,7 @@ def name_of(path: Path) -> str:
 
 
 def _read_run(run: Run) -> Source:
-    num_finished = max([record.epoch for record in run.competence], default=0)
-    finished = [row for row in run.metrics if row.epoch < num_finished]
+    finished = [row for row in run.metrics if row.epoch < run.epochs_done]
     held_out = benchmark_name(str(run.config.aopsd.evaluation.data_path))
     found = [
         Measured(held_out, one.step, one, _asked(one, file), by_training=True)
