@@ -177,28 +177,11 @@ def test_missing_problems_file_costs_one_figure_only(undrawn, tmp_path):
     assert len([tag for tag, _ in report(run).tags if tag == "svg"]) == whole - 1
 
 
-@pytest.mark.parametrize("damage", ["no folder", "no config", "nothing yet"])
-def test_nothing_to_report_is_a_user_error(tmp_path, damage):
-    run = tmp_path / "run"
-    if damage != "no folder":
-        write_run(run, num_epochs=0, evaluations=False)
-        (run / "competence.jsonl").unlink()
-    if damage == "no config":
-        (run / "config.yaml").unlink()
-    with pytest.raises(UserError, match=r"Name the folder|Check the path|run `aopsd report` again"):
+def test_nothing_to_report_is_a_user_error(tmp_path):
+    run = write_run(tmp_path / "run", num_epochs=0, evaluations=False)
+    with pytest.raises(UserError, match="run `aopsd report` again"):
         write_report(run)
     assert not (run / "report.html").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["rollouts/step_000001.jsonl", "metrics.jsonl", "competence.jsonl", "eval/epoch_000.json"]
-)
-def test_a_broken_file_is_named(tmp_path, name):
-    """Which damages are found: tests/run/test_reader.py."""
-    run = small_run(tmp_path)
-    (run / name).write_text('{"epoch": 0}\n')
-    with pytest.raises(UserError, match=name):
-        write_report(run)
 
 
 def test_gap_mass_by_hand():

@@ -99,18 +99,15 @@ def test_the_controls_change_the_weights_of_triggered_tokens_only():
     assert weighed("shuffled")[2]["probe/weight_mean"] == pytest.approx(weights[triggered].mean().item())
 
 
-def test_gap_matched_keeps_as_much_advantage_as_the_continuations_do():
-    result, _ = step(make_engine(), AOPSDConfig(probes=ProbeConfig(threshold=1.0)))
-    gaps = torch.cat([rollout.gap for rollout in result.scored])
-    own, matched = weighed("continuation")[0], weighed("gap_matched")[0]
-    assert (own * gaps.abs()).sum().item() == pytest.approx((matched * gaps.abs()).sum().item())
+def test_untriggered_tokens_have_the_weight_that_is_set_for_them():
+    found, triggered, _ = weighed("normalised", untriggered_weight=0.25)
+    assert (found[~triggered] == 0.25).all()
 
 
-@pytest.mark.parametrize("weighting", ["normalised", "constant", "shuffled", "gap_matched"])
-def test_weights_of_a_step_are_made_of_the_rows_that_are_trained_on(weighting):
+def test_weights_of_a_step_are_made_of_the_rows_that_are_trained_on():
     def trained(weighting):
         engine = FakeEngine(random_table(0, end_boost=2.0), random_table(1, end_boost=2.0))
-        probes = ProbeConfig(threshold=0.5, max_weight=1e6)
+        probes = ProbeConfig(threshold=0.5)
         aopsd = AOPSDConfig(weighting=weighting, mask_truncated=True, num_generations_per_prompt=4, probes=probes)
         step(engine, aopsd, generation={"max_new_tokens": 8})
         return [
@@ -119,18 +116,13 @@ def test_weights_of_a_step_are_made_of_the_rows_that_are_trained_on(weighting):
         ]
 
     own, gaps, mask = trained("continuation")
-    found, *same = trained(weighting)
+    found, *same = trained("gap_matched")
     assert torch.equal(same[0], gaps) and torch.equal(same[1], mask)
     counted, masked = mask & (gaps >= 0.5), ~mask & (gaps >= 0.5)
     assert counted.sum() > 4 and masked.sum() > 4
     assert own[counted].mean().item() != pytest.approx(own[masked].mean().item(), rel=0.01)  # they would be seen
     assert torch.equal(found[masked], own[masked])
-    if weighting == "normalised":
-        assert found[counted].mean().item() == pytest.approx(1)
-    elif weighting == "gap_matched":
-        assert (found * gaps)[counted].sum().item() == pytest.approx((own * gaps)[counted].sum().item())
-    else:
-        assert found[counted].sum().item() == pytest.approx(own[counted].sum().item())
+    assert (found * gaps)[counted].sum().item() == pytest.approx((own * gaps)[counted].sum().item())
 
 
 def test_a_weighting_of_ones_own_sees_the_rows_that_are_trained_on(tmp_path):
@@ -157,17 +149,6 @@ def test_the_constant_negative_advantage_is_the_same_at_every_token_and_records_
     advantages = torch.cat([row.weights * (row.teacher_logprobs - row.old_logprobs) for row in engine.trained[0]])
     assert advantages.tolist() == pytest.approx([-gaps.abs().mean().item()] * len(gaps), abs=1e-6)
     assert gaps.std() > 0.1
-
-
-def test_normalised_weights_are_the_steps_own_over_their_mean():
-    weights, triggered, _ = weighed("continuation")
-    own = weights[triggered] / weights[triggered].mean()
-    found, _, metrics = weighed("normalised", max_weight=100.0, untriggered_weight=0.25)
-    assert found[triggered].tolist() == pytest.approx(own.tolist())
-    assert (found[~triggered] == 0.25).all()
-    assert metrics["probe/weight_mean"] == pytest.approx(1)
-    assert own.max() > 1.1  # so that the bound bites
-    assert weighed("normalised", max_weight=1.1)[0][triggered].tolist() == pytest.approx(own.clamp(max=1.1).tolist())
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "constant_negative", "gap_only", "zero_triggered"])
@@ -257,14 +238,3 @@ def test_the_same_seed_gives_the_same_step_and_another_seed_another():
     tokens = [[draft.output.tokens for draft in run] for run in runs]
     assert tokens[0] == tokens[1] != tokens[2]
     assert [draft.reached for draft in runs[0]] == [draft.reached for draft in runs[1]]
-
-
-def test_the_judge_can_be_the_teacher():
-    engine = make_engine()
-    aopsd = AOPSDConfig()
-    aopsd = replace(aopsd, judge=replace(aopsd.judge, model="teacher"))
-    asked = []
-    generate = engine.teacher.generate
-    engine.teacher.generate = lambda *args: asked.append(args) or generate(*args)
-    step(engine, aopsd)
-    assert len(asked) == 1

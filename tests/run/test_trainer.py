@@ -1,6 +1,5 @@
 import json
 import random
-import re
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -134,11 +133,16 @@ def test_killed_at_any_moment_and_resumed_it_ends_like_an_uninterrupted_run(tmp_
 @pytest.mark.parametrize("masked", [False, True])
 def test_auto_betas_are_logged_and_a_resumed_run_goes_on_with_what_it_had_seen(tmp_path, masked):
     aopsd = replace(AOPSD, probes=replace(AOPSD.probes, threshold=0.5, betas="auto"), mask_truncated=masked)
-    run(tmp_path / "whole", aopsd=aopsd)
+
+    def engine():
+        """One whose answers are often cut, with probes in them."""
+        return FakeEngine(random_table(0, end_boost=2.0), random_table(1, end_boost=2.0))
+
+    run(tmp_path / "whole", engine(), aopsd)
     with pytest.raises(Killed):
-        run(tmp_path / "killed", dying(make_engine(), 32), aopsd)
+        run(tmp_path / "killed", dying(engine(), 32), aopsd)
     assert len(metrics_of(tmp_path / "killed")) in range(2, 6)
-    run(tmp_path / "killed", aopsd=aopsd, resume=True)
+    run(tmp_path / "killed", engine(), aopsd, resume=True)
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
     metrics, rollouts, *_ = outcome(tmp_path / "whole")
     medians = []
@@ -447,19 +451,3 @@ def test_a_negative_divergence_is_told_once(tmp_path, capsys, token_clip, times)
     assert capsys.readouterr().out.count("aopsd.objective.token_clip") == times
     signs = [step["train/divergence"] < 0 for step in read(tmp_path / "metrics.jsonl")]
     assert len(signs) > 1 and all(sign == bool(times) for sign in signs)
-
-
-@pytest.mark.parametrize(
-    ("name", "divergence", "share", "told"),
-    [
-        ("fkl", -4e-9, 0.0, []),  # equal models in float32
-        ("fkl", -2e-5, 0.1, ["token_clip"]),
-        ("topk_fkl", -0.02, 0.5, ["top_k_form"]),
-    ],
-)
-def test_a_negative_divergence_beyond_rounding_is_told_with_its_cause(tmp_path, capsys, name, divergence, share, told):
-    aopsd = replace(AOPSD, objective=ObjectiveConfig(name), weighting="uniform", max_num_steps=1)
-    engine, found = make_engine(), {"loss": 0.0, "grad_norm": 0.0, "divergence": divergence, "frac_negative": share}
-    engine.train = lambda rows, objective: {f"train/{name}": value for name, value in found.items()}
-    train(make_config(tmp_path, aopsd), PROBLEMS, None, engine, tmp_path, resume=False)
-    assert re.findall(r"aopsd\.objective\.(\w+)", capsys.readouterr().out) == told
