@@ -29,7 +29,7 @@ def evaluation_faults(evaluation: EvaluationConfig) -> Iterator[Fault]:
 def with_scoring(run: RunKeys, tree: Tree) -> RunKeys:
     """`run` with a scorer instead of `auto`: the sampler, but for what docs/verification.md does not list with it.
 
-    On the local engine probes go on from what the student's pass leaves.
+    On the local engine probes go on from what the student's pass leaves, so there it is the trainer that scores.
     """
     if run.aopsd.scoring != "auto":
         return run

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
 from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
@@ -68,13 +69,38 @@ def test_a_step_of_fixed_shape_writes_the_same_text(monkeypatch, sampling, size)
 
 
 def test_shapes_recur_rows_by_sixteens_and_columns_by_128(monkeypatch):
-    """An attention kernel that is planned for each shape is planned for few."""
-    shapes, extend = set(), GraphStep._extend
-    spy = lambda step: (shapes.add(tuple(step.mask.shape[::3])), extend(step))[1]  # noqa: E731
-    monkeypatch.setattr(GraphStep, "_extend", spy)
+    """cuDNN's attention, the first choice here, is planned for each shape: these are few."""
+    shapes, kernels, extend = set(), set(), Network.extend
+
+    def spy(network, tokens, mask, *rest):
+        shapes.add(tuple(mask.shape[::3]))
+        kernels.add(_cur_sdpa_kernel_backends(with_priority=True)[0])
+        return extend(network, tokens, mask, *rest)
+
+    monkeypatch.setattr(Network, "extend", spy)
     Replayed.made = 0
     generate(monkeypatch, GraphStep, Sampling(max_new_tokens=80), 18)
     assert shapes == {(18, 128), (16, 256)} and Replayed.made == 2
+    assert kernels == {SDPBackend.CUDNN_ATTENTION}
+
+
+@pytest.mark.parametrize(
+    ("step_class", "num_rows", "num_running", "kept"),
+    [
+        (EagerStep, 9, 7, 7),
+        (GraphStep, 40, 16, 16),
+        (GraphStep, 40, 17, 32),
+        (GraphStep, 40, 21, 40),
+        (GraphStep, 16, 2, 16),
+    ],
+)
+def test_how_many_rows_are_kept(step_class, num_rows, num_running, kept):
+    running = torch.arange(num_rows) >= num_rows - num_running
+    kv = SimpleNamespace(room=5, rebuild=lambda rows, room: rebuilt.append((len(rows), room)))
+    decoder, rebuilt = SimpleNamespace(step_class=step_class, rows=torch.arange(num_rows), kv=kv, _fit_step=str), []
+    choice = decoding.Decoder._make_room(decoder, torch.arange(num_rows), running, num_running)
+    assert choice.tolist() == decoder.rows.tolist() and len(choice) == kept
+    assert rebuilt == ([(kept, decoding.ROOM)] if kept < num_rows else [])
 
 
 class Graph:

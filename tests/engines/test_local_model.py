@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nemo_aopsd.engines.local import branches as tree
 from nemo_aopsd.engines.local import decoding
 from nemo_aopsd.engines.local import network as network_module
-from nemo_aopsd.engines.local.decoding import sample
+from nemo_aopsd.engines.local.decoding import sample, sample_with_logprobs
 from nemo_aopsd.engines.local.kv import LineKV
 from nemo_aopsd.engines.local.memory import batches
 from nemo_aopsd.engines.local.model import LocalModel
@@ -343,6 +343,15 @@ def test_sampling_says_the_log_probs_at_temperature_1_of_what_it_drew(monkeypatc
     assert len({len(row.tokens) for row in found}) > 6 and found[-1].tokens == []  # which has no room
     for prompt, row in zip(prompts, found, strict=True):
         torch.testing.assert_close(row.logprobs, plain_logprobs(MODELS["llama"], prompt, row.tokens), atol=1e-5, rtol=0)
+
+
+def test_a_log_prob_of_sampling_is_not_rounded_to_bfloat16():
+    logits = torch.randn(50, 600, generator=torch.Generator().manual_seed(0)).bfloat16()
+    choice, found = sample_with_logprobs(
+        logits, Sampling(max_new_tokens=1), torch.full((50,), 0.4, dtype=torch.float64)
+    )
+    expected = logits.float().log_softmax(-1).gather(-1, choice[:, None])[:, 0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_equal_prompts_are_read_once_and_get_different_samples(monkeypatch):

@@ -38,7 +38,7 @@ def sample(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
 
 
 def sample_with_logprobs(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Next tokens as `sample` has them, and their log-probs [R] at temperature 1, of one softmax where they agree."""
+    """Next tokens as `sample` has them, and their log-probs [R] at temperature 1, of one softmax if it is theirs."""
     if sampling.temperature != 1 or _is_cut(sampling, logits.shape[-1]):
         choice = sample(logits, sampling, uniform)
         return choice, logprobs_of(logits, choice)
@@ -146,7 +146,7 @@ class Decoder:
         is_worth_it = num_rows > kind.few and num_running <= kind.min_running * num_rows
         if not is_worth_it and self.kv.room:
             return choice
-        num_kept = min(num_rows, -(-num_running // kind.few) * kind.few)
+        num_kept = -(-num_running // kind.few) * kind.few  # rows that have ended fill it up, and say no more
         keep = running.int().argsort(descending=True, stable=True)[:num_kept]
         self.kv.rebuild(keep, max(self.kv.room, ROOM))
         self.rows = self.rows[keep]
