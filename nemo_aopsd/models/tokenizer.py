@@ -141,8 +141,8 @@ def where_from(path: Path) -> dict[str, str]:
 def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     """That of a config whose model need not be here: from a folder or the hub's cache; None where neither has it.
 
-    A GGUF file counts as not at hand: its tokenizer takes as long as the model. Raises UserError if it is no chat
-    model's, or has more tokens than a model of the local engine.
+    A GGUF file counts as not at hand: its tokenizer takes as long as the model. Raises UserError if the folder has
+    none, if it is no chat model's, or, for the local engine, if it has more tokens than the model has words.
     """
     model = config.policy["model_name"]
     name = (config.policy.get("tokenizer") or {}).get("name") or model

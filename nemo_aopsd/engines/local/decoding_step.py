@@ -39,7 +39,7 @@ class GraphStep:
 
     buffer = FixedKVBuffer
     min_running = 0.5
-    few = 16  # bound by its number of kernels, a step of fewer takes about as long; a multiple, so that shapes recur
+    few = 16  # bound by its number of kernels, a step of fewer takes about as long; dropping leaves a multiple of it
     looks_every = 8  # the device is not waited for in between
 
     def __init__(self, network: Network, kv: FixedKVBuffer, mask: Tensor):

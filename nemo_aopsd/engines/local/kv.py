@@ -92,7 +92,7 @@ class FixedKVBuffer(KVBuffer):
 
 
 def _filled_up(columns: int, room: int) -> int:
-    """`room` that makes few widths occur, multiples of 128; were it not of 8, attention would copy the mask."""
+    """`room`, raised until the width is a multiple of 128, so that few occur; if not of 8, attention copies masks."""
     return room + -(columns + room) % 128
 
 

@@ -30,7 +30,7 @@ def load_model(settings: Settings) -> PreTrainedModel:
     quantizer = getattr(model, "hf_quantizer", None)
     if settings.model.suffix == ".gguf" and quantizer is not None:
         quantizer.remove_quantization_config(model)  # the weights are dense now; with it the model could not be saved
-    torch.backends.cuda.enable_cudnn_sdp(False)  # plans 70 ms for every width that it meets, and keeps all plans
+    torch.backends.cuda.enable_cudnn_sdp(False)  # plans 70 ms for every shape, and keeps all; but see ATTENTION
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     _refuse_unfit(model, settings.model)
     return model
