@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from nemo_aopsd.config.checks import adapter
 from nemo_aopsd.config.extension import is_own
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import complete_lines, read_lines
@@ -81,11 +81,9 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether it has used up its epochs or another limit of its config, and so ended by itself."""
-        aopsd, last = self.config.aopsd, self.metrics[-1].get if self.metrics else {}.get
-        limits = ((aopsd.max_response_tokens, "rollout/total_tokens"), (aopsd.max_train_seconds, "time/total"))
-        used = [(aopsd.max_num_epochs, self.epochs_done), (aopsd.max_num_steps, self.num_steps)]
-        used += [(limit, last(key) or 0) for limit, key in limits]
-        return any(limit is not None and amount >= limit for limit, amount in used)
+        last = self.metrics[-1].get if self.metrics else {}.get
+        tokens, seconds = last("rollout/total_tokens") or 0, last("time/total") or 0
+        return bool(used_up(self.config.aopsd, self.epochs_done, self.num_steps, tokens, seconds))
 
     @property
     def num_steps(self) -> int:
@@ -131,6 +129,14 @@ class Run:
         from nemo_aopsd.run.frames import frames_of
 
         return frames_of(self)
+
+
+def used_up(aopsd: AOPSDConfig, epochs: int, steps: int, tokens: float, seconds: float) -> dict[str, float]:
+    """The limits of the config that a run which has done so much has reached."""
+    used = {"max_num_epochs": epochs, "max_num_steps": steps}
+    used |= {"max_response_tokens": tokens, "max_train_seconds": seconds}
+    limits = {key: getattr(aopsd, key) for key in used}
+    return {key: limit for key, limit in limits.items() if limit is not None and used[key] >= limit}
 
 
 def load_run(path: Path | str) -> Run:

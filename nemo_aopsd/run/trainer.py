@@ -37,7 +37,7 @@ from nemo_aopsd.run import checkpoint, health, layout
 from nemo_aopsd.run.checkpoint import CheckpointState
 from nemo_aopsd.run.health import Finding
 from nemo_aopsd.run.metrics import step_metrics
-from nemo_aopsd.run.reader import read_evaluations, read_metrics
+from nemo_aopsd.run.reader import read_evaluations, read_metrics, used_up
 from nemo_aopsd.run.record_types import StepMetrics
 from nemo_aopsd.run.records import rollout_record
 
@@ -352,15 +352,7 @@ class Trainer:
         return bool(self._reached().keys() - {"max_num_epochs"})
 
     def _reached(self) -> dict[str, float]:
-        """The limits of the config that the steps done have used up."""
-        used = {
-            "max_num_epochs": self.curriculum.epoch,
-            "max_num_steps": self.step,
-            "max_response_tokens": self.response_tokens,
-            "max_train_seconds": self.train_seconds,
-        }
-        limits = {key: getattr(self.aopsd, key) for key in used}
-        return {key: limit for key, limit in limits.items() if limit is not None and used[key] >= limit}
+        return used_up(self.aopsd, self.curriculum.epoch, self.step, self.response_tokens, self.train_seconds)
 
     @property
     def checkpoints(self) -> Path:

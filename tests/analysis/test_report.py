@@ -256,7 +256,7 @@ def test_pass_at_k_figure_has_the_evaluated_rates_and_bounds(undrawn):
     counts = {"num_samples": 2, "num_problems": 1, "correct_per_problem": {"a": 1}}
     rates = {"leak_rate": 0.0, "truncation_rate": 0.0, "mean_tokens": 5.0}
     figures.pass_at_k(
-        [Evaluation(**counts, **rates, pass_at_k={1: 0.5}, pass_at_k_interval={1: Interval(0.25, 0.75)})], [1]
+        [Evaluation(**counts, **rates, pass_at_k={1: 0.5}, pass_at_k_interval={1: Interval(0.25, 0.75)})], [1], {}
     )
     line, low, high = undrawn[0].axes[0].lines
     assert [line.get_ydata().tolist(), low.get_ydata().tolist(), high.get_ydata().tolist()] == [[0.5], [0.25], [0.75]]

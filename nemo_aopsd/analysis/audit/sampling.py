@@ -7,13 +7,12 @@ bin, 4 nats, and the number of events, 15,043, are its own.
 import math
 import random
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from nemo_aopsd.analysis.audit.events import Event, Key, Place, find_events, read_events
 from nemo_aopsd.errors import UserError
@@ -145,7 +144,8 @@ def summary(drawn: Sample) -> str:
 
 
 def count_per_bin(nlls: Sequence[float], edges: Sequence[float]) -> list[int]:
-    return np.bincount(np.digitize(nlls, edges), minlength=len(edges) + 1).tolist()
+    counts = Counter(bin_of(nll, edges) for nll in nlls)
+    return [counts[index] for index in range(len(edges) + 1)]
 
 
 def _same_sample(folder: Path, wanted: dict[str, Any]) -> Sample:

@@ -9,10 +9,9 @@ from nemo_aopsd.analysis.gap_mass import GapMass
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.metrics import GAP_THRESHOLDS
 from nemo_aopsd.run.reader import Run, load_run
 from nemo_aopsd.run.record_types import Probe, Rollout
-
-PAPER_MARKS = (1.0, 2.0)  # nats; the thresholds of the paper's Figure 1b
 
 
 @dataclass
@@ -72,7 +71,7 @@ class ReportedRun(Run):
 
     @cached_property
     def digest(self) -> RolloutDigest:
-        digest = RolloutDigest(GapMass([*PAPER_MARKS, self.method.probes.threshold]))
+        digest = RolloutDigest(GapMass([*GAP_THRESHOLDS, self.method.probes.threshold]))
         for rollout in self.rollouts():
             digest.add(rollout)
         return digest

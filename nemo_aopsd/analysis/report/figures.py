@@ -32,9 +32,7 @@ class Series:
     dots: bool = False
 
 
-def pass_at_k(
-    evaluations: Sequence[Evaluation], ks: Sequence[int], others: Mapping[str, Sequence[Evaluation]] | None = None
-) -> str:
+def pass_at_k(evaluations: Sequence[Evaluation], ks: Sequence[int], others: Mapping[str, Sequence[Evaluation]]) -> str:
     """pass@k by step with 95 % error bars; of `others`, runs by name, pass@1."""
     with _drawing(WIDE, 3.1) as figure:
         axes, last = figure.subplots(), evaluations[-1].step
@@ -43,7 +41,7 @@ def pass_at_k(
             at, rates = [one.step + offset for one in evaluations], [one.pass_at_k[k] for one in evaluations]
             ends = [(one.pass_at_k_interval[k].low, one.pass_at_k_interval[k].high) for one in evaluations]
             svg.with_errors(axes, at, rates, ends, label=f"pass@{k}", **_look(index))
-        for index, (name, found) in enumerate((others or {}).items(), start=len(ks)):
+        for index, (name, found) in enumerate(others.items(), start=len(ks)):
             at, rates = [one.step for one in found], [one.pass_at_k[1] for one in found]
             svg.with_errors(axes, at, rates, None, label=f"pass@1, {name}", linestyle="--", **_look(index))
         axes.set(xlabel="step", ylim=(0, 1.02))

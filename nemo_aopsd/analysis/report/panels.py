@@ -10,11 +10,12 @@ import numpy as np
 from nemo_aopsd.analysis.gap_mass import percent
 from nemo_aopsd.analysis.report import figures
 from nemo_aopsd.analysis.report.comparison import name_of
-from nemo_aopsd.analysis.report.digest import PAPER_MARKS, ReportedRun
+from nemo_aopsd.analysis.report.digest import ReportedRun
 from nemo_aopsd.analysis.report.figures import Series
 from nemo_aopsd.clock import duration
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.console import counted
+from nemo_aopsd.run.metrics import GAP_THRESHOLDS
 from nemo_aopsd.run.reader import Run
 
 MAX_EPOCHS_SHOWN = 6
@@ -104,7 +105,7 @@ def _gap_mass(run: ReportedRun, title: str) -> Drawn:
         f"{f', {unscored} more were dropped' if unscored else ''}. "
         "For reference, the paper reports 3.08 % and 51.78 % at 1, 1.15 % and 34.07 % at 2."
     )
-    return caption, figures.gap_mass(gaps, sorted({*PAPER_MARKS, threshold}))
+    return caption, figures.gap_mass(gaps, sorted({*GAP_THRESHOLDS, threshold}))
 
 
 def _nll(run: ReportedRun, title: str) -> Drawn:
