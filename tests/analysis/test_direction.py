@@ -56,17 +56,23 @@ def by_hand(engine, rows, factors):
 
 
 @pytest.fixture
-def found(tmp_path, monkeypatch):
-    """Everything of one small measurement; an answer is right if its number of tokens is even."""
+def measure(tmp_path, monkeypatch):
+    """Measures six problems under `dag_full`; an answer is right if its number of tokens is even."""
     monkeypatch.setattr(
         reward, "grade", lambda text, _: Grade(not len(text) % 2, "ungradable" if len(text) % 2 else "correct")
     )
-    engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
-    probes = ProbeConfig(threshold=1.5, untriggered_weight=0.5)
-    aopsd = AOPSDConfig(seed=15, context=ContextConfig(kind="dag_full"), probes=probes)
-    problems = [make_problem(index) for index in range(6)]
-    result = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
-    return engine, result
+
+    def call(**settings):
+        engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
+        config = make_config(tmp_path, AOPSDConfig(context=ContextConfig(kind="dag_full"), **settings))
+        return engine, diagnose_direction(config, [*map(make_problem, range(6))], engine, ["dag_full"], 4)
+
+    return call
+
+
+@pytest.fixture
+def found(measure):
+    return measure(seed=15, probes=ProbeConfig(threshold=1.5, untriggered_weight=0.5))
 
 
 def test_the_yardstick_is_reinforce_with_the_mean_of_a_problem_as_baseline(found):
@@ -141,13 +147,8 @@ def same_in_each_group(gradient, num):
     return torch.tensor([gradient] * num, dtype=torch.float64) / num
 
 
-def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(reward, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
-    engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
-    context = ContextConfig(kind="dag_full")
-    aopsd = AOPSDConfig(context=context, probes=ProbeConfig(threshold=0.5), mask_truncated=True)
-    problems = [make_problem(index) for index in range(6)]
-    result = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
+def test_with_masked_answers_the_weights_are_made_of_the_others(measure):
+    engine, result = measure(probes=ProbeConfig(threshold=0.5), mask_truncated=True)
     arms = dict(zip(WEIGHTINGS, updates(engine, result.yardstick)[1:], strict=True))
     masks = [row.mask.all().item() for row in arms["continuation"]]
     assert set(masks) == {True, False}
@@ -159,16 +160,12 @@ def test_with_masked_answers_the_weights_are_made_of_the_others(tmp_path, monkey
 
 
 @pytest.mark.parametrize(("which", "rollouts"), [("mask", 6), ("drop", 0)])
-def test_a_context_of_which_no_rollout_counts_has_no_update(which, rollouts, tmp_path, monkeypatch):
-    monkeypatch.setattr(reward, "grade", lambda text, _: Grade(not len(text) % 2, "correct"))
-    engine = GradientEngine(random_table(0, end_boost=1.0), random_table(1, end_boost=1.0))
-    aopsd = AOPSDConfig(context=ContextConfig(kind="dag_full"), mask_truncated=True)
+def test_a_context_of_which_no_rollout_counts_has_no_update(which, rollouts, measure, monkeypatch):
     if which == "mask":
         monkeypatch.setattr(Draft, "counted", lambda *_: False)
     else:
         monkeypatch.setattr(step, "_fits", lambda *_: False)
-    problems = [make_problem(index) for index in range(6)]
-    found = diagnose_direction(make_config(tmp_path, aopsd), problems, engine, ["dag_full"], 4)
+    _, found = measure(mask_truncated=True)
     assert found.signals[0].rollouts == rollouts and (found.signals[0].mean_gap is None) == (which == "drop")
     assert all(arm.cosine is None and arm.triggered_norm == arm.untriggered_norm == 0 for arm in found.arms)
     told = "dag_full: undecided: its update or the yardstick is 0"

@@ -58,17 +58,11 @@ DEMO = """
 
 def steps(*values, **same):
     """A row of metrics for each of `values`, which are dictionaries of short or whole keys."""
-    rows = []
-    for step, row in enumerate(values, start=1):
-        rows.append(
-            StepMetrics(
-                0,
-                step,
-                {"step": step, "rollout/count": 32.0, "rollout/mean_tokens": 30.0, **same, **row},
-                f"metrics.jsonl:{step}",
-            )
-        )
-    return rows
+    common = {"rollout/count": 32.0, "rollout/mean_tokens": 30.0, **same}
+    return [
+        StepMetrics(0, step, {"step": step, **common, **row}, f"metrics.jsonl:{step}")
+        for step, row in enumerate(values, start=1)
+    ]
 
 
 def names(found):
@@ -178,11 +172,8 @@ EARLY = [
 def test_a_rate_far_beyond_its_limit_needs_no_8_steps(name, sick, doubtful, after):
     """As a run of 4 steps of 4 responses of 200 tokens."""
     few = {"rollout/count": 4.0, "rollout/mean_tokens": 200.0}
-    assert (
-        told(steps(*[sick] * 4, **few))
-        == [(after, name)]
-        == [(after, one) for one in names(findings(RULES, steps(*[sick] * 4, **few)))]
-    )
+    rows = steps(*[sick] * 4, **few)
+    assert told(rows) == [(after, name)] and names(findings(RULES, rows)) == [name]
     assert told(steps(doubtful, **few)) == []
     assert told(steps({"rollout/mean_tokens": 0.0, "probe/trigger_rate": 0.0})) == []  # no token, no rate
 

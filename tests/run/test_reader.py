@@ -22,25 +22,10 @@ from tests.fake_run import stopped, write_run
 from tests.fakes import make_config
 from tests.run import read
 
-OPTIONAL = {
-    "pieces",
-    "anchor_text",
-    "suffix_text",
-    "leak_count",
-    "truncation_count",
-    "num_trained_on",
-}  # runs of old lack them
-NULLABLE = {
-    "teacher_prompt",
-    "judge_failed",
-    "judge_cut",
-    "judge_text",
-    "reached",
-    "progress",
-    "disclosed_share",
-    "weights",
-}
-NULLABLE |= {"teacher_logprobs", "nll", *OPTIONAL}
+# Runs of old lack them.
+OPTIONAL = {"pieces", "anchor_text", "suffix_text", "leak_count", "truncation_count", "num_trained_on"}
+NULLABLE = {"judge_failed", "judge_cut", "judge_text", "reached", "progress", "disclosed_share", "nll", *OPTIONAL}
+NULLABLE |= {"teacher_prompt", "teacher_logprobs", "weights"}
 READ = {  # by record, the fields that are read; epoch and step of an evaluation are elsewhere
     layout.METRICS: ["epoch", "step"],
     layout.COMPETENCE: ["epoch", "competence"],
