@@ -330,6 +330,21 @@ def test_an_epoch_is_its_steps():
     assert given["probes"] == pytest.approx(0.0115 * 1000 * 32)
 
 
+@pytest.mark.parametrize(
+    ("config", "gpu", "num_gpus", "is_measured"),
+    [
+        ("4b_megatron", "h200", 2, True),
+        ("4b_megatron", "h100", 2, False),
+        ("4b_megatron", "h200", 4, False),
+        ("8b", "h200", 2, False),
+    ],
+)
+def test_what_was_not_measured_is_called_an_extrapolation(config, gpu, num_gpus, is_measured):
+    words = "--gpu", gpu, f"cluster.gpus_per_node={num_gpus}"
+    notes = planned(*words, config=CONFIGS / f"aopsd_qwen3_{config}.yaml")["notes"]
+    assert any("extrapolation" in note for note in notes) != is_measured
+
+
 def test_recomputing_nothing_is_offered_with_what_it_would_take():
     """Both are what a plan without recomputation says; the doctor's memory by hand, the seconds above."""
     key, scoring = "policy.megatron_cfg.activation_checkpointing=false", "aopsd.scoring=trainer"
