@@ -111,6 +111,14 @@ def test_a_gradient_does_not_depend_on_micro_batches_by_tokens(tokens):
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
 
 
+def test_in_bfloat16_the_gradients_of_micro_batches_add_up():
+    whole, parts = (build(dtype=torch.bfloat16, train_mb_tokens=tokens) for tokens in (10_000, 1))
+    expected, _ = captured_gradients(whole, rows_for(whole))
+    found, _ = captured_gradients(parts, rows_for(parts))
+    for name in expected:
+        assert (found[name] - expected[name]).norm() < 0.1 * expected[name].norm(), name
+
+
 def test_an_empty_or_masked_row_beside_others_stays_finite_and_changes_nothing():
     engine, without = build(), build()
     rows = rows_for(engine)
