@@ -20,7 +20,7 @@ class MasterOptimizer:
             for name, param in self.params.items()
         }
         self.max_grad_norm = max_grad_norm
-        # Of one kernel on a GPU, where the default needs twice the parameters' memory for what is between its kernels.
+        # One kernel on a GPU, where the default holds what is between its kernels, as large as the parameters.
         is_fused = all(master.is_cuda for master in self.masters.values())
         self.adamw = torch.optim.AdamW(self.masters.values(), **asdict(settings), fused=is_fused or None)
 
