@@ -314,7 +314,7 @@ def planned(*words, config=CLUSTER):
 def test_an_epoch_is_its_steps():
     found = planned()
     stages = {"refit", "rollout", "judge", "teacher", "probes", "update"}  # sampling has scored the student
-    assert set(found["step_seconds"]) == stages and found["measured_errors"]["total"] == list(ERRORS["total"])
+    assert set(found["step_seconds"]) == stages
     assert found["epoch_seconds"]["rollout"] == pytest.approx(23 * found["step_seconds"]["rollout"])  # 725 problems
     assert found["run_steps"] == found["steps_per_epoch"] * 3  # epochs
     a_step = sum(found["step_seconds"].values())
@@ -323,7 +323,7 @@ def test_an_epoch_is_its_steps():
     assert found["initial_attempts_seconds"] > found["epoch_seconds"]["rollout"]  # eight attempts a problem
     assert {check["name"] for check in found["memory_checks"]} >= {"memory: training", "memory: sampling"}
     printed = " ".join(call(CLUSTER, "data.train.data_path=none").stdout.split())
-    assert "-11% to +19%" in printed and "initial attempts" in printed and "data.train.data_path=none" in printed
+    assert "initial attempts" in printed and "data.train.data_path=none" in printed
     assert "Adam" in printed and "extrapolation" in printed
     given = planned("--response", 1000)["workload"]
     assert (given["response"], given["longest"]) == (1000, 4096)
@@ -339,10 +339,15 @@ def test_an_epoch_is_its_steps():
         ("8b", "h200", 2, False),
     ],
 )
-def test_what_was_not_measured_is_called_an_extrapolation(config, gpu, num_gpus, is_measured):
-    words = "--gpu", gpu, f"cluster.gpus_per_node={num_gpus}"
-    notes = planned(*words, config=CONFIGS / f"aopsd_qwen3_{config}.yaml")["notes"]
-    assert any("extrapolation" in note for note in notes) != is_measured
+def test_what_was_not_measured_is_called_an_extrapolation_and_has_no_range_of_errors(
+    config, gpu, num_gpus, is_measured
+):
+    path, words = CONFIGS / f"aopsd_qwen3_{config}.yaml", ("--gpu", gpu, f"cluster.gpus_per_node={num_gpus}")
+    found = planned(*words, config=path)
+    assert any("extrapolation" in note for note in found["notes"]) != is_measured
+    assert found["measured_errors"] == ({stage: list(pair) for stage, pair in ERRORS.items()} if is_measured else {})
+    printed = " ".join(call(path, "data.train.data_path=none", *words).stdout.split())
+    assert ("-11% to +19%" in printed) == is_measured
 
 
 def test_recomputing_nothing_is_offered_with_what_it_would_take():

@@ -53,6 +53,11 @@ class Plan:
     def epoch_seconds(self) -> dict[str, float]:
         return {stage: seconds * self.work.steps for stage, seconds in self.step_seconds.items()}
 
+    @property
+    def errors(self) -> rates.Errors:
+        """Least and greatest of the seconds' relative errors by stage; none where no step like these was measured."""
+        return {} if _is_extrapolation(self.setup) else rates.ERRORS
+
     def gpu_hours(self, seconds: float) -> float:
         return seconds * self.setup.layout.gpus / 3600
 
@@ -149,13 +154,18 @@ def _unmeasured(size: ModelSize, layout: Layout) -> list[str]:
     return [name for name, is_there in found.items() if is_there]
 
 
+def _is_extrapolation(setup: Setup) -> bool:
+    is_measured = setup.size.total == rates.MEASURED_MODEL and setup.layout.gpus <= rates.MEASURED_GPUS
+    return not is_measured or setup.gpu != rates.GPUS["h200"]
+
+
 def _notes(setup: Setup, work: Workload) -> list[str]:
     """What the numbers do not cover, for this config."""
     left_out = "Adam's step and its way from host memory, the exchange of gradients, checkpoints, evaluations"
     notes = [f"not in the seconds: {left_out}; the rollout's error is that of refit and rollout together"]
-    is_measured = setup.size.total == rates.MEASURED_MODEL and setup.layout.gpus <= rates.MEASURED_GPUS
-    if not is_measured or setup.gpu != rates.GPUS["h200"]:
-        notes.append(f"an extrapolation: steps were measured with {rates.MEASURED}")
+    if _is_extrapolation(setup):
+        other = "a step of a 1.5B with short rows took 1.8 times what this plans"
+        notes.append(f"an extrapolation, of unknown error: steps were measured with {rates.MEASURED}; {other}")
     if work.missing:
         notes.append(f"no file data.train.data_path={work.missing}: {work.problems} problems are assumed")
     return notes

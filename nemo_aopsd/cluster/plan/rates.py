@@ -47,7 +47,8 @@ class Rates:
 
 # Least and greatest relative error of these rates in measured steps of Qwen3-4B's shape on one and two H200, by stage
 # (docs/scaling.md). The engine changes turns within the rollout, so the refit's seconds are measured with it.
-ERRORS = {
+Errors = dict[str, tuple[float, float]]
+ERRORS: Errors = {
     "rollout": (-0.06, 0.0),
     "student": (0.09, 0.09),
     "teacher": (-0.11, 0.19),

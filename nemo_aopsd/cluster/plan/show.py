@@ -13,7 +13,6 @@ from nemo_aopsd.cluster.doctor.model import ModelSize
 from nemo_aopsd.cluster.doctor.result import OK, gigabytes, parameters
 from nemo_aopsd.cluster.doctor.show import memory_table
 from nemo_aopsd.cluster.plan import LocalPlan, Plan
-from nemo_aopsd.cluster.plan.rates import ERRORS
 from nemo_aopsd.cluster.plan.workload import Workload
 from nemo_aopsd.console import counted
 
@@ -31,7 +30,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "run_steps": plan.run_steps,
         "run_seconds": plan.run_seconds,
         "initial_attempts_seconds": plan.first_seconds,
-        "measured_errors": ERRORS,
+        "measured_errors": plan.errors,
         "unmeasured": plan.unmeasured,
         "unrecomputed": plan.unrecomputed and asdict(plan.unrecomputed),
         "notes": plan.notes,
@@ -120,7 +119,7 @@ def _stages(plan: Plan) -> Table:
     epoch, whole = plan.epoch_seconds, sum(plan.step_seconds.values())
     for stage, seconds in (*plan.step_seconds.items(), ("total", whole)):
         an_epoch = epoch.get(stage, sum(epoch.values()))
-        error = "{:+.0%} to {:+.0%}".format(*ERRORS[stage]) if stage in ERRORS else "-"
+        error = "{:+.0%} to {:+.0%}".format(*plan.errors[stage]) if stage in plan.errors else "-"
         hours = f"{plan.gpu_hours(an_epoch):.2f}"
         table.add_row(stage, f"{seconds:.2f}", f"{seconds / whole:.0%}", f"{an_epoch:.0f}", hours, error)
     if plan.first_seconds:

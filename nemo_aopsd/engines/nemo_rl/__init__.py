@@ -35,8 +35,10 @@ def check(config: Config, *, elsewhere: bool = False) -> None:
 
 def _check_packages() -> None:
     if missing := [name for name in ("nemo_rl", "ray", "torch") if importlib.util.find_spec(name) is None]:
-        where = "Run inside the NeMo RL container (README, `On a cluster`), or set aopsd.engine=local."
-        raise UserError(f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import. {where}")
+        where = "Run inside the NeMo RL container (README, `On a cluster`), or set aopsd.engine=local"
+        here = "`--check --mounts /:/` checks the config here"
+        told = f"aopsd.engine=nemo_rl needs {', '.join(missing)}, which this Python cannot import"
+        raise UserError(f"{told}. {where}; {here}.")
 
 
 def _check_reach(objective: str) -> None:
