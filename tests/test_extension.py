@@ -249,6 +249,14 @@ def test_a_call_that_fails_names_the_line_of_the_user(tmp_path, key):
         ("judge.kind", "return [{'z'}] * 4", "'p000'; got {'z'}"),
         ("judge.kind", "return ['a'] * 4", "'p000'; got 'a'"),
         ("objective.name", "return 1", "loss and metrics; got 1"),
+        ("objective.name", "return 1.0, {}", "the loss as a tensor of one number; got float"),
+        ("objective.name", "return logprobs, {}", "the loss as a tensor of one number; got shape [1, 2]"),
+        ("objective.name", "return logprobs.sum().detach(), {}", "with gradient in the log-probs; got one without"),
+        (
+            "objective.name",
+            "return logprobs.sum(), {'a': logprobs}",
+            "each metric as one number or a tensor of one; got shape [1, 2] for 'a'",
+        ),
     ],
 )
 def test_what_a_judge_or_an_objective_may_not_give_is_told(tmp_path, key, body, told):
@@ -256,6 +264,12 @@ def test_what_a_judge_or_an_objective_may_not_give_is_told(tmp_path, key, body, 
     with pytest.raises(UserError) as caught:
         step(aopsd)
     assert str(caught.value).startswith(f"aopsd.{key}={file}:Mine: ") and told in str(caught.value)
+
+
+def test_a_loss_that_is_only_read_needs_no_gradient(tmp_path):
+    _, aopsd = failing(tmp_path, "objective.name", "return logprobs.sum(), {}")
+    objective = made("objective.name", aopsd.objective.name, aopsd.objective)
+    assert objective(torch.ones(1, 2))[0] == 2
 
 
 def test_an_objective_on_sampled_tokens_needs_the_student_s_log_probs(tmp_path):

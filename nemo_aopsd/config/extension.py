@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from numbers import Real
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,8 @@ from nemo_aopsd.errors import UserError, first_line, nearest
 from nemo_aopsd.types import Signal
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from nemo_aopsd.config.schema import AOPSDConfig
 
 WANTED = {
@@ -157,16 +160,45 @@ class Part:
         found = getattr(self.inner, name)
         return partial(self._call, found) if inspect.isroutine(found) else found
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Of an objective."""
-        found = self._call(self.inner, *arguments, **keywords)
+    def __call__(self, logprobs: Tensor, **columns: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of an objective. Raises UserError unless the loss is one number with gradient, and each metric one number."""
+        found = self._call(self.inner, logprobs, **columns)
+        wanted = f"{self.label}: `__call__` must give"
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-            raise UserError(f"{self.label}: `__call__` must give loss and metrics; got {repr(found)[:120]}.")
-        return found
+            raise UserError(f"{wanted} loss and metrics; got {repr(found)[:120]}.")
+        _check_loss(found[0], logprobs, wanted)
+        return found[0], {name: _metric(name, value, wanted) for name, value in found[1].items()}
 
     def _call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         with blamed(self.label, self.file):
             return function(*arguments, **keywords)
+
+
+def _check_loss(loss: Any, logprobs: Tensor, wanted: str) -> None:
+    import torch
+
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        remedy = "`self.reduce(values, mask, num_tokens, num_rows)` makes one of [B, S]."
+        raise UserError(f"{wanted} the loss as a tensor of one number; got {_kind(loss)}. {remedy}")
+    # Log-probs without gradient make a loss that is only to be read.
+    if logprobs.requires_grad and not loss.requires_grad:
+        remedy = "`detach()` and `item()` take it away: return the loss from before them."
+        raise UserError(f"{wanted} a loss with gradient in the log-probs; got one without. {remedy}")
+
+
+def _metric(name: str, value: Any, wanted: str) -> Tensor:
+    """Engines add up tensors; a plain number becomes one."""
+    import torch
+
+    if isinstance(value, Real):
+        return torch.tensor(float(value), dtype=torch.float64)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise UserError(f"{wanted} each metric as one number or a tensor of one; got {_kind(value)} for {name!r}.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return f"shape {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
 
 
 @contextmanager

@@ -111,6 +111,15 @@ def test_a_gradient_does_not_depend_on_micro_batches_by_tokens(tokens):
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
 
 
+def test_metrics_of_an_own_objective_may_be_plain_numbers(tmp_path):
+    base = "from nemo_aopsd.method.objectives.base import BaseObjective\nclass Mine(BaseObjective):\n"
+    call = "    def __call__(self, logprobs, **_):\n        return logprobs.mean(), {'train/half': 0.5, 'train/one': 1}"
+    (tmp_path / "mine.py").write_text(base + call)
+    engine = build(train_mb_tokens=1)  # a micro-batch for each of the four rows that count
+    metrics = engine.train(rows_for(engine), build_objective(ObjectiveConfig(name=f"{tmp_path}/mine.py:Mine")))
+    assert (metrics["train/half"], metrics["train/one"]) == (2.0, 4.0)
+
+
 def test_in_bfloat16_the_gradients_of_micro_batches_add_up():
     whole, parts = (build(dtype=torch.bfloat16, train_mb_tokens=tokens) for tokens in (10_000, 1))
     expected, _ = captured_gradients(whole, rows_for(whole))
