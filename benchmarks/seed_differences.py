@@ -1,36 +1,85 @@
-"""AOPSD less each other member, paired by seed, with 95 % t-intervals, from the seed tables of a page of results.
+"""AOPSD less each other member, with 95 % intervals, from the tables of suites and of seeds of a page of results.
 
-python -m benchmarks.seed_differences [PAGE.md], by default docs/results_tables.md of this checkout
+    python -m benchmarks.seed_differences [PAGE.md]   # by default docs/results_tables.md of this checkout
+
+A difference is that of the counts over all seeds, where the page has them, else the mean over the rounded seeds. Its
+interval is Student's t over the seeds, paired. A few seeds may agree by luck: where that interval is narrower than
+chance among the answers alone allows, both are combined in quadrature, and the row has a star.
 """
 
 import argparse
+import math
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 from nemo_aopsd.stats import T_95
 
 
-def seed_tables(page: str) -> list[dict[str, list[float]]]:
-    """pass@1 of each seed in percent, by member, for each table on the page."""
-    tables = []
-    for part in page.split("pass@1 of each seed\n")[1:]:
-        rows = [line.strip("| ").split(" | ") for line in part.split("\n## ")[0].split("\n### ")[0].splitlines()]
-        rows = [row for row in rows if len(row) > 1 and row[1].endswith(" %")]
-        tables.append({name: [float(cell.rstrip(" %")) for cell in cells] for name, *cells in rows})
-    return tables
+@dataclass(frozen=True)
+class Suite:
+    """Of each member: pass@1 of each seed in percent; (right, asked) answers over all seeds, if the page has them."""
+
+    seeds: dict[str, list[float]]
+    counts: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Points of pass@1, and half the width of the interval."""
+
+    mean: float
+    half: float
+    widened: bool
+
+
+def suites(page: str) -> list[Suite]:
+    """One for each section of the page that has a table `pass@1 of each seed`."""
+    sections = [part.partition("pass@1 of each seed\n") for part in page.split("\n## ")]
+    return [Suite(_seeds(after.split("\n### ")[0]), _counts(before)) for before, found, after in sections if found]
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+
+
+def _seeds(text: str) -> dict[str, list[float]]:
+    rows = [row for row in _rows(text) if len(row) > 1 and row[1].endswith(" %")]
+    return {name: [float(cell.rstrip(" %")) for cell in cells] for name, *cells in rows}
+
+
+def _counts(text: str) -> dict[str, tuple[int, int]]:
+    found = {row[0].partition(",")[0]: re.fullmatch(r"([\d,]+) of ([\d,]+)", row[3]) for row in _rows(text) if row[3:]}
+    both = {name: match.groups() for name, match in found.items() if match}
+    return {name: (int(right.replace(",", "")), int(of.replace(",", ""))) for name, (right, of) in both.items()}
+
+
+def difference(suite: Suite, one: str, other: str) -> Difference:
+    """`one` less `other`. Raises KeyError for a member that the page does not have."""
+    points = [a - b for a, b in zip(suite.seeds[one], suite.seeds[other], strict=True)]
+    half = T_95[len(points)] * stdev(points) / math.sqrt(len(points))
+    if not {one, other} <= suite.counts.keys():
+        return Difference(fmean(points), half, widened=False)
+    rates = [suite.counts[name][0] / suite.counts[name][1] for name in (one, other)]
+    answers = [suite.counts[name][1] for name in (one, other)]
+    # At most: answers to one problem differ less than answers to any, and pairing is not used.
+    error = 100 * math.sqrt(sum(rate * (1 - rate) / count for rate, count in zip(rates, answers, strict=True)))
+    sampling = NormalDist().inv_cdf(0.975) * error
+    widened = half < sampling
+    return Difference(100 * (rates[0] - rates[1]), math.hypot(half, sampling) if widened else half, widened)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs/results_tables.md")
-    for table in seed_tables(parser.parse_args().page.read_text(encoding="utf-8")):
-        own = table["aopsd"]
-        print(f"{len(own)} seeds\n  {'aopsd less':<20} pass@1 in points (95 % t-interval over seeds)")
-        for name in [name for name in table if name != "aopsd"]:
-            differences = [one - other for one, other in zip(own, table[name], strict=True)]
-            half = T_95[len(own)] * stdev(differences) / len(own) ** 0.5
-            mean = fmean(differences)
-            print(f"  {name:<20} {mean:+5.1f} ({mean - half:+.1f} to {mean + half:+.1f})")
+    for suite in suites(parser.parse_args().page.read_text(encoding="utf-8")):
+        print(f"{len(suite.seeds['aopsd'])} seeds")
+        print(f"  {'aopsd less':<20} pass@1 in points (95 % interval; * with chance among answers)")
+        for name in [name for name in suite.seeds if name != "aopsd"]:
+            found = difference(suite, "aopsd", name)
+            low, high = found.mean - found.half, found.mean + found.half
+            print(f"  {name:<20} {found.mean:+5.1f} ({low:+.1f} to {high:+.1f}){' *' * found.widened}")
 
 
 if __name__ == "__main__":

@@ -197,6 +197,18 @@ def test_the_differences_of_seeds_name_their_columns_and_equal_a_hand_calculatio
     assert capsys.readouterr().out.startswith("5 seeds")
 
 
+def test_seeds_that_agree_by_luck_get_the_chance_among_their_answers_and_the_difference_of_the_counts():
+    """60 and 50 of 100 answers: a standard error of sqrt(0.24 + 0.25) / 10; the seeds say 9 points without a spread."""
+    table = "| aopsd | 2 | 60 % | 60 of 100 |\n| teacher_ema, decay 0.9 | 2 | 50 % | 50 of 100 |\n"
+    seeds = "### pass@1 of each seed\n| aopsd | 60.0 % | 60.0 % |\n| teacher_ema | 51.0 % | 51.0 % |\n"
+    (agreeing,) = seed_differences.suites(f"{table}{seeds}\n## Without seeds\n")
+    found = seed_differences.difference(agreeing, "aopsd", "teacher_ema")
+    assert (found.mean, found.half, found.widened) == (pytest.approx(10), pytest.approx(1.96 * 7, rel=1e-4), True)
+    (apart,) = seed_differences.suites(table + seeds.replace("60.0 % | 60.0 %", "55.0 % | 65.0 %"))
+    found = seed_differences.difference(apart, "aopsd", "teacher_ema")
+    assert (found.half, found.widened) == (pytest.approx(12.706 * 5), False)
+
+
 @pytest.mark.parametrize("benchmark", [leak_weights, plan_step_cost, rounding])
 def test_a_benchmark_that_is_not_told_what_to_read_says_so_and_prints_no_table(benchmark, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [benchmark.__name__])
