@@ -122,11 +122,14 @@ def test_what_ray_reports_at_length_is_one_error_with_its_remedies():
         raise ray.exceptions.RayTaskError("f", "trace", ValueError("a bug of ours"))
 
 
-def test_a_tokenizer_that_cannot_be_had_is_one_error_with_its_remedies(config, tmp_path):
-    config.policy["tokenizer"]["name"] = str(tmp_path / "empty")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"^policy\.tokenizer\.name: \S+empty: .*hf download \S+empty, with HF_HOME"):
-        nemo_rl.build(config)
+def test_a_tokenizer_that_cannot_be_had_is_one_error_with_its_remedies(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    empty, absent = str(tmp_path), "nobody/has-this"
+    remedies = {empty: r"no tokenizer in it.*Set policy\.tokenizer\.name", absent: f"hf download {absent}, with HF_HOME"}
+    for name, remedy in remedies.items():
+        config.policy["tokenizer"]["name"] = name
+        with pytest.raises(UserError, match=f"{name}: .*{remedy}"):
+            nemo_rl.build(config)
 
 
 def test_after_an_update_the_sampler_has_the_new_student_and_the_old_teacher(engine, config, problems, turns):
