@@ -125,7 +125,10 @@ def test_what_ray_reports_at_length_is_one_error_with_its_remedies():
 def test_a_tokenizer_that_cannot_be_had_is_one_error_with_its_remedies(config, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     empty, absent = str(tmp_path), "nobody/has-this"
-    remedies = {empty: r"no tokenizer in it.*Set policy\.tokenizer\.name", absent: f"hf download {absent}, with HF_HOME"}
+    remedies = {
+        empty: r"no tokenizer in it.*Set policy\.tokenizer\.name",
+        absent: f"hf download {absent}, with HF_HOME",
+    }
     for name, remedy in remedies.items():
         config.policy["tokenizer"]["name"] = name
         with pytest.raises(UserError, match=f"{name}: .*{remedy}"):
