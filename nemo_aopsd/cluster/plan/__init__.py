@@ -155,8 +155,8 @@ def _unmeasured(size: ModelSize, layout: Layout) -> list[str]:
 
 
 def _is_extrapolation(setup: Setup) -> bool:
-    is_measured = setup.size.total == rates.MEASURED_MODEL and setup.layout.gpus <= rates.MEASURED_GPUS
-    return not is_measured or setup.gpu != rates.GPUS["h200"]
+    is_machine = setup.gpu == rates.GPUS["h200"] and setup.layout.gpus <= rates.MEASURED_GPUS
+    return not (is_machine and setup.size.total == rates.MEASURED_MODEL)
 
 
 def _notes(setup: Setup, work: Workload) -> list[str]:

@@ -45,9 +45,9 @@ class Rates:
     turn: float = 0.3  # one change between vLLM and trainer, beside the copies
 
 
+Errors = dict[str, tuple[float, float]]
 # Least and greatest relative error of these rates in measured steps of Qwen3-4B's shape on one and two H200, by stage
 # (docs/scaling.md). The engine changes turns within the rollout, so the refit's seconds are measured with it.
-Errors = dict[str, tuple[float, float]]
 ERRORS: Errors = {
     "rollout": (-0.06, 0.0),
     "student": (0.09, 0.09),

@@ -116,10 +116,10 @@ def _stages(plan: Plan) -> Table:
     table = Table("stage", box=None, pad_edge=False)
     for head in ("s a step", "share", "s an epoch", "its GPU-hours", "error where measured"):
         table.add_column(head, justify="right")
-    epoch, whole = plan.epoch_seconds, sum(plan.step_seconds.values())
+    epoch, errors, whole = plan.epoch_seconds, plan.errors, sum(plan.step_seconds.values())
     for stage, seconds in (*plan.step_seconds.items(), ("total", whole)):
         an_epoch = epoch.get(stage, sum(epoch.values()))
-        error = "{:+.0%} to {:+.0%}".format(*plan.errors[stage]) if stage in plan.errors else "-"
+        error = "{:+.0%} to {:+.0%}".format(*errors[stage]) if stage in errors else "-"
         hours = f"{plan.gpu_hours(an_epoch):.2f}"
         table.add_row(stage, f"{seconds:.2f}", f"{seconds / whole:.0%}", f"{an_epoch:.0f}", hours, error)
     if plan.first_seconds:

@@ -72,6 +72,5 @@ class MasterOptimizer:
         for key, value in state.items():
             kind, _, name = key.partition("/")
             master = self.masters[name]
-            is_counted_here = kind == "step" and not self.adamw.defaults["fused"]
-            self.adamw.state[master][kind] = value if is_counted_here else value.to(master.device)
+            self.adamw.state[master][kind] = value.to(master.device)  # a fused AdamW counts its steps there, too
         self.sync()
