@@ -39,8 +39,8 @@ class Rates:
     layer: float = 1e-4  # launches of one layer in one pass over a micro-batch
     host: float = 0.6
     refit: float = 0.05  # of the link: renaming, gathering and CUDA IPC, bucket by bucket
-    # Fitted to the same steps, so ERRORS tells how well they fit. `link` is what the messages of tensor parallelism got
-    # of it in an update on two H200 of one virtual machine, whose GPUs may be linked worse than a node's.
+    # Fitted to the same steps, so ERRORS tells how well they fit. `link` has all that tensor parallelism cost in an
+    # update as if messages had; NCCL's own of that size went at 0.26 to 0.35 of the link's rate on the same machine.
     link: float = 0.075
     turn: float = 0.3  # one change between vLLM and trainer, beside the copies
 
