@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from nemo_aopsd.config.keys import Fault, Tree, flatten, select
+from nemo_aopsd.config.keys import MOST, Fault, Tree, every_key, likely, select
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, Open, RunKeys
 from nemo_aopsd.config.rules import contradictions, evaluation_faults, with_scoring
 from nemo_aopsd.config.schema import CHOICES, SINGLE_PRECISION, AOPSDConfig, EvaluationConfig
@@ -138,14 +138,6 @@ def property_of(schema: Tree, keys: Sequence[str | int]) -> tuple[list[str], Tre
     return taken, here
 
 
-def nearest_setting(key: str, block: str, siblings: Sequence[str]) -> str:
-    """A hint: the nearest key of the same block, or else a block that has this key; empty where nothing is alike."""
-    if found := get_close_matches(key, siblings, n=1, cutoff=0.7):
-        return f" Did you mean `{block}.{found[0]}`?"
-    by_leaf = {setting.rpartition(".")[2]: f"aopsd.{setting}" for setting in flatten(asdict(AOPSDConfig()))}
-    return next((f" Did you mean `{by_leaf[leaf]}`?" for leaf in get_close_matches(key, list(by_leaf), n=1)), "")
-
-
 def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
     schema, seen = adapter(kind).json_schema(), set()
     for each in error.errors(include_url=False):
@@ -153,7 +145,8 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
         key = ".".join(taken)
         if each["type"] == "unexpected_keyword_argument":
             siblings, unknown = list(here["properties"]), str(each["loc"][-1])
-            hint = nearest_setting(unknown, key, siblings)
+            own = every_key() if key == "aopsd" else [f"{key}.{name}" for name in siblings]
+            hint = likely(unknown, (own, MOST), (every_key(), 1))
             yield f"{key}.{unknown}", f"unknown key `{key}.{unknown}`.{hint} Keys of `{key}`: {', '.join(siblings)}."
         elif key not in seen:
             seen.add(key)

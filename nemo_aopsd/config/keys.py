@@ -14,13 +14,14 @@ from typing import Any
 
 from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import AOPSDConfig, Config, keys_of
-from nemo_aopsd.errors import nearest
 
 # Keys of NeMo RL's that look like one of ours beside them.
 _ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
 
 VALIDATION = ["data", "validation"]  # of NeMo RL's own scripts
 HELD_OUT = " Held-out problems are aopsd.evaluation.data_path=FILE."
+
+MOST = 3  # keys in one hint
 
 Fault = tuple[str, str]  # dotted key, what is wrong with it
 Origins = dict[str, str]  # dotted key -> where it was written: `file:line`, or the override
@@ -57,12 +58,38 @@ def find_bad_blocks(layer: Layer) -> Iterator[Fault]:
     known = ("aopsd", *NEMO_RL_BLOCKS)
     for key, value in layer.tree.items():
         if key not in known:
-            dotted = [*LOCAL_KEYS, *(f"aopsd.{name}" for name, _ in reversed(list(keys_of(AOPSDConfig))))]
-            ours = {name.rpartition(".")[2]: name for name in dotted}
-            hint = f" Did you mean `{ours[key]}`?" if key in ours else nearest(str(key), known)
+            hint = likely(str(key), (known, 1), (every_key(), MOST))
             yield key, f"unknown block `{key}`.{hint} Known: {', '.join(known)}."
         elif not isinstance(value, dict):
             yield key, f"`{key}` must be a block of `key: value` lines, not a value."
+
+
+def every_key() -> list[str]:
+    """All keys that we read, and the blocks of ours, dotted."""
+    return [*(f"aopsd.{name}" for name, _ in keys_of(AOPSDConfig)), *LOCAL_KEYS]
+
+
+def likely(name: str, *scopes: tuple[Collection[str], int]) -> str:
+    """A hint: the keys that `name` may mean, of the first scope with some; empty where there are none or too many.
+
+    A scope is dotted keys and how many of them a hint may have. `name` begins the last part of such a key, ends it as
+    a word, or is nearly it. A wrong hint is worse than none.
+
+    >>> likely("decay", (["teacher.weights", "teacher.ema_decay"], MOST)), likely("delta", (["data"], MOST))
+    (' Did you mean `teacher.ema_decay`?', '')
+    """
+    for known, most in scopes:
+        leaves = {key: key.rpartition(".")[2] for key in known}
+        near = get_close_matches(name, set(leaves.values()), n=1, cutoff=0.75)
+        found = (
+            [key for key, leaf in leaves.items() if leaf == name or (len(name) > 2 and leaf.startswith(name))]
+            or [key for key, leaf in leaves.items() if len(name) > 2 and leaf.endswith(f"_{name}")]
+            or [key for key, leaf in leaves.items() if leaf in near]
+        )
+        if 0 < len(found) <= most:
+            *others, last = (f"`{key}`" for key in found)
+            return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+    return ""
 
 
 def find_slips(layer: Layer, base: Tree, known: Collection[str]) -> Iterator[Fault]:

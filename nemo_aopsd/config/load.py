@@ -23,20 +23,23 @@ from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks
 from nemo_aopsd.config.extension import WANTED, kept_copy
 from nemo_aopsd.config.keys import (
     HELD_OUT,
+    MOST,
     VALIDATION,
     Fault,
     Layer,
     Origins,
     Tree,
+    every_key,
     find_bad_blocks,
     find_slips,
     flatten,
+    likely,
     locate,
     select,
 )
 from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS, NEMO_RL_DEFAULTS, REQUIRED_KEYS
 from nemo_aopsd.config.schema import AOPSDConfig, Config
-from nemo_aopsd.errors import UserError, first_line, nearest
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.files import decode_text
 
 _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
@@ -209,13 +212,20 @@ def _override_layer(text: str, tree: Tree) -> Layer:
     key = match["key"]
     may_add = match["new"] or key.startswith("aopsd.") or key in _KNOWN or key.split(".")[0] not in NEMO_RL_BLOCKS
     if not may_add and select(tree, key, _MISSING) is _MISSING:
-        hint = HELD_OUT if key.split(".")[:2] == VALIDATION else nearest(key, [*flatten(tree), *LOCAL_KEYS])
+        hint = HELD_OUT if key.split(".")[:2] == VALIDATION else _hint(key, tree)
         raise UserError(f"override `{text}`: no key `{key}` in the config.{hint} To add it: `+{text}`.")
     try:
         layer = _plain(OmegaConf.from_dotlist([f"{key}={match['value']}"]))
     except _UNREADABLE as error:
         raise UserError(f"override `{text}`: cannot read the value: {first_line(error)}. Quote it.") from error
     return Layer(layer, dict.fromkeys(_dotted(layer, ""), f"override `{text}`"))
+
+
+def _hint(key: str, tree: Tree) -> str:
+    """What a key that is not there may mean: a key of its block, or one elsewhere."""
+    block, _, name = key.rpartition(".")
+    known = dict.fromkeys([*flatten(tree), *every_key()])
+    return likely(name, ([each for each in known if each.startswith(f"{block}.")], MOST), (known, 1))
 
 
 def _dotted(tree: Tree, prefix: str) -> Iterator[str]:

@@ -40,6 +40,28 @@ def test_unknown_keys_and_blocks_are_named_with_file_line_and_the_nearest(write,
         assert message(base, override).startswith(f"override `{override}`: ") and expected in message(base, override)
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    {
+        "aopsd.delta=1": "",  # no `jsd_beta`
+        "aopsd.probes.delta=1": "",
+        "aopsd.teacher.kind=ema": "",  # of two other blocks
+        "delta=1": "",  # no `data`
+        "aopsd.teacher.ema=0.9": "`aopsd.teacher.ema_decay`",  # rather than the one of `curriculum`
+        "aopsd.threshold=1": "`aopsd.judge.threshold` or `aopsd.probes.threshold`",
+        "aopsd.model=x": "`aopsd.judge.model` or `policy.model_name`",
+        "aopsd.max_new_tokens=9": "`aopsd.judge.max_new_tokens`, `aopsd.evaluation.max_new_tokens` or "
+        "`policy.generation.max_new_tokens`",  # no `max_response_tokens`
+        "aopsd.steps=9": "`aopsd.max_num_steps`",  # no `eps`
+        "policy.lr=1": "`policy.optimizer.kwargs.lr`",  # no `precision`
+        "checkpointing.dir=x": "`checkpointing.checkpoint_dir`",  # no `enabled`
+    }.items(),
+)
+def test_a_hint_is_what_may_be_meant_or_none(base, override, hint):
+    told = message(base, override)
+    assert f"Did you mean {hint}?" in told if hint else "Did you mean" not in told
+
+
 def test_all_faults_of_a_config_are_told_at_once(write):
     parent = write(BASE + "polcy: {x: 1}\naopsd: {seed: x, probes: {treshold: 1}}\n", "parent.yaml")
     child = write("defaults: parent.yaml\nlogger: {log_dri: x}\naopsd: {num_prompts_per_step: 6}\n")
