@@ -181,10 +181,10 @@ class Whole:
 # The numbers of a step's line by name: label and form, what matters first. docs/reading_runs.md explains each.
 STEP_LINE = {
     "train/loss": ("loss", "{:+.4f}"),
-    "gap/mean_abs": ("|gap|", "{:.3f}"),
-    "probe/trigger_rate": ("triggered", "{:.2%}"),
     "reward/mean": ("reward", "{:.2f}"),
     "dag/progress": ("progress", "{:.2f}"),
+    "gap/mean_abs": ("|gap|", "{:.3f}"),
+    "probe/trigger_rate": ("triggered", "{:.2%}"),
     "rollout/mean_tokens": ("tokens", "{:.0f}"),
     "time/step": ("took", "{:.1f} s"),
     "rollout/truncated": ("truncated", "{:.0f}"),
@@ -194,7 +194,7 @@ STEP_LINE = {
     "train/grad_norm": ("grad", "{:.3f}"),
     "probe/nll_mean": ("surprise", "{:.2f}"),
     "probe/weight_mean": ("probed weight", "{:.2f}"),
-    "weight/mean": ("weight", "{:.2f} ({weight/p5:.2f} to {weight/p95:.2f})"),
+    "weight/mean": ("weight", "{:.2f}{spread}"),
     "dag/disclosed_share": ("disclosed", "{:.2f}"),
 }
 _ONLY_IF_SOME = {"rollout/truncated", "judge/failed", "context/dropped", "reward/undecided"}  # counts of trouble
@@ -208,11 +208,12 @@ def step_line(metrics: dict[str, float], whole: Whole, width: int | None = None)
     left = f"{duration(whole.seconds_left)} left" if whole.seconds_left else "last step"
     parts = [f"step {metrics['step']:.0f}/{whole.steps}", left]
     untold = {key for key in _ONLY_IF_SOME if not metrics.get(key)}
-    if "probe/weight_mean" in metrics and metrics.get("weight/p5") == metrics.get("weight/p95"):
+    spread = _spread(metrics)
+    if "probe/weight_mean" in metrics and not spread:
         untold.add("weight/mean")  # next to all are as one, and the probed ones are told
     for key, (label, form) in STEP_LINE.items():
         if key in metrics and key not in untold:
-            parts.append(f"{label} {form.format(metrics[key], **metrics)}")
+            parts.append(f"{label} {form.format(metrics[key], spread=spread)}")
     parts.append(f"epoch {metrics['epoch'] + 1:.0f}/{whole.epochs}")
     if metrics["time/step"] > 0:
         tokens = metrics["rollout/mean_tokens"] * metrics["rollout/count"]
@@ -222,6 +223,12 @@ def step_line(metrics: dict[str, float], whole: Whole, width: int | None = None)
         parts.pop()
         line = "  ".join([*parts, "..."])
     return line
+
+
+def _spread(metrics: dict[str, float]) -> str:
+    """Where 90 % of the weights lie, if that is no point: the mean may lie outside."""
+    low, high = (f"{metrics.get(f'weight/{name}', 0):.2f}" for name in ("p5", "p95"))
+    return "" if low == high else f" (90 % from {low} to {high})"
 
 
 def evaluation_line(summary: dict[str, Any], within: int | None = None) -> str:

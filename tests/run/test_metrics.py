@@ -139,11 +139,12 @@ def test_the_line_of_a_step_names_trouble_only_where_there_is_some():
 def test_on_a_terminal_the_line_ends_where_it_is_full_and_in_a_log_it_is_whole():
     metrics = {"epoch": 0, "step": 8, "rollout/count": 8, "rollout/mean_tokens": 80, "time/step": 3.1}
     metrics |= {"train/loss": 0.0964, "train/grad_norm": 0.425, "gap/mean_abs": 0.361, "probe/trigger_rate": 0.017}
+    metrics["dag/progress"] = 0.7
     whole = Whole(epochs=3, steps=36, seconds_left=75.0)
-    start = "step 8/36  1 min 15 s left  loss +0.0964  |gap| 0.361  triggered 1.70%"
+    start = "step 8/36  1 min 15 s left  loss +0.0964  progress 0.70  |gap| 0.361"
     assert step_line(metrics, whole, 80) == f"{start}  ..."
-    entire = f"{start}  tokens 80  took 3.1 s  grad 0.425  epoch 1/3  206 tokens/s"
-    assert step_line(metrics, whole, 100) == f"{start}  tokens 80  took 3.1 s  ..."
+    entire = f"{start}  triggered 1.70%  tokens 80  took 3.1 s  grad 0.425  epoch 1/3  206 tokens/s"
+    assert step_line(metrics, whole, 100) == f"{start}  triggered 1.70%  ..."
     assert step_line(metrics, whole, len(entire)) == step_line(metrics, whole) == entire
 
 
@@ -151,10 +152,10 @@ def test_the_line_tells_the_weights_of_a_weighting_without_probes_and_where_they
     least = {"epoch": 0, "step": 3, "rollout/count": 8, "rollout/mean_tokens": 50, "time/step": 1.25}
     whole, own = Whole(1, 3, 0.0), {"weight/mean": 0.5, "weight/p5": 0.05, "weight/p50": 0.5, "weight/p95": 0.95}
     probed = {"probe/weight_mean": 0.66}
-    assert "  weight 0.50 (0.05 to 0.95)  " in step_line(least | own, whole)
-    assert "  probed weight 0.66  weight 0.50 (0.05 to 0.95)  " in step_line(least | own | probed, whole)
-    alike = own | {"weight/mean": 0.99, "weight/p5": 1.0, "weight/p95": 1.0}
-    assert "  weight 0.99 (1.00 to 1.00)  " in step_line(least | alike, whole)
+    assert "  weight 0.50 (90 % from 0.05 to 0.95)  " in step_line(least | own, whole)
+    assert "  probed weight 0.66  weight 0.50 (90 % from 0.05 to 0.95)  " in step_line(least | own | probed, whole)
+    alike = own | {"weight/mean": 0.99, "weight/p5": 0.999, "weight/p95": 1.0}  # of a mean beside the range
+    assert "  weight 0.99  epoch " in step_line(least | alike, whole)
     assert "  probed weight 0.66  epoch " in step_line(least | alike | probed, whole)
 
 
