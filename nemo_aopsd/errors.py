@@ -25,10 +25,10 @@ def tell_all(*checks: Callable[[], Any]) -> list[Any]:
 
 
 def refuse(faults: Sequence[str], noun: str, remedy: str = "") -> None:
-    """Raises a UserError if there are faults: a line for each of the first ten, how many more, and what to do."""
+    """Raises a UserError if there are faults: a line for each of the first ten, how many there are, and what to do."""
     if faults:
         rest = len(faults) - _LISTED
-        more = [f"... and {rest:,} more {noun}."] if rest > 0 else []
+        more = [f"... and {rest:,} more {noun}, {len(faults):,} in all."] if rest > 0 else []
         raise UserError("\n".join([*faults[:_LISTED], *more, *([remedy] if remedy else [])]))
 
 

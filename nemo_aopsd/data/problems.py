@@ -57,13 +57,15 @@ def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
 def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str, Any], Problem]]:
     """As `load_problems`, each with its record; the fields `without` are left out of both and not checked."""
     rows: dict[str, tuple[dict[str, Any], Problem]] = {}
-    faults, remedy = [], ""
+    faults, remedy, listed = [], "", ""
     for where, line in read_lines(path):
         try:
             record = {name: value for name, value in decode_line(line, where).items() if name not in without}
             if any(field in NEEDED for field, _ in bad_fields(record)):
                 made = f"aopsd data prepare {shlex.quote(str(path))} --out PROBLEMS.jsonl"
-                remedy = f"Or make a problems file of it: {made}"
+                remedy = f"Or make a problems file of it: {made}\n"
+            if record.get("dag") is not None:  # the command refuses a file without
+                listed = f"List all: aopsd dag check {shlex.quote(str(path))}"
             problem = parse_problem(record, where)
             if problem.id in rows:
                 raise UserError(f"{where}: id {problem.id!r} was used at {rows[problem.id][1].where}. Make ids unique.")
@@ -71,7 +73,7 @@ def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str
             faults.append(str(error))
         else:
             rows[problem.id] = record, problem
-    refuse(faults, "bad rows", remedy)
+    refuse(faults, "bad rows", f"{remedy}{listed}".rstrip())
     if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
     return list(rows.values())

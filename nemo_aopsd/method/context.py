@@ -67,11 +67,12 @@ def check_problems(problems: Sequence[Problem], kind: str, curriculum: str, trai
         for field, setting in needed.items():
             if not _has(problem, field):
                 lacking = sum(not _has(each, field) for each in problems)
+                file = shlex.quote(problem.where.rpartition(":")[0])
+                listed = f" List all: aopsd dag check {file}." if field == "dag" and lacking < len(problems) else ""
                 raise UserError(
                     f"{problem.where}: problem {problem.id!r} has no `{field}`, which {setting} needs; {lacking} of "
                     f"{len(problems)} problems lack it.{misspelt(row_at(problem.where), field)} Add it, drop these "
-                    "rows, or choose another setting."
-                    + (_GRAPHS.format(file=shlex.quote(problem.where.rpartition(":")[0])) if field == "dag" else "")
+                    "rows, or choose another setting." + listed + (_GRAPHS.format(file=file) if field == "dag" else "")
                 )
     if kind == "other_problem":
         _check_donors(problems)

@@ -8,6 +8,7 @@ from nemo_aopsd.data.check import check_file, need_graphs
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import check_problems
+from tests import raw_graph
 
 GOOD = {"id": "p1", "problem": "1 + 1?", "answer": "2"}
 
@@ -92,7 +93,20 @@ def test_the_first_ten_bad_lines_are_named_and_the_rest_counted(write):
     *rows, rest, remedy = str(caught.value).split("\n")
     assert [row.split(": ")[0] for row in rows] == [f"{path}:{line}" for line in range(2, 12)]
     assert "`problem` must be" in rows[2] and "`answer` must be" in rows[2]
-    assert rest == "... and 2 more bad rows." and remedy.endswith(f"aopsd data prepare {path} --out PROBLEMS.jsonl")
+    assert rest == "... and 2 more bad rows, 12 in all."
+    assert remedy.endswith(f"aopsd data prepare {path} --out PROBLEMS.jsonl")
+
+
+def test_a_command_lists_all_faults_of_a_file_with_graphs(write):
+    path = write(GOOD | {"dag": raw_graph({"a": "one"})}, {"id": "p2", "dag": {}}, GOOD | {"id": "p3"})
+    with pytest.raises(UserError, match=rf"(?m)^List all: aopsd dag check {path}$"):
+        load_problems(path)
+    path = write(GOOD | {"dag": raw_graph({"a": "one"})}, GOOD | {"id": "p3"})
+    with pytest.raises(UserError, match=rf"1 of 2 problems lack it.* List all: aopsd dag check {path}\."):
+        check_problems(load_problems(path), "dag_full", "shuffle")
+    with pytest.raises(UserError) as caught:
+        check_problems(load_problems(write(GOOD)), "dag_full", "shuffle")
+    assert "dag check" not in str(caught.value)  # which refuses a file without a graph
 
 
 def test_a_byte_order_mark_before_the_first_line_is_passed_over(write):
