@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
+from nemo_aopsd.console import counted
 from nemo_aopsd.data import dag
 from nemo_aopsd.errors import UserError, refuse
 from nemo_aopsd.files import decode_line, read_jsonl, read_lines
@@ -128,6 +130,30 @@ def misspelt(record: dict[str, Any], field: str) -> str:
     meant = [field, *_ALSO_CALLED.get(field, ())]
     found = next((name for name in unknown if get_close_matches(_last_word(name), meant, cutoff=0.75)), None)
     return f" Its field `{found}` is not read: did you mean `{field}`?" if found else ""
+
+
+def unread_fields(path: str | Path) -> list[str]:
+    """A warning for each unknown field that is nearly one that we read: of how many rows, and which one may be meant.
+
+    Other unknown fields are columns that people keep, and so are `final_answer` and `answers` beside `answer`.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for where, record in read_jsonl(path):
+        for name in record.keys() - {*NEEDED, *_SHOWN}:
+            field = _near(name)
+            if field and (record.get(field) is None or _last_word(name).rstrip("s") != field.rstrip("s")):
+                found.setdefault((name, field), []).append(where)
+    return [
+        f"{places[0]}: {counted(len(places), 'row')} of the file: the field `{name}` is not read. "
+        f"Did you mean `{field}`? Rename it, if so"
+        for (name, field), places in sorted(found.items())
+    ]
+
+
+@lru_cache(maxsize=1024)  # rows have the same columns
+def _near(name: str) -> str | None:
+    """The field that the last word of `name` nearly is, but for `id`: data sets have many of these."""
+    return next(iter(get_close_matches(_last_word(name), (*NEEDED[1:], *_SHOWN), n=1, cutoff=0.75)), None)
 
 
 def _last_word(name: str) -> str:

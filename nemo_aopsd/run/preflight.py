@@ -18,7 +18,7 @@ from nemo_aopsd.config.unread import without_effect
 from nemo_aopsd.console import asked_of, counted, slow
 from nemo_aopsd.data.check import boxes_another
 from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
-from nemo_aopsd.data.problems import Problem, load_problems
+from nemo_aopsd.data.problems import Problem, load_problems, unread_fields
 from nemo_aopsd.errors import UserError, refuse, tell_all
 from nemo_aopsd.evaluation.benchmarks import also_in
 from nemo_aopsd.files import explain
@@ -90,7 +90,9 @@ def look(
     if inputs := found.inputs:
         with slow("comparing the solutions with the answers"):
             doubtful = [line for part in inputs for line in _other_boxes(part or [])]
-        found.warned["problems"] = doubtful + trained_on(*inputs, config.aopsd.evaluation.data_path)
+        files = dict.fromkeys((config.data["train"]["data_path"], config.aopsd.evaluation.data_path))
+        unread = [line for file in files if file for line in _unread(file)]
+        found.warned["problems"] = unread + doubtful + trained_on(*inputs, config.aopsd.evaluation.data_path)
         if measures:
             found.warned["prompts"] = attempt("prompts", lambda: texts(*inputs)) or []
     return found
@@ -144,6 +146,7 @@ def _of_version(check: Callable[[str], T]) -> Callable[[str], T]:
 
 
 _load = _of_version(load_problems)
+_unread = _of_version(unread_fields)
 
 
 @_of_version

@@ -155,3 +155,22 @@ def test_evaluation_problems_that_are_trained_on_are_counted_and_not_called_held
         config, Findings(inputs=(training, held_out))
     )
     assert "1 held-out problem, from" in summarize(config, Findings(inputs=(training, held_out[1:])))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"solutoin": "Count."}, "`solutoin` is not read. Did you mean `solution`?"),
+        ({"awnser": "3"}, "`awnser` is not read. Did you mean `answer`?"),
+        ({"full_solution": "Count."}, "`full_solution` is not read. Did you mean `solution`?"),
+        ({"topic": "sums", "unique_id": 1, "idx": 1, "final_answer": "2", "question": "?"}, None),  # kept columns
+        ({"solution": "Count.", "solutions": ["Count."], "level": 3, "source": "mine", "answer_type": "int"}, None),
+    ],
+)
+def test_a_field_that_is_nearly_one_that_is_read_is_told_once_a_file(tmp_path, fields, told):
+    config = config_for(tmp_path, ObjectiveConfig(name="grpo"), fields)
+    path = Path(config.data["train"]["data_path"])
+    rows = [json.loads(path.read_text()) | {"id": f"p{number}"} for number in range(3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    warned = look(config, [], lambda: None, measures=False).warned["problems"]
+    assert warned == ([f"{path}:1: 3 rows of the file: the field {told} Rename it, if so"] if told else [])
