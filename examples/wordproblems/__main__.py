@@ -14,12 +14,12 @@ def main(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files; older ones are replaced.")],
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same bytes.")] = 0,
     train: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to train on.")] = 2000,
-    heldout: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to compare methods on.")] = 400,
+    held_out: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to compare methods on.")] = 400,
     warmstart: Annotated[int, typer.Option(min=1, metavar="N", help="Demonstrations.")] = 6000,
     dev: Annotated[int, typer.Option(min=1, metavar="N", help="Problems to watch the warm start on.")] = 200,
 ) -> None:
     """Arithmetic word problems in plain English; no two files share a computation. See docs/wordproblems.md."""
-    sizes = {"train": train, "heldout": heldout, "warmstart": warmstart, "dev": dev}
+    sizes = {"train": train, "heldout": held_out, "warmstart": warmstart, "dev": dev}
     for path, rows in write_files(out, seed, sizes):
         typer.echo(f"{path}: {rows} rows")
 

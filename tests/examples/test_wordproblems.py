@@ -144,6 +144,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
     first = write("a", 0)
     assert list(first) == [f"{name}.jsonl" for name in ("dev", "heldout", "judge_cases", "train", "warmstart")]
     options = [text for split, size in sizes.items() for text in (f"--{split}", str(size))]
+    options[options.index("--heldout")] = "--held-out"  # as `aopsd data gsm8k` has it
     command = [sys.executable, "-m", "examples.wordproblems", "--out", str(tmp_path / "b"), *options]
     subprocess.run(command, check=True, cwd=REPO)
     assert read("b") == first
