@@ -65,7 +65,7 @@ class LocalEngine:
             self.trackers.log(metrics, step)
 
     def forget_metrics_after(self, step: int) -> None:
-        """docs/nemo_rl.md says what each tracker does with a step that comes again."""
+        """docs/trackers.md says what each tracker does with a step that comes again."""
         if self.trackers:
             self.trackers.forget_after(step)
 

@@ -101,7 +101,7 @@ class NemoRLEngine:
             self.trackers.log_metrics(metrics, step)
 
     def forget_metrics_after(self, step: int) -> None:
-        """TensorBoard drops later steps. docs/nemo_rl.md says what other trackers do with a repeated step."""
+        """TensorBoard drops later steps. docs/trackers.md says what other trackers do with a repeated step."""
         self.last_step = step
 
     def teacher_checksum(self) -> str:
