@@ -39,7 +39,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     ' Did you mean `train-365-level4`?'
     """
     begun = [each for each in known if len(name) > 2 and each.startswith(name)]
-    matches = begun or get_close_matches(name, known, n=1)
+    matches = begun or get_close_matches(name, known, n=1, cutoff=0.7)  # at 0.6 `online` is like `live`
     return f" Did you mean `{matches[0]}`?" if matches else ""
 
 

@@ -156,6 +156,7 @@ REFUSED = {
     "policy.generation.top_p=0.95": "of exactly 1; got 0.95",
     "policy.generation.top_k=20": "must be null or one of -1, 0; got 20",
     "aopsd.judge.kind=both": "must be one of list, log_odds, evidence, or FILE.py:CLASS; got 'both'",
+    "aopsd.teacher.weights=online": "got 'online'. `frozen`",  # no hint at `live`
     "aopsd.weighting=continuaton": "got 'continuaton'. Did you mean `continuation`?",
     "aopsd.judge.threshold=.inf": "finite",
     "aopsd.judge.threshold=null": "got None",
