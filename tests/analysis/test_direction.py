@@ -323,7 +323,7 @@ def test_a_sentence_a_context_says_where_its_uniform_update_points(cosine, error
         for weighting, values in (("continuation", (0.9, 0.1, 0.3, 0.4)), ("uniform", (cosine, error, 0.0, 0.0)))
     ]
     signal = Signal("dag_frontier", 8, 0, 0.5, 0.1, -0.1, 0.02, 1.0, 0.5, 0.0)
-    enough = Direction(yardstick([1.0], [1.0], mixed=16), [signal], arms)
+    enough = Direction(yardstick([1.0], [1.0], mixed=80), [signal], arms)
     none = "dag_frontier: no weighting is above uniform weights beyond its interval: aopsd.weighting=uniform"
     assert verdicts(enough) == [f"dag_frontier: {verdict}", none]
     of_both = verdicts(enough, "continuation")
@@ -346,10 +346,11 @@ def test_the_weighting_to_try_is_the_best_that_is_no_control():
         }.items()
     ]
     signal = Signal("dag_full", 8, 0, None, 0.1, -0.1, 0.02, 1.0, 0.5, 0.0)
-    told = verdicts(Direction(yardstick([1.0], [1.0], mixed=16), [signal], arms))
+    told = verdicts(Direction(yardstick([1.0], [1.0], mixed=80), [signal], arms))
     best = "dag_full: normalised is above uniform weights (+0.1 \u00b1 0.04): try aopsd.weighting=normalised"
     assert told[-1] == best
-    assert best not in verdicts(Direction(yardstick([1.0], [1.0], mixed=15), [signal], arms))
+    *_, told = verdicts(Direction(yardstick([1.0], [1.0], mixed=79), [signal], arms), "continuation")
+    assert told == "no weighting to try: 79 problems of right and wrong answers, 80 needed"
 
 
 def test_an_earlier_folder_is_moved_aside_unless_it_has_more(tmp_path):
@@ -369,7 +370,7 @@ def test_an_earlier_folder_is_moved_aside_unless_it_has_more(tmp_path):
 
 
 def test_a_weighting_that_is_not_measured_is_said_to_have_no_verdict():
-    found = Direction(yardstick([1.0], [1.0], mixed=16), [], [Arm("none", "uniform", *[0.1] * 9)])
+    found = Direction(yardstick([1.0], [1.0], mixed=80), [], [Arm("none", "uniform", *[0.1] * 9)])
     assert len(verdicts(found)) == 1
     assert "no verdict on aopsd.weighting=mine.py:Mine," in verdicts(found, "mine.py:Mine")[-1]
 

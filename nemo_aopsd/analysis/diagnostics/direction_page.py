@@ -17,6 +17,7 @@ from nemo_aopsd.console import counted, seed_words
 from nemo_aopsd.files import atomic_write, json_text, write_jsonl
 
 LEAST_MIXED = 2 * GROUPS  # problems with right and wrong answers: of groups of one, the spread says little
+LEAST_COMPARED = 10 * GROUPS  # of these to tell weightings apart: draws with 48 contradict each other
 
 _LEGEND = (
     "Gaps, and L, the mean surprise of the teacher's continuations, in nats; w is their mean weight. Progress is a "
@@ -37,9 +38,12 @@ def verdicts(found: Direction, weighting: str = "uniform") -> list[str]:
     And whether a weighting points more towards correctness than uniform weights.
     """
     told = [_verdict(arm, found.yardstick) for arm in found.arms if arm.weighting in ("uniform", weighting)]
-    if found.yardstick.num_mixed >= LEAST_MIXED:
+    if found.yardstick.num_mixed >= LEAST_COMPARED:
         told += [_beside_uniform(arm) for arm in found.arms if arm.weighting == weighting != "uniform"]
         told += [_advice([arm for arm in found.arms if arm.context == signal.context]) for signal in found.signals]
+    elif found.yardstick.num_mixed >= LEAST_MIXED:
+        few = counted(found.yardstick.num_mixed, "problem")
+        told.append(f"no weighting to try: {few} of right and wrong answers, {LEAST_COMPARED} needed")
     if all(arm.weighting != weighting for arm in found.arms):
         told.append(f"no verdict on aopsd.weighting={weighting}, which is none of the weightings measured here")
     return told
