@@ -6,6 +6,7 @@ import copy
 import random
 import weakref
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from nemo_aopsd.engines.local import branches as tree
 from nemo_aopsd.engines.local import decoding
 from nemo_aopsd.engines.local import network as network_module
+from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import sample, sample_with_logprobs
 from nemo_aopsd.engines.local.kv import LineKV
 from nemo_aopsd.engines.local.memory import batches
@@ -248,6 +250,25 @@ def test_many_branches_are_split_over_forwards_without_a_change(monkeypatch):
     monkeypatch.setattr(tree, "MAX_QUERIES", 10)
     assert local().continue_greedily(prompts, responses, branches, 5) == expected
     torch.testing.assert_close(local().branch_logprobs(prompts, responses, branches), scores, atol=1e-5, rtol=0)
+
+
+def test_rows_of_a_forward_have_about_equally_many_branch_tokens():
+    """What is padded costs as much as what is read. Each row's branches stay in order."""
+    rows = [BranchRow(n, n, [4], [5], [Branch(0, [6] * (1 + n))] * (1 + n)) for n in range(26)]
+    parts = list(tree.split(rows, extra=1, max_tokens=2000))
+    sizes = [[sum(len(branch.tokens) + 1 for branch in row.branches) for row in part] for part in parts]
+    assert all(len(part) * max(part) <= 2000 and max(part) <= tree.MAX_QUERIES for part in sizes)
+    assert sum(len(part) * max(part) for part in sizes) < 1.3 * sum(map(sum, sizes))
+    for row in rows:
+        found = [each.branches for part in parts for each in part if each.index == row.index]
+        assert list(chain.from_iterable(found)) == row.branches
+
+
+def test_branches_without_tokens_have_no_scores():
+    prompts, responses = random_rows(3, UNEVEN)
+    assert [
+        len(part) for row in local().branch_logprobs(prompts, responses, [[Branch(0, [])]] * 7) for part in row
+    ] == [0] * 7
 
 
 def count_prefills(model: LocalModel, monkeypatch) -> list[int]:

@@ -3,21 +3,25 @@
 A branch token sees the prompt, `response[:position]` and its own branch up to itself. Where the token before the
 branch must be asked for its prediction, that token leads the branch: fed anew, it sees what it saw in its place.
 
-Shapes: R rows, N branches of a row (padded), W tokens of a branch (padded), C columns of the prefix.
+Shapes: R rows, N branches of a row (padded), W tokens of a branch (padded), C columns of the prefix, Q tokens of all
+branches of a row, one behind the other (padded).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_aopsd.engines.local.kv import KVBuffer, Prefix
+from nemo_aopsd.engines.local.memory import batches
 from nemo_aopsd.engines.local.network import Network, log_softmax
 from nemo_aopsd.types import Branch, Tokens
 
 MAX_QUERIES = 512  # branch tokens of one row in one forward
+MAX_TOKENS = 8192  # branch tokens of all rows in one forward that reads them at once, with padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,25 @@ class BranchRow:
         return self.response[branch.position - 1] if branch.position else self.prompt[-1]
 
 
-def split(rows: list[BranchRow], width: int) -> Iterator[list[BranchRow]]:
-    """Parts of `rows`, in order of branches, with at most `MAX_QUERIES` tokens a row at `width` tokens a branch."""
-    size = max(1, MAX_QUERIES // max(1, width))
-    for start in range(0, max(len(row.branches) for row in rows), size):
-        part = [replace(row, branches=row.branches[start : start + size]) for row in rows]
-        yield [row for row in part if row.branches]
+def split(rows: list[BranchRow], extra: int, max_tokens: int | None = None) -> Iterator[list[BranchRow]]:
+    """Parts of `rows`, in order of branches, each with at most `MAX_QUERIES` tokens a row.
+
+    A branch has `extra` tokens beside its own. Of more than `max_tokens` together, rows of like length form a part.
+    """
+    while rows:
+        sizes = [_fitting(row.branches, extra) for row in rows]
+        heads = [replace(row, branches=row.branches[:size]) for row, size in zip(rows, sizes, strict=True)]
+        lengths = [sum(len(branch.tokens) + extra for branch in row.branches) for row in heads]
+        for part in batches(range(len(heads)), lengths, len(heads), max_tokens):
+            yield [heads[index] for index in part]
+        rest = [replace(row, branches=row.branches[size:]) for row, size in zip(rows, sizes, strict=True)]
+        rows = [row for row in rest if row.branches]
+
+
+def _fitting(branches: list[Branch], extra: int) -> int:
+    """How many of `branches` have `MAX_QUERIES` tokens together; at least one."""
+    ends = accumulate(len(branch.tokens) + extra for branch in branches)
+    return max(1, sum(end <= MAX_QUERIES for end in ends))
 
 
 @torch.inference_mode()
@@ -104,30 +121,26 @@ def choose_rows(network: Network, prefix: Prefix, rows: list[BranchRow], choices
 def _before_tokens(network: Network, prefix: Prefix, rows: list[BranchRow]) -> tuple[Tensor, Tensor, list[int]]:
     """Of all branches in one list: the hidden state before each token, the tokens; and each branch's length."""
     device = network.device
-    starts = _pad([[row.column(branch) - 1 for branch in row.branches] for row in rows], device)
-    inputs = [[[row.lead(branch), *branch.tokens[:-1]] for branch in row.branches] for row in rows]
-    paths, _ = _pad_tokens(inputs, 1, device)
-    targets, lengths = _pad_tokens([[branch.tokens for branch in row.branches] for row in rows], 1, device)
+    fed = [[[row.lead(b), *b.tokens[:-1]] if b.tokens else [] for b in row.branches] for row in rows]
+    tokens = _pad([list(chain.from_iterable(row)) for row in fed], device)
+    branch = _pad([[n for n, part in enumerate(row) for _ in part] for row in fed], device, padding=-1)
+    offset = _pad([[w for part in row for w in range(len(part))] for row in fed], device)
+    starts = _pad([[row.column(b) - 1 for b in row.branches for _ in b.tokens] for row in rows], device)
 
-    num_rows, num_branches, width = paths.shape
-    num_queries = num_branches * width  # query n * W + w is token w of branch n
-    kv = _copy_prefix(prefix, rows, starts, room=num_queries)
-    branch, offset = torch.arange(num_branches, device=device), torch.arange(width, device=device)
-    branch, offset = branch.repeat_interleave(width), offset.repeat(num_branches)
-    own = (branch[:, None] == branch) & (offset[:, None] >= offset)
-    before = _sees_prefix(starts).repeat_interleave(width, dim=1)
-    mask = network.additive(torch.cat([before, own.expand(num_rows, -1, -1)], dim=-1))[:, None]
-    positions = (starts[..., None] + torch.arange(width, device=device)).view(num_rows, num_queries)
-    hidden = network.extend(paths.view(num_rows, num_queries), mask, positions, kv)
+    kv = _copy_prefix(prefix, rows, starts, room=tokens.shape[1])
+    own = (branch[:, :, None] == branch[:, None]) & (offset[:, :, None] >= offset[:, None])
+    mask = network.additive(torch.cat([_sees_prefix(starts), own], dim=-1))[:, None]
+    hidden = network.extend(tokens, mask, starts + offset, kv)
 
-    is_token = (torch.arange(width, device=device) < lengths[..., None]).view(num_rows, num_queries)
-    sizes = [len(branch.tokens) for row in rows for branch in row.branches]
-    return hidden[is_token], targets.view(num_rows, num_queries)[is_token], sizes
+    each = [branch.tokens for row in rows for branch in row.branches]
+    targets = torch.tensor(list(chain.from_iterable(each)), dtype=torch.long, device=device)
+    return hidden[branch >= 0], targets, list(map(len, each))
 
 
-def _pad(values: list[list[int]], device: torch.device) -> Tensor:
-    """[R, N], zeros behind."""
-    return pad_sequence([torch.tensor(row) for row in values], batch_first=True).to(device)
+def _pad(values: list[list[int]], device: torch.device, padding: int = 0) -> Tensor:
+    """[R, N] with `padding` behind; N is at least 1."""
+    rows = [torch.tensor(row or [padding]) for row in values]
+    return pad_sequence(rows, batch_first=True, padding_value=padding).to(device)
 
 
 def _pad_tokens(branches: list[list[Tokens]], width: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -84,19 +84,21 @@ class LocalModel:
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], length: int
     ) -> list[list[Branch]]:
         extend = partial(tree.continue_rows, self.network, length=length, end_ids=self.end_ids)
-        return self._on_branches(prompts, responses, branches, length, extend)
+        return self._on_branches(prompts, responses, branches, partial(tree.split, extra=length), extend)
 
     def branch_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]]
     ) -> list[list[Tensor]]:
         score = partial(tree.score_rows, self.network)
-        return self._on_branches(prompts, responses, branches, _widest(branches), score)
+        split = partial(tree.split, extra=0, max_tokens=tree.MAX_TOKENS)
+        return self._on_branches(prompts, responses, branches, split, score)
 
     def next_logprobs(
         self, prompts: list[Tokens], responses: list[Tokens], branches: list[list[Branch]], choices: Tokens
     ) -> list[list[Tensor]]:
         choose = partial(tree.choose_rows, self.network, choices=choices)
-        return self._on_branches(prompts, responses, branches, 1 + _widest(branches), choose)
+        split = partial(tree.split, extra=1, max_tokens=tree.MAX_TOKENS)
+        return self._on_branches(prompts, responses, branches, split, choose)
 
     @property
     def _step_class(self) -> type[Step]:
@@ -109,7 +111,7 @@ class LocalModel:
         prompts: list[Tokens],
         responses: list[Tokens],
         branches: list[list[Branch]],
-        width: int,
+        split: Callable[[list[BranchRow]], Iterator[list[BranchRow]]],
         work: Callable[[Prefix, list[BranchRow]], list[list[Result]]],
     ) -> list[list[Result]]:
         """`work` on the branches of each micro-batch, behind a kept prefix or, once, one computed now."""
@@ -117,7 +119,7 @@ class LocalModel:
         results: list[list[Result]] = [[] for _ in rows]
         for prefix, places in self._prefixes_of(rows, [index for index, row in enumerate(branches) if row]):
             group = [BranchRow(place, index, *rows[index], branches[index]) for place, index in places]
-            for part in tree.split(group, width):
+            for part in split(group):
                 for row, row_results in zip(part, work(prefix, part), strict=True):
                     results[row.index] += row_results
             del prefix  # or it would live on while the next one is computed
@@ -144,7 +146,3 @@ class LocalModel:
     def _read_prefix(self, rows: list[tuple[Tokens, Tokens]]) -> Prefix:
         _, kv = self.network.prefill([prompt + response for prompt, response in rows], keep_kv=True)
         return Prefix(kv, rows)
-
-
-def _widest(branches: list[list[Branch]]) -> int:
-    return max((len(branch.tokens) for row in branches for branch in row), default=0)
