@@ -156,8 +156,8 @@ def _explain(kind: type, tree: Tree, error: ValidationError) -> Iterator[Fault]:
                 hint = _meant(key, names, value)
                 yield key, f"`{key}` must be a block of keys: {', '.join(names)}; got {value!r}.{hint}"
             else:
-                text = f"`{key}` must be {expected(here)}; got {value!r}.{_nearly(key, value)} {first_sentence(here)}"
-                yield key, text.rstrip()
+                why = f" {first_sentence(here)}" if isinstance(value, int | float) else ""  # of the range of a number
+                yield key, f"`{key}` must be {expected(here)}; got {value!r}.{_nearly(key, value)}{why}".rstrip()
 
 
 def _meant(block: str, names: Sequence[str], value: object) -> str:

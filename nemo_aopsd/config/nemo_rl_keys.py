@@ -39,7 +39,7 @@ class GenerationKeys(Open):
     """The gap on a sampled token estimates the divergence from the teacher only if tokens come from the student's
     whole, untruncated distribution."""
     top_k: Literal[-1, 0] | None = None
-    """Off, for the same reason: tokens come from the student's whole, untruncated distribution."""
+    """As `top_p`: tokens come from the student's whole, untruncated distribution."""
 
 
 @dataclass(frozen=True)

@@ -329,7 +329,7 @@ class AOPSDConfig(Strict):
     max_num_epochs: Count = 3
     """Paper."""
     max_num_steps: CountOrZero | None = None
-    """Off: epochs decide. 0 evaluates the model as it is, and stops."""
+    """null: epochs decide. 0 evaluates the model as it is, and stops."""
     max_response_tokens: Count | None = None
     """Training ends at the step that reaches it, to compare methods at equal rollout tokens. Judge, probes and first
     attempts are not counted; demonstrations are."""

@@ -104,7 +104,7 @@ def test_a_value_where_a_block_stands_gets_the_line_to_paste(base, override, lin
 @pytest.mark.parametrize("override", ["aopsd.weighting.name=uniform", "aopsd.scoring.kind=sampler"])
 def test_a_block_where_a_value_stands_gets_the_line_to_paste(base, override):
     key, _, value = override.partition("=")
-    assert f" Set {key.rpartition('.')[0]}={value}. " in message(base, override)
+    assert f" Set {key.rpartition('.')[0]}={value}." in message(base, override)
     assert " Set " not in message(base, override + "x").splitlines()[0]
 
 
@@ -156,7 +156,8 @@ REFUSED = {
     "policy.generation.top_p=0.95": "of exactly 1; got 0.95",
     "policy.generation.top_k=20": "must be null or one of -1, 0; got 20",
     "aopsd.judge.kind=both": "must be one of list, log_odds, evidence, or FILE.py:CLASS; got 'both'",
-    "aopsd.teacher.weights=online": "got 'online'. `frozen`",  # no hint at `live`
+    "aopsd.teacher.weights=online": "one of frozen, ema, live; got 'online'.",
+    "aopsd.max_num_steps=-1": "got -1. null: epochs decide.",
     "aopsd.weighting=continuaton": "got 'continuaton'. Did you mean `continuation`?",
     "aopsd.judge.threshold=.inf": "finite",
     "aopsd.judge.threshold=null": "got None",
@@ -175,6 +176,11 @@ def test_values_that_cannot_work(base, override):
     key = override.lstrip("+").split("=")[0].removesuffix(".x")
     text = message(base, override)
     assert text.startswith(f"override `{override}`: `{key}") and REFUSED[override] in text
+
+
+@pytest.mark.parametrize("override", ["aopsd.teacher.weights=online", "policy.optimizer.kwargs.lr=1e-5x"])
+def test_a_word_that_means_nothing_here_gets_no_hint_and_no_reason(base, override):
+    assert message(base, override).endswith(f"; got '{override.partition('=')[2]}'.")
 
 
 def bounds():
