@@ -18,6 +18,7 @@ from typing import Any
 from nemo_aopsd.console import counted
 from nemo_aopsd.data.leaks import find_graph_faults
 from nemo_aopsd.data.prepare import normalise
+from nemo_aopsd.data.problems import NEEDED
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed, write_jsonl
@@ -32,11 +33,18 @@ def convert(
     """Write the rows of GSM8K (`question`, `answer`) to `out` as problems with graphs; counts by reason come back.
 
     `held_out` rows, drawn by `seed`, go to `dev_path(out)` instead; others that ask the same are left out. `bare` keeps
-    every row and makes no graph: for evaluation. Raises UserError for a row that is none of GSM8K, and if fewer rows
-    are left than shall be held out.
+    every row and makes no graph: for evaluation. Raises UserError for a row that is none of GSM8K, if fewer rows are
+    left than shall be held out, and if none shall be but an earlier call's `dev_path(out)` would be trained on.
     """
+    if not held_out and not bare and dev_path(out).exists():
+        raise UserError(
+            f"{dev_path(out)}: held out by an earlier call; without --held-out its problems would be in {out}, too. "
+            "Give --held-out N again or another --out, or delete the held-out file."
+        )
     report, kept = Report(out), []
     for where, record in rows:
+        if bare and record.keys() >= {*NEEDED}:
+            raise UserError(f"{where}: a problem already. Evaluate on this file as it is: aopsd evaluate --data FILE")
         row = _row(f"{out.stem}-{report.read:04d}", where, record)
         report.read += 1
         reason = None if bare else _add_graph(row, record["answer"], min_checkpoints)
@@ -66,10 +74,6 @@ def convert(
         ids = {row["id"] for row in drawn.values()}
         write_jsonl(dev_path(out), (row for row in kept if row["id"] in ids))
         report.notes = [f"{held_out:>7}  held out in {dev_path(out)}, drawn with --seed {seed}"]
-    elif not bare and dev_path(out).exists():
-        report.notes = [
-            f"warning: {dev_path(out)} is of an earlier call; its problems are in {out}, too, without --held-out"
-        ]
     return report
 
 

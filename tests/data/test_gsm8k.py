@@ -54,6 +54,10 @@ def test_a_problems_file_with_graphs_needs_no_conversion(tmp_path: Path) -> None
     made = next(path for path in tmp_path.iterdir() if '"dag"' in path.read_text())
     with pytest.raises(UserError, match=rf"{made.name}:1: .*data\.train\.data_path"):
         convert(read_source(str(made)), tmp_path / "again.jsonl")
+    write_jsonl(plain := tmp_path / "plain.jsonl", [{"id": "a", "problem": "Of what?", "answer": "4"}])
+    for path in (made, plain):
+        with pytest.raises(UserError, match=rf"{path.name}:1: .*aopsd evaluate --data FILE"):
+            convert(read_source(str(path)), tmp_path / "again.jsonl", bare=True)
     bare = tmp_path / "bare.jsonl"
     said = CliRunner().invoke(app, ["data", "prepare", str(made), "--out", str(bare)], catch_exceptions=False).output
     assert "columns left out: dag" in said and "train on SOURCE itself" in said
@@ -98,12 +102,15 @@ def test_what_is_held_out_is_not_trained_on_in_another_row(tmp_path: Path) -> No
         convert(iter(rows), out, held_out=6)
 
 
-def test_held_out_problems_of_an_earlier_call_that_are_trained_on_are_told(tmp_path: Path) -> None:
+def test_held_out_problems_of_an_earlier_call_are_not_put_back(tmp_path: Path) -> None:
     source, out = _source(tmp_path, [SHOP, SHOP.replace("ruler", "pencil")]), tmp_path / "out.jsonl"
-    words = ["data", "gsm8k", str(source), "--out", str(out)]
-    for more, told in ((["--held-out", "1"], False), ([], True), (["--bare"], False)):
-        said = CliRunner().invoke(app, [*words, *more], catch_exceptions=False).output
-        assert (f"warning: {dev_path(out)} is of an earlier call" in said) is told
+    convert(read_source(str(source)), out, held_out=1)
+    before = out.read_bytes()
+    with pytest.raises(UserError, match=rf"^{dev_path(out)}: held out by an earlier call.* --held-out N again or"):
+        convert(read_source(str(source)), out)
+    assert out.read_bytes() == before
+    assert convert(read_source(str(source)), out, held_out=1).kept == 1
+    assert convert(read_source(str(source)), out, bare=True).kept == 2  # which is nothing to train on
 
 
 def test_bare_keeps_every_row_and_makes_no_graph(tmp_path: Path) -> None:
