@@ -252,6 +252,7 @@ def test_a_call_that_fails_names_the_line_of_the_user(tmp_path, key):
         ("objective.name", "return 1.0, {}", "the loss as a tensor of one number; got float"),
         ("objective.name", "return logprobs, {}", "the loss as a tensor of one number; got shape [1, 2]"),
         ("objective.name", "return logprobs.sum().detach(), {}", "with gradient in the log-probs; got one without"),
+        ("objective.name", "return logprobs.sum() * float('nan'), {}", "a finite loss; got nan at this step"),
         (
             "objective.name",
             "return logprobs.sum(), {'a': logprobs}",
@@ -270,6 +271,7 @@ def test_a_loss_that_is_only_read_needs_no_gradient(tmp_path):
     _, aopsd = failing(tmp_path, "objective.name", "return logprobs.sum(), {}")
     objective = made("objective.name", aopsd.objective.name, aopsd.objective)
     assert objective(torch.ones(1, 2))[0] == 2
+    assert objective(torch.full((1, 2), torch.nan))[0].isnan()  # no fault of the class
 
 
 def test_an_objective_on_sampled_tokens_needs_the_student_s_log_probs(tmp_path):

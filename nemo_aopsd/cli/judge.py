@@ -16,12 +16,13 @@ import yaml
 from nemo_aopsd import engines
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.cli.options import Commands, Concurrency, KeyVariable, Overrides, load_if_named, say
-from nemo_aopsd.config.extension import is_own
+from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.schema import CHOICES, Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.console import seed_words, warn
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write, keep_inputs
+from nemo_aopsd.models.limits import check_readable
 
 if TYPE_CHECKING:
     from nemo_aopsd.evaluation.judge_eval import Case, Judge, Result
@@ -98,6 +99,8 @@ def evaluate(
     read += [("policy.model_name", Path(settings.policy["model_name"]))] if settings else []
     keep_inputs([out], read)
     keep_inputs([calibrate], [*read, ("--out", out)], "--calibrate")
+    if settings and is_own(settings.aopsd.judge.kind):
+        made("judge.kind", settings.aopsd.judge.kind, settings.aopsd)  # a wrong name is told before a model is loaded
     loaded = _chosen(cases, problems, limit, seed)
     if settings:
         kinds = (kind,) if kind else dict.fromkeys((*CHOICES["judge.kind"], settings.aopsd.judge.kind))
@@ -170,6 +173,8 @@ def _measure_all(config: Config, cases: Sequence[Case], kinds: Iterable[str]) ->
     from nemo_aopsd.evaluation.judge_eval import local_judge
 
     engine, aopsd, results = engines.pick(config).build(config), config.aopsd, {}
+    asked = list({case.problem.id: case.problem for case in cases}.values())
+    warn(check_readable(asked, engine.tokenizer, config.policy["model_name"]))
     for kind in kinds:
         chosen = replace(config, aopsd=replace(aopsd, judge=replace(aopsd.judge, kind=kind)))
         name = f"{kind}, threshold {aopsd.judge.threshold:g}" if kind == "log_odds" else kind

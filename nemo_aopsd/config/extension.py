@@ -161,7 +161,10 @@ class Part:
         return partial(self._call, found) if inspect.isroutine(found) else found
 
     def __call__(self, logprobs: Tensor, **columns: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of an objective. Raises UserError unless the loss is one number with gradient, and each metric one number."""
+        """Of an objective. Raises UserError unless the loss is one finite number with gradient, each metric one number.
+
+        Log-probs that are not finite themselves are no fault of the class: the engine tells of them.
+        """
         found = self._call(self.inner, logprobs, **columns)
         wanted = f"{self.label}: `__call__` must give"
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
@@ -184,6 +187,12 @@ def _check_loss(loss: Any, logprobs: Tensor, wanted: str) -> None:
     if logprobs.requires_grad and not loss.requires_grad:
         remedy = "`detach()` and `item()` take it away: return the loss from before them."
         raise UserError(f"{wanted} a loss with gradient in the log-probs; got one without. {remedy}")
+    if not loss.isfinite().all() and logprobs.isfinite().all():
+        found = f"got {loss.item()} at this step, where the student's log-probs are finite"
+        remedy = (
+            "Look for a division by 0, and for log, sqrt or exp of what they cannot take, also where `mask` is false."
+        )
+        raise UserError(f"{wanted} a finite loss; {found}. {remedy}")
 
 
 def _metric(name: str, value: Any, wanted: str) -> Tensor:

@@ -63,9 +63,10 @@ def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str
     for where, line in read_lines(path):
         try:
             record = {name: value for name, value in decode_line(line, where).items() if name not in without}
-            if any(field in NEEDED for field, _ in bad_fields(record)):
+            misspelt_fields = {_near(name) for name in record.keys() - {*NEEDED}}
+            if any(field in NEEDED and field not in misspelt_fields for field, _ in bad_fields(record)):
                 made = f"aopsd data prepare {shlex.quote(str(path))} --out PROBLEMS.jsonl"
-                remedy = f"Or make a problems file of it: {made}\n"
+                remedy = f"Or make a problems file of it: {made}"
             if record.get("dag") is not None:  # the command refuses a file without
                 listed = f"List all: aopsd dag check {shlex.quote(str(path))}"
             problem = parse_problem(record, where)
@@ -75,7 +76,7 @@ def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str
             faults.append(str(error))
         else:
             rows[problem.id] = record, problem
-    refuse(faults, "bad rows", f"{remedy}{listed}".rstrip())
+    refuse(faults, "bad rows", listed or remedy)  # `data prepare` would drop the graphs
     if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
     return list(rows.values())

@@ -186,6 +186,12 @@ def test_a_judge_of_ones_own_is_measured_beside_ours_or_alone(tmp_path):
         invoke(*command, "--kind", "no_such.py:Mine")
 
 
+def test_a_judge_is_told_where_the_tokenizer_has_erased_the_questions(command_line):
+    judge = f"--config demo --kind {REPO / 'examples/my_parts.py'}:NumberJudge"
+    code, _, err = command_line(f"judge eval --cases {CASES} --problems {PROBLEMS} --limit 4 {judge}")
+    assert code == 0 and "warning: 4 of 4 questions are mostly unknown tokens" in err
+
+
 @pytest.mark.parametrize("option", ["--temperature", "--timeout"])
 def test_numbers_of_a_build_are_finite(tmp_path, option):
     with pytest.raises(UserError, match=f"{option} inf: expected a finite number"):

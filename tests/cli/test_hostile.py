@@ -22,8 +22,10 @@ def aopsd(tmp_path, monkeypatch, command_line):
     """Run a command line in a folder with files of the wrong kind."""
     monkeypatch.chdir(tmp_path)
     row = json.loads((EXAMPLES / "problems.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    without = {"noid": "id", "noanswer": "answer", "nodag": "dag"}
-    rows = {name: [{key: value for key, value in row.items() if key != gone}] for name, gone in without.items()}
+    bare = {key: value for key, value in row.items() if key != "dag"}
+    without = {"noid": "id", "noanswer": "answer"}
+    rows = {name: [{key: value for key, value in bare.items() if key != gone}] for name, gone in without.items()}
+    rows["nodag"] = [bare]
     rows |= {"twice": [row, row], "dag_is_text": [row | {"dag": "a -> b"}], "array": [[1, 2]], "empty": []}
     for name, lines in rows.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -84,6 +86,11 @@ CASES = [
     ("dag build nodag.jsonl --out d.jsonl --base-url ftp://x --model m", r"--base-url: expected http://HOST"),
     ("grade nodag.jsonl", r"nodag\.jsonl:1: expected .* id, answer, output, found id, .*labelled cases with --cases\."),
     (f"judge eval --cases array.jsonl --problems {EXAMPLES}/problems.jsonl --config demo", r"array\.jsonl:1: "),
+    (
+        f"judge eval --cases {EXAMPLES}/judge_cases.jsonl --problems {EXAMPLES}/problems.jsonl --config demo "
+        f"--kind {REPO}/examples/my_parts.py:NumbrJudge",
+        r"my_parts\.py has no class `NumbrJudge`\. Did you mean `NumberJudge`\?",
+    ),
     (f"plan {LARGE} --response 99999", r"--response 99999: more than"),
 ]
 

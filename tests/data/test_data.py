@@ -97,10 +97,20 @@ def test_the_first_ten_bad_lines_are_named_and_the_rest_counted(write):
     assert remedy.endswith(f"aopsd data prepare {path} --out PROBLEMS.jsonl")
 
 
+def test_a_misspelt_field_is_no_other_data_set(write):
+    row = {"id": "p2", "problem": "?", "awnser": "1"}
+    with pytest.raises(UserError, match="did you mean `answer`") as caught:
+        load_problems(write(GOOD, row))
+    assert "data prepare" not in str(caught.value)
+    with pytest.raises(UserError, match="data prepare"):
+        load_problems(write({"id": "p2", "question": "?", "answer": "1"}))
+
+
 def test_a_command_lists_all_faults_of_a_file_with_graphs(write):
     path = write(GOOD | {"dag": raw_graph({"a": "one"})}, {"id": "p2", "dag": {}}, GOOD | {"id": "p3"})
-    with pytest.raises(UserError, match=rf"(?m)^List all: aopsd dag check {path}$"):
+    with pytest.raises(UserError, match=rf"(?m)^List all: aopsd dag check {path}$") as caught:
         load_problems(path)
+    assert "data prepare" not in str(caught.value)  # it would drop the graphs
     path = write(GOOD | {"dag": raw_graph({"a": "one"})}, GOOD | {"id": "p3"})
     with pytest.raises(UserError, match=rf"1 of 2 problems lack it.* List all: aopsd dag check {path}\."):
         check_problems(load_problems(path), "dag_full", "shuffle")
