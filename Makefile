@@ -26,6 +26,7 @@ VENV = $(PYTHON) -m venv $(1) || { echo "error: $(PYTHON) cannot make an environ
 .PHONY: setup demo test docs cluster-test lint perf grading clean
 
 setup: $(READY)
+	@echo "ready: source .venv/bin/activate, then aopsd --help"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON_FITS)
