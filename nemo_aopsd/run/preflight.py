@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
@@ -252,7 +253,10 @@ def summarize(
     checked = ["settings", "problems", *(["lengths of prompts"] if found.knows_lengths else [])]
     left = ["the weights", "memory (`aopsd doctor`)"]
     if not found.knows_lengths:
-        left.insert(0, f"lengths, for the tokenizer of {config.policy['model_name']} is not here or in a GGUF file")
+        name = Path((config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"]).expanduser()
+        is_gguf = name.suffix == ".gguf" and name.is_file()
+        why = "in a GGUF file, which is read when training starts" if is_gguf else "not here"
+        left.insert(0, f"lengths, for the tokenizer of {name} is {why}")
     if elsewhere:
         checked.append("paths against the mounts")
         left.append("packages, GPUs and environment of the job's machine")

@@ -76,6 +76,9 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     )
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
     assert listing(tmp_path) == before
+    Path("x.gguf").touch()
+    told = "lengths, for the tokenizer of x.gguf is in a GGUF file, which is read when training starts"
+    assert told in aopsd("train run.yaml --check policy.model_name=x.gguf")[1]
     code, out, err = aopsd("train run.yaml --check aopsd.judge.threshold=1 +policy.megatron_cfg.enabled=true")
     assert code == 0 and "warning: aopsd.judge.threshold has no effect: " in err
     assert out.splitlines()[-1].startswith("ok, with 2 warnings: settings, problems. ")

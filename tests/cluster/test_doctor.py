@@ -281,7 +281,7 @@ def test_bfloat16_on_a_cpu_is_told_by_doctor_and_engine(precision, severity, cap
     assert capsys.readouterr().err.count("policy.precision=bfloat16 on a CPU") == (severity == "warn")
 
 
-@pytest.mark.parametrize(("file", "severity"), [("m.gguf", "ok"), ("config.json", "warn"), ("config.json", "error")])
+@pytest.mark.parametrize(("file", "severity"), [("m.gguf", "error"), ("config.json", "warn"), ("config.json", "error")])
 def test_what_cannot_be_counted_has_no_table(tmp_path, file, severity):
     is_broken, name = severity == "error", tmp_path / file if file == "m.gguf" else tmp_path
     (tmp_path / file).write_text("[]" if is_broken else '{"model_type": "qwen3_5"}')
@@ -289,7 +289,7 @@ def test_what_cannot_be_counted_has_no_table(tmp_path, file, severity):
     diagnosis = diagnose(config, around(gpus=()))
     found = by_name(diagnosis)
     assert found["model"].severity == ("error" if is_broken else "ok")
-    assert f"{tmp_path}/config.json" in found["model"].found or not is_broken
+    assert f"{tmp_path}/{file}" in found["model"].found or not is_broken
     assert found["parameters"].severity == ("ok" if is_broken else severity)
     assert diagnosis.memory == [] and diagnosis.parameters is None and "memory" not in found
     assert found["tokenizer"].severity == ("ok" if file == "m.gguf" else "error")

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
+import numpy
 import pytest
 from typer.testing import CliRunner
 
@@ -12,7 +14,7 @@ from nemo_aopsd.cli.app import app
 from nemo_aopsd.cluster.doctor import memory
 from nemo_aopsd.cluster.doctor.memory import read_layout
 from nemo_aopsd.cluster.doctor.model import Layer, ModelSize, check_model, read_size
-from nemo_aopsd.cluster.plan import rows_at_once
+from nemo_aopsd.cluster.plan import make_local_plan, rows_at_once
 from nemo_aopsd.cluster.plan.rates import ERRORS, GPU, GPUS, Rates
 from nemo_aopsd.cluster.plan.stages import Setup, answer, decode, first_seconds, read, step_seconds
 from nemo_aopsd.cluster.plan.workload import Assumed, Workload, from_config
@@ -20,6 +22,7 @@ from nemo_aopsd.config.load import load_config
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_published
 from tests import REPO
+from tests.local_models import tiny_model
 
 CONFIGS = REPO / "examples/configs"
 CLUSTER, TINY = CONFIGS / "aopsd_qwen3_4b_megatron.yaml", CONFIGS / "aopsd_tiny_cpu.yaml"
@@ -430,6 +433,26 @@ def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
     assert (
         line.endswith(" logger.log_dir=runs/timed") and "725 problems are assumed" in printed and "kept KV" in printed
     )
+
+
+def test_a_gguf_file_is_planned_from_its_metadata_and_one_that_is_cut_is_named(tmp_path):
+    writer = gguf.GGUFWriter(path := tmp_path / "x.gguf", "llama")
+    writer.add_block_count(2)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_vocab_size(64)
+    writer.add_tensor("token_embd.weight", numpy.zeros((64, 32), numpy.float32))  # and no head: it is the embedding
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = tiny_model("llama")  # of these sizes
+    assert planned(f"policy.model_name={path}", config=TINY)["parameters"] == sum(p.numel() for p in model.parameters())
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(UserError, match=rf"{path}: .*cut or damaged: .*\. Download the model again\.$"):
+        make_local_plan(load_config(TINY, [f"policy.model_name={path}"]))
 
 
 @pytest.mark.parametrize(("gpu", "memory_bytes"), [("h100", 81559 * 2**20), ("h200", 143771 * 2**20)])

@@ -1,4 +1,4 @@
-"""The model's `config.json` and tokenizer, in a folder or the Hugging Face cache, and the parameters counted from it.
+"""The model's `config.json` (or GGUF file) and tokenizer, here or in the cache, and the parameters counted from it.
 
 Nothing is fetched. Counts are exact for the families below, dense Llama-like decoders and mixtures of experts (tests
 hold them to published counts and to transformers' own models).
@@ -8,7 +8,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.console import slow
+from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.models.config_json import (
     TOKENIZER_FILES,
     ModelConfig,
@@ -17,7 +18,9 @@ from nemo_aopsd.models.config_json import (
     find_published,
     how_to_have,
     is_hub_name,
+    parse,
 )
+from nemo_aopsd.models.tokenizer import UNREADABLE, where_from
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)
@@ -107,15 +110,26 @@ def _layer(config: ModelConfig, index: int) -> Layer:
 
 def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig | None]:
     """The finding, and what is known of the model: of a published one also before it is downloaded."""
-    if name.endswith(".gguf"):
-        return Check("model", OK, name, _EXPECTED) if Path(name).is_file() else _missing("model", name, engine), None
+    path = Path(name)
+    is_gguf = path.suffix == ".gguf" and path.is_file()
     try:
-        config = find_model_config(name)
+        config = _read_gguf(path) if is_gguf else find_model_config(name)
     except UserError as error:
         return Check("model", ERROR, str(error), _EXPECTED, "Download the model again"), None
-    if config and (engine != "local" or Path(name).expanduser().is_dir()):
+    if config and (is_gguf or engine != "local" or path.expanduser().is_dir()):
         return Check("model", OK, f"{name}: {config.model_type}", _EXPECTED), config
     return _missing("model", name, engine), config or find_published(name)
+
+
+def _read_gguf(path: Path) -> ModelConfig:
+    """Of the file's metadata, as the local engine will read them. Raises UserError for one that is cut."""
+    from transformers import AutoConfig
+
+    try:
+        with slow(f"reading {path}"):
+            return parse(AutoConfig.from_pretrained(**where_from(path)).to_dict(), str(path))
+    except UNREADABLE as error:
+        raise UserError(f"{path}: no GGUF file of a model, or cut or damaged: {first_line(error)}") from error
 
 
 def check_tokenizer(name: str, engine: str = "nemo_rl") -> Check:
