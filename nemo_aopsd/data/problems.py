@@ -59,16 +59,13 @@ def load_problems(path: str | Path, *, bare: bool = False) -> list[Problem]:
 def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str, Any], Problem]]:
     """As `load_problems`, each with its record; the fields `without` are left out of both and not checked."""
     rows: dict[str, tuple[dict[str, Any], Problem]] = {}
-    faults, remedy, listed = [], "", ""
+    faults, is_foreign, has_graph = [], False, False
     for where, line in read_lines(path):
         try:
             record = {name: value for name, value in decode_line(line, where).items() if name not in without}
-            misspelt_fields = {_near(name) for name in record.keys() - {*NEEDED}}
-            if any(field in NEEDED and field not in misspelt_fields for field, _ in bad_fields(record)):
-                made = f"aopsd data prepare {shlex.quote(str(path))} --out PROBLEMS.jsonl"
-                remedy = f"Or make a problems file of it: {made}"
-            if record.get("dag") is not None:  # the command refuses a file without
-                listed = f"List all: aopsd dag check {shlex.quote(str(path))}"
+            has_graph |= record.get("dag") is not None
+            if lacking := {field for field, _ in bad_fields(record)} & {*NEEDED}:
+                is_foreign |= not lacking <= {_near(name) for name in record.keys() - {*NEEDED}}
             problem = parse_problem(record, where)
             if problem.id in rows:
                 raise UserError(f"{where}: id {problem.id!r} was used at {rows[problem.id][1].where}. Make ids unique.")
@@ -76,7 +73,12 @@ def load_rows(path: str | Path, without: Collection[str]) -> list[tuple[dict[str
             faults.append(str(error))
         else:
             rows[problem.id] = record, problem
-    refuse(faults, "bad rows", listed or remedy)  # `data prepare` would drop the graphs
+    file, remedy = shlex.quote(str(path)), ""
+    if has_graph:  # `data prepare` would drop it, and `dag check` refuses a file without
+        remedy = f"List all: aopsd dag check {file}"
+    elif is_foreign:
+        remedy = f"Or make a problems file of it: aopsd data prepare {file} --out PROBLEMS.jsonl"
+    refuse(faults, "bad rows", remedy)
     if not rows:
         raise UserError(f"{path}: no problem in it. Expected one JSON object a line.")
     return list(rows.values())
