@@ -10,9 +10,12 @@ from unittest import mock
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
+from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.merged_attention import merged_attention
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.errors import UserError
@@ -30,6 +33,7 @@ class Replayed:
 
     def __init__(self, step: GraphStep):
         self.step, self.addresses = step, addresses(step)
+        step.hidden = step._extend()  # a capture names its tensors; what they hold comes with the replay
         assert step.mask.shape[-1] % 8 == 0
         Replayed.made += 1
 
@@ -159,6 +163,33 @@ def test_grouped_attention_is_attention_with_repeated_keys(heads, queries):
     key, value = (side.repeat_interleave(num_heads // num_keys, 1) for side in (key, value))
     weights = (0.3 * query @ key.transpose(-1, -2)).masked_fill(hidden, -torch.inf).softmax(-1)
     torch.testing.assert_close(found, (weights @ value).transpose(1, 2))
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "phi3"])
+def test_merged_attention_is_the_models_own(family):
+    """In float64, with biases that are not 0 and rows of unlike length; a family that is not known keeps its own."""
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 40, "pad_token_id": 0}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape, **heads)).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    network = Network(model)
+    with torch.no_grad():
+        _, prefix = network.prefill([[4, 5, 6], [7, 8]], keep_kv=True)
+        visible = torch.tensor([[True] * 4, [True, True, False, True]])
+
+        def step() -> torch.Tensor:
+            kv = KVBuffer(prefix, torch.arange(2), columns=3, room=1)
+            mask, positions = network.additive(visible)[:, None, None], torch.tensor([[3], [2]])
+            return network.extend(torch.tensor([[9], [10]]), mask, positions, kv)
+
+        expected = step()
+        with merged_attention(model) as count:
+            found = step()
+        assert count == (0 if family == "phi3" else 2)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+        assert torch.equal(step(), expected)  # the modules' own are back
 
 
 def test_the_model_still_heeds_a_padding_mask():

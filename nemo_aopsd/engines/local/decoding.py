@@ -1,5 +1,6 @@
 """Sampling a batch of responses with one growing key-value buffer."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_aopsd.engines.local.decoding_step import EagerStep, Step
+from nemo_aopsd.engines.local.merged_attention import merged_attention
 from nemo_aopsd.engines.local.network import Network, at_least_float32, logprobs_of
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
@@ -60,7 +62,7 @@ def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     """The first token whose cumulated probability exceeds `uniform`, in float64.
 
     Of a large vocabulary found in two levels, the block and the token in it: a float64 sum over every token would take
-    longer than all attention of the step.
+    longer than all attention of the step. Blocks are summed as they are, for the whole would be copied to float64.
     """
     num_tokens = probs.shape[-1]
     if num_tokens <= SMALL:
@@ -68,7 +70,7 @@ def _invert_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     if missing := -num_tokens % BLOCK:  # or it would be copied
         probs = torch.nn.functional.pad(probs, (0, missing))
     probs = probs.unflatten(-1, (-1, BLOCK))
-    sums = probs.sum(-1, dtype=torch.float64)
+    sums = probs.sum(-1).double()
     target = uniform * sums.sum(-1)
     block, before = _first_above(sums, target)
     inside = probs[torch.arange(len(probs), device=probs.device), block].double()
@@ -120,6 +122,11 @@ class Decoder:
     def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
         """Decode to the end; `uniform` [R, max limit] float64. Log-probs are at temperature 1, whatever is sampled."""
         self.logprobs = torch.zeros(self.tokens.shape, device=self.tokens.device) if sampling.with_logprobs else None
+        with merged_attention(self.network.causal_lm) if self.step_class.merges_attention else nullcontext():
+            self._decode(sampling, uniform)
+        return self._results()
+
+    def _decode(self, sampling: Sampling, uniform: Tensor) -> None:
         for step in range(self.tokens.shape[1]):
             given = self.network.head(self.last_hidden), sampling, uniform[self.rows, step]
             if self.logprobs is None:
@@ -138,7 +145,6 @@ class Decoder:
                     break
                 choice = self._make_room(choice, running, num_running)
             self.last_hidden = self.extend(choice, self.prompt_lengths[self.rows] + step)
-        return self._results()
 
     def _make_room(self, choice: Tensor, running: Tensor, num_running: int) -> Tensor:
         """Drop ended rows once there are enough of them, and where the buffer is full and must grow."""

@@ -20,6 +20,7 @@ class EagerStep:
     min_running = 0.875
     few = 1  # rows, of which fewer take as long
     looks_every = 1  # steps from one look at who has ended to the next
+    merges_attention = False
 
     def __init__(self, network: Network, kv: KVBuffer, mask: Tensor):
         """`mask` [R, 1, 1, columns + room] hides each prompt's padding."""
@@ -34,20 +35,21 @@ class EagerStep:
 class GraphStep:
     """Reads the whole buffer, so that one graph serves every step: a launch each instead of one per kernel.
 
-    A graph is captured anew whenever the buffer changes, which costs about two eager steps: rows are dropped by half.
+    A graph is captured anew whenever the buffer changes, which takes an eager step's time: rows are dropped by half.
     """
 
     buffer = FixedKVBuffer
     min_running = 0.5
     few = 16  # bound by its number of kernels, a step of fewer takes about as long; dropping leaves a multiple of it
     looks_every = 8  # the device is not waited for in between
+    merges_attention = True
 
     def __init__(self, network: Network, kv: FixedKVBuffer, mask: Tensor):
         """As `EagerStep`. The mask here hides the columns that are not written yet, too."""
         self.network, self.kv, self.mask = network, kv, mask.clone()
         self.mask[..., kv.length :] = torch.finfo(mask.dtype).min
         self.tokens, self.positions = torch.zeros(2, len(mask), 1, dtype=torch.long, device=mask.device)
-        self.hidden: Tensor | None = None
+        self.hidden = torch.empty(0, device=mask.device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -57,8 +59,9 @@ class GraphStep:
         self.kv.cursor.fill_(column)
         self.tokens.copy_(tokens[:, None])
         self.positions.copy_(positions[:, None])
-        if self.hidden is None:
-            self.hidden = self._extend()  # eagerly: a capture needs libraries that have warmed up
+        if self.mask.shape not in self.network.warmed_up:  # as a capture needs all libraries to be for its shapes
+            self.network.warmed_up.add(self.mask.shape)
+            self.hidden = self._extend()
         else:
             self.graph = self.graph or self._capture()
             self.graph.replay()

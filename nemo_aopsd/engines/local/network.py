@@ -36,6 +36,7 @@ class Network:
         self.cache_name = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
         self.head = cast(torch.nn.Linear, causal_lm.get_output_embeddings())
         self.in_line = self.device.type == "cpu" and self._stands_in_line()
+        self.warmed_up: set[torch.Size] = set()  # shapes of masks with which a decoding step has run eagerly
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,77 @@
+"""Attention of one new token a row in nine kernels fewer a layer, for decoding is bound by their number.
+
+One product makes queries, keys and values, and one rotation turns queries and keys together.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+# They turn halves of a head against each other, and the last two norm queries and keys first.
+KINDS = ("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention")
+
+
+@contextmanager
+def merged_attention(causal_lm: torch.nn.Module) -> Iterator[int]:
+    """Within, attention layers of KINDS read single tokens with a mask; yields how many layers that is.
+
+    It copies the weights of queries, keys and values, which must not change within.
+    """
+    modules: list[Any] = [module for module in causal_lm.modules() if type(module).__name__ in KINDS]
+    for module in modules:
+        module.forward = MergedAttention(module)
+    try:
+        yield len(modules)
+    finally:
+        for module in modules:
+            del module.forward  # the class's own is back
+
+
+class MergedAttention:
+    """In place of the forward of an attention module of KINDS."""
+
+    def __init__(self, module: Any):
+        self.module = module
+        linears = module.q_proj, module.k_proj, module.v_proj
+        self.weight = torch.cat([part.weight for part in linears])
+        self.bias = None if linears[0].bias is None else torch.cat([part.bias for part in linears])
+        num_queries, num_keys = (part.out_features // module.head_dim for part in linears[:2])
+        self.num_heads = [num_queries, num_keys, num_keys]
+
+    def __call__(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor,
+        cache: Any = None,
+        past_key_values: Any = None,  # its name in earlier releases of transformers 5
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """`hidden_states` [R, 1, H], cosines and sines [R, 1, D] each, additive mask [R, 1, 1, columns]."""
+        module, num_rows = self.module, len(hidden_states)
+        num_queries, num_keys, _ = self.num_heads
+        heads = linear(hidden_states[:, 0], self.weight, self.bias).view(num_rows, -1, module.head_dim)
+        asked, values = heads.split([num_queries + num_keys, num_keys], dim=1)
+        if hasattr(module, "q_norm"):
+            queries, keys = asked.split([num_queries, num_keys], dim=1)
+            asked = torch.cat([module.q_norm(queries), module.k_norm(keys)], dim=1)
+        queries, keys = _turned(asked, *position_embeddings).split([num_queries, num_keys], dim=1)
+        keys, values = (past_key_values if cache is None else cache).update(
+            keys[:, :, None], values[:, :, None], module.layer_idx
+        )
+        in_line = queries.view(num_rows, num_keys, num_queries // num_keys, -1)  # as in `grouped_sdpa`
+        output = scaled_dot_product_attention(in_line, keys, values, attn_mask=attention_mask, scale=module.scaling)
+        return module.o_proj(output.reshape(num_rows, 1, -1)), None
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`heads` [R, heads, D] at the positions of `cos` and `sin` [R, 1, D], in three kernels."""
+    half = heads.shape[-1] // 2
+    turned = heads * cos
+    turned[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(heads[..., :half], sin[..., half:])
+    return turned
