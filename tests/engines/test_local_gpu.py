@@ -10,6 +10,7 @@ import torch
 from nemo_aopsd.config.schema import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
 from nemo_aopsd.engines.local.model import LocalModel
+from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.models.tokenizer import HFTokenizer
 from nemo_aopsd.types import Branch, Sampling, TrainRow
@@ -105,6 +106,27 @@ def test_bfloat16_decodes_what_the_model_likes_best():
     best = exact.top_logprobs(PROMPTS, texts, 1)
     for top, own in zip(best, exact.logprobs(PROMPTS, texts), strict=True):
         assert (top.logprobs[:, 0] - own).max() < 0.1
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_rows_in_line_have_states_and_gradients_of_padded_ones(kind):
+    """In bfloat16; both are held against float32, where rows are padded."""
+    rows = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
+
+    def found(dtype: torch.dtype, in_line: bool) -> list[torch.Tensor]:
+        network = Network(tiny_model(kind, dtype=dtype).cuda())
+        assert network.in_line == (dtype != torch.float32)
+        network.in_line = in_line
+        states, kv = network.prefill(rows, keep_kv=True)
+        torch.cat(states).square().sum().backward()
+        sides = [
+            side[i, :, : len(row)] for at in kv.layers for side in (at.keys, at.values) for i, row in enumerate(rows)
+        ]
+        return [part.detach().float() for part in (*states, *sides, *(w.grad for w in network.body.parameters()))]
+
+    exact, line, padded = found(torch.float32, False), found(torch.bfloat16, True), found(torch.bfloat16, False)
+    for expected, one, other in zip(exact, line, padded, strict=True):
+        assert (one - expected).norm() <= 1.5 * (other - expected).norm() + 0.01 * expected.norm()
 
 
 def test_graphs_hold_no_more_memory_after_many_calls():

@@ -15,8 +15,9 @@ from nemo_aopsd.types import Tokens
 class LineKV:
     """Keeps keys and values of rows in line, as `DynamicCache` does of padded ones: [R, heads, S, head size]."""
 
-    def __init__(self, lengths: list[int]):
-        self.lengths = lengths
+    def __init__(self, lengths: list[int], device: torch.device):
+        places = torch.arange(sum(lengths)).split(lengths)
+        self.places = pad_sequence(list(places), batch_first=True).to(device)  # [R, S]; behind a row the first token's
         self.layers: list[SimpleNamespace] = []
 
     def update(self, keys: Tensor, values: Tensor, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
@@ -28,8 +29,7 @@ class LineKV:
         return 0
 
     def _padded(self, line: Tensor) -> Tensor:
-        rows = line[0].transpose(0, 1).split(self.lengths)
-        return pad_sequence(list(rows), batch_first=True).transpose(1, 2)
+        return line[0].transpose(0, 1)[self.places].transpose(1, 2)
 
 
 class KVBuffer:

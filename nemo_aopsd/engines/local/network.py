@@ -1,7 +1,8 @@
 """A causal language model taken apart: hidden states first, the output head only where it is needed.
 
-Rows stand in one line on a CPU, where padding would cost what tokens cost, and right-padded on a GPU: either way plain
-causal attention is exact and needs no mask. Only tokens that follow a prefix (decoding, branches) carry one.
+Rows stand in one line, for padding costs what tokens cost, or right-padded where that cannot be (in float32 on a GPU):
+either way plain causal attention is exact and needs no mask. Only tokens that follow a prefix (decoding, branches)
+carry one.
 """
 
 import inspect
@@ -20,6 +21,7 @@ from nemo_aopsd.engines.local.kv import KVBuffer, LineKV
 from nemo_aopsd.models.limits import MAX_LOGITS, chunk_size
 from nemo_aopsd.types import Tokens, TopK
 
+FLASH = (torch.bfloat16, torch.float16)  # what a GPU attends to in line
 FUSED_ON = ("cuda",)  # and on a CPU in float32, where the fused norm is the same to the bit
 
 
@@ -35,7 +37,7 @@ class Network:
         # Later releases of transformers 5 renamed the argument.
         self.cache_name = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
         self.head = cast(torch.nn.Linear, causal_lm.get_output_embeddings())
-        self.in_line = self.device.type == "cpu" and self._stands_in_line()
+        self.in_line = (self.device.type == "cpu" or causal_lm.dtype in FLASH) and self._stands_in_line()
         self.warmed_up: set[torch.Size] = set()  # shapes of masks with which a decoding step has run eagerly
 
     @property
@@ -61,10 +63,10 @@ class Network:
 
     def _prefill_line(self, rows: Sequence[Sequence[int]], keep_kv: bool) -> tuple[list[Tensor], LineKV]:
         lengths = [len(row) for row in rows]
-        kv = LineKV(lengths)
+        kv = LineKV(lengths, self.device)
         hidden = self.body(
-            input_ids=torch.tensor([[token for row in rows for token in row]]),
-            position_ids=torch.cat([torch.arange(length) for length in lengths])[None],
+            input_ids=torch.tensor([[token for row in rows for token in row]]).to(self.device),
+            position_ids=torch.cat([torch.arange(length) for length in lengths])[None].to(self.device),
             attention_mask=attention.line_mask(lengths),
             use_cache=keep_kv,
             **{self.cache_name: kv if keep_kv else None},
