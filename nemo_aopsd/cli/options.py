@@ -16,6 +16,8 @@ from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import find_method, find_recipe
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import is_full
+from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder import to_go_on
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -70,7 +72,11 @@ class Commands(typer.Typer):
 
 def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
     """The config file or shipped config, the named method over it, and the overrides over both. Raises UserError."""
-    return load_config(find_recipe(config), overrides or [], find_method(method) if method is not None else None)
+    path = find_recipe(config)
+    if (path / layout.CONFIG).is_file():
+        told = f"{path}: is the folder of a run; expected a YAML file, such as its {path / layout.CONFIG}"
+        raise UserError(f"{told}. To go on with the run: {to_go_on(path)}")
+    return load_config(path, overrides or [], find_method(method) if method is not None else None)
 
 
 def load_if_named(config: Path | None, overrides: Sequence[str] | None, method: str | None) -> Config | None:

@@ -39,11 +39,14 @@ def aopsd(tmp_path, monkeypatch, command_line):
     )
     (tmp_path / "members.yaml").write_text("config: run.yaml\n")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "of_run").mkdir()
+    (tmp_path / "of_run/config.yaml").touch()
     return command_line
 
 
 CASES = [
     ("train aopsd.seed=1", r"aopsd\.seed=1: is a setting; the config comes before settings"),
+    ("train of_run", r"of_run: is the folder of a run; expected .*: aopsd train --resume of_run"),
     ("train loop.yaml", r"`defaults` go in a circle.*Remove one"),
     ("train binary.yaml", r"binary\.yaml:2: byte \d+ of the line is not UTF-8\. Save"),
     (f"{TRAIN} --method ''", r"no method `` in"),
