@@ -6,6 +6,7 @@ Nothing here needs a model; what only an engine can know is its own `check`.
 
 import io
 import operator
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.\-]*)\}")
 _MISSING = object()
 _KNOWN = (*LOCAL_KEYS, *BLOCKS)
+_MODELS = ("policy.model_name", "policy.tokenizer.name", "aopsd.judge.model")
 _NAMES = {dict: "a block of `key: value` lines", list: "a list"}
 # PyYAML lets the last four through: a number or tag that it cannot make a value of (2020-13-01, !!bool x), and YAML
 # that is nested beyond reason or stands inside itself.
@@ -297,11 +299,20 @@ def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
         raise UserError("\n".join(lines))
 
 
+def _expand_home(raw: Tree) -> None:
+    """Models' paths that begin with `~`, which no shell expands behind `policy.model_name=`; in place."""
+    for block, _, name in (key.rpartition(".") for key in _MODELS):
+        found = select(raw, block)
+        if isinstance(found, dict) and isinstance(found.get(name), str):
+            found[name] = os.path.expanduser(found[name])
+
+
 def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Config:
     tree = _merge(NEMO_RL_DEFAULTS, Layer(tree, origins), path)
     _require(tree, origins, path)  # first, for other keys may be made of these
     raw = _resolve(tree, origins, path)
     _require(raw, origins, path)
+    _expand_home(raw)
     for key in WANTED:
         kept_copy(key, select(raw, f"aopsd.{key}"), copies)
     run, faults = check_run(raw)

@@ -10,7 +10,7 @@ _PARTS = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 
 def fingerprint_model(name: str) -> str | None:
     """Of the weights and config.json of `policy.model_name`, wherever they lie; None if it is nothing on this disk."""
-    path = Path(name).expanduser()
+    path = Path(name)
     if path.is_file():
         return fingerprint_ends([path])
     files = {file for part in _PARTS for file in path.glob(part) if file.is_file()}

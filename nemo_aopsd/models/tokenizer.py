@@ -146,7 +146,7 @@ def tokenizer_at_hand(config: Config) -> HFTokenizer | None:
     """
     model = config.policy["model_name"]
     name = (config.policy.get("tokenizer") or {}).get("name") or model
-    path = Path(name).expanduser()
+    path = Path(name)
     if not (path.exists() or any(find_cached(name, file) for file in TOKENIZER_FILES)):
         return None  # without the seconds that it takes to import transformers
     check_has_tokenizer(path)

@@ -253,7 +253,7 @@ def summarize(
     checked = ["settings", "problems", *(["lengths of prompts"] if found.knows_lengths else [])]
     left = ["the weights", "memory (`aopsd doctor`)"]
     if not found.knows_lengths:
-        name = Path((config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"]).expanduser()
+        name = Path((config.policy.get("tokenizer") or {}).get("name") or config.policy["model_name"])
         is_gguf = name.suffix == ".gguf" and name.is_file()
         why = "in a GGUF file, which is read when training starts" if is_gguf else "not here"
         left.insert(0, f"lengths, for the tokenizer of {name} is {why}")

@@ -139,6 +139,14 @@ def test_override_values_are_yaml(base):
     assert config.raw["cluster"] == {"gpus_per_node": 8}
 
 
+def test_a_model_s_path_may_begin_with_the_home_folder_for_all_who_read_it(base, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = load_config(base, ["policy.model_name=~/m.gguf", "policy.tokenizer.name=~/t", "aopsd.judge.model=~/j"])
+    found = (config.policy["model_name"], config.policy["tokenizer"]["name"], config.aopsd.judge.model)
+    assert found == ("/home/me/m.gguf", "/home/me/t", "/home/me/j") and config.raw["policy"] == config.policy
+    assert load_config(base, ["policy.model_name=a/~b"]).policy["model_name"] == "a/~b"
+
+
 def test_what_a_run_stores_reads_back_to_the_same_config(base, write):
     config = load_config(base, ["aopsd.seed=5", "policy.optimizer.kwargs.lr=1e-5", "aopsd.prompts='é: #'"])
     assert load_config(write(to_yaml(config), "stored.yaml")) == config

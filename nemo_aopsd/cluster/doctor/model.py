@@ -116,7 +116,7 @@ def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig 
         config = _read_gguf(path) if is_gguf else find_model_config(name)
     except UserError as error:
         return Check("model", ERROR, str(error), _EXPECTED, "Download the model again"), None
-    if config and (is_gguf or engine != "local" or path.expanduser().is_dir()):
+    if config and (is_gguf or engine != "local" or path.is_dir()):
         return Check("model", OK, f"{name}: {config.model_type}", _EXPECTED), config
     return _missing("model", name, engine), config or find_published(name)
 

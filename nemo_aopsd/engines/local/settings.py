@@ -95,7 +95,7 @@ def _tokenizer_path(config: Config) -> Path:
 
 
 def _existing(config: Config, name: str, key: str) -> Path:
-    path = Path(name).expanduser()
+    path = Path(name)
     if not (path.is_file() if path.suffix == ".gguf" else path.is_dir()):
         wanted = "a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing"
         found = f"{where(config, key)}: {key}={name}: no such model (looked from {Path.cwd()})"
