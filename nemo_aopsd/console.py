@@ -118,12 +118,10 @@ def _repeated(function: Callable[[], None], every: float = EVERY / 2) -> Iterato
         ended.set()
 
 
-def track(
-    items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0, told: bool = False
-) -> Iterator[T]:
-    """The items, behind a bar that vanishes at the end; without a terminal lines, fewer if items are `told`."""
+def track(items: Sequence[T], label: str, console: Console, total: int | None = None, done: int = 0) -> Iterator[T]:
+    """The items, behind a bar that vanishes at the end; without a terminal lines now and then."""
     total = total or len(items)
-    with progress(label, total, done, console, keep=False, told=told) as advance:
+    with progress(label, total, done, console, keep=False) as advance:
         for item in items:
             yield item
             advance(1)

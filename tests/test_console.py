@@ -48,9 +48,11 @@ def test_a_log_has_a_sign_of_life_while_one_item_takes_long():
 
 def test_nothing_to_do_is_no_line_and_items_that_tell_of_themselves_get_one_at_the_start():
     console = in_a_log()
-    assert list(track([1, 2], "steps", console, total=5, done=3, told=True)) == [1, 2]
+    with progress("steps", 5, 3, console, keep=False, told=True) as advance:
+        advance(1)
+    assert list(track([1, 2], "batches", console, total=5, done=3)) == [1, 2]
     assert list(track([], "none", console, total=3, done=3)) == []
-    assert console.file.getvalue() == "steps: 2 to go\n"
+    assert console.file.getvalue() == "steps: 2 to go\nbatches: 2 to go\n"
 
 
 def test_a_build_of_graphs_says_in_a_log_how_far_it_is(capsys):

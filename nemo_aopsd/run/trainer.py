@@ -8,7 +8,7 @@ the same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from nemo_aopsd.config.schema import Config
-from nemo_aopsd.console import Whole, counted, evaluation_line, slow, step_line, track, warn
+from nemo_aopsd.console import Whole, counted, evaluation_line, progress, slow, step_line, track, warn
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -120,31 +120,36 @@ class Trainer:
         label = f"epoch {epoch + 1}/{self.aopsd.max_num_epochs}, steps"
         limit = self.aopsd.max_num_steps
         total = len(batches) if limit is None else min(len(batches), self.next_batch + limit - self.step)
-        for batch in track(batches[self.next_batch :], label, self.console, total, self.next_batch, told=True):
-            result = train_step(
-                [self.problems[problem_id] for problem_id in batch],
-                self.engine,
-                self.objective,
-                self.config,
-                donors=self.donors,
-                seed=derive_seed(self.aopsd.seed, "step", self.step + 1),
-                past=self.surprise,
-            )
-            self.step += 1
-            self.next_batch += 1
-            self.response_tokens += sum(len(draft.output.tokens) for draft in result.drafts)
-            self.train_seconds += sum(result.seconds.values())
-            self._observe(result)
-            self._record(result, epoch, self._whole(len(batches)))
-            finished = self.next_batch == len(batches)
-            if finished:
-                self.curriculum.end_epoch()
-                self.next_batch = 0
-                self._record_competence()
-            if finished or self._out_of_budget() or self.step % self.config.checkpointing["save_period"] == 0:
-                self._save()
-            if self._out_of_budget():
-                return
+        with progress(label, total, self.next_batch, self.console, keep=False, told=True) as advance:
+            for batch in batches[self.next_batch :]:
+                self._make_step(batch, epoch, len(batches))
+                advance(1)  # now, for its line is said, and a checkpoint may take long
+                finished = self.next_batch == len(batches)
+                if finished:
+                    self.curriculum.end_epoch()
+                    self.next_batch = 0
+                    self._record_competence()
+                if finished or self._out_of_budget() or self.step % self.config.checkpointing["save_period"] == 0:
+                    self._save()
+                if self._out_of_budget():
+                    return
+
+    def _make_step(self, batch: Sequence[str], epoch: int, num_batches: int) -> None:
+        result = train_step(
+            [self.problems[problem_id] for problem_id in batch],
+            self.engine,
+            self.objective,
+            self.config,
+            donors=self.donors,
+            seed=derive_seed(self.aopsd.seed, "step", self.step + 1),
+            past=self.surprise,
+        )
+        self.step += 1
+        self.next_batch += 1
+        self.response_tokens += sum(len(draft.output.tokens) for draft in result.drafts)
+        self.train_seconds += sum(result.seconds.values())
+        self._observe(result)
+        self._record(result, epoch, self._whole(num_batches))
 
     def _observe(self, result: StepResult) -> None:
         counted = [row.probes for row in result.scored if row.draft.counted(self.aopsd)]

@@ -1,8 +1,10 @@
+import io
 import json
 import random
+import re
 import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -11,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import tests.run
+from nemo_aopsd import console
 from nemo_aopsd.config.schema import (
     CHOICES,
     AOPSDConfig,
@@ -69,8 +72,8 @@ def dying(engine: FakeEngine, calls: int) -> FakeEngine:
 def run(folder, engine=None, aopsd=AOPSD, resume=False, save_period=1):
     config = make_config(folder, aopsd)
     config.checkpointing["save_period"] = save_period
-    console = Console(quiet=True)
-    train(config, PROBLEMS, HELD_OUT, engine or make_engine(), folder, resume=resume, console=console)
+    quiet = Console(quiet=True)
+    train(config, PROBLEMS, HELD_OUT, engine or make_engine(), folder, resume=resume, console=quiet)
 
 
 def outcome(folder):
@@ -390,6 +393,30 @@ def test_a_step_says_what_is_left_by_the_budget_that_ends_the_run(tmp_path, monk
         assert whole.steps == steps
         seconds.append(whole.seconds_left / metrics["time/total"])
     assert seconds == pytest.approx(left)
+
+
+def test_while_a_checkpoint_is_saved_the_step_whose_line_is_said_counts_as_done(tmp_path, monkeypatch):
+    beats = []
+
+    @contextmanager
+    def repeated(function):
+        beats.append(function)
+        yield
+
+    monkeypatch.setattr(console, "_repeated", repeated)
+    monkeypatch.setattr(console, "EVERY", 0.0)
+    engine, log = make_engine(), Console(file=io.StringIO(), width=200)
+    save = engine.save
+    engine.save = lambda folder: beats[-1]() or save(folder)
+    aopsd = replace(AOPSD, max_num_epochs=1, curriculum=CurriculumConfig(name="shuffle"))
+    config = make_config(tmp_path, aopsd)
+    config.checkpointing["save_period"] = 1
+    train(config, PROBLEMS, None, engine, tmp_path, resume=False, console=log)
+    said = [re.match(r"step \d/3|epoch 1/1, steps: \d (of 3|to go)", line) for line in log.file.getvalue().splitlines()]
+    beat = "epoch 1/1, steps: "
+    assert [found and found[0] for found in said] == [
+        *(f"{beat}3 to go", "step 1/3", f"{beat}1 of 3", "step 2/3", f"{beat}2 of 3", "step 3/3")
+    ]
 
 
 @pytest.mark.parametrize(
