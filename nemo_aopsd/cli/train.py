@@ -185,6 +185,8 @@ def _outcome(run: Path) -> str:
     if len(layout.evaluation_files(run)) < 2:
         return ""
     rates, low, high = _gain(run)
+    if low == high:  # whatever is resampled
+        return f": {rates}, no interval of the change: it is {low:+.3f} for each problem"
     return f": {rates}, 95 % interval of the change [{low:+.3f}, {high:+.3f}]"
 
 

@@ -10,9 +10,10 @@ Summary = Mapping[str, Any]
 
 _NOTES = """\
 Intervals are 95 %: bootstrap over problems (10,000 resamples; for the mean over benchmarks, within each), and Wilson
-for problems solved. pass@k is the unbiased estimator 1 - C(n-c, k) / C(n, k), averaged over problems; pass@1 is avg@N.
-Another seed draws other answers. The mean over benchmarks is unweighted. In the majority vote a sample without an
-answer has no voice, and a tie counts as the chance that a fair draw among its answers is right.
+for problems solved and where all problems are right or all are wrong. pass@k is the unbiased estimator
+1 - C(n-c, k) / C(n, k), averaged over problems; pass@1 is avg@N. Another seed draws other answers. The
+mean over benchmarks is unweighted. In the majority vote a sample without an answer has no voice, and a tie counts as
+the chance that a fair draw among its answers is right.
 """
 
 

@@ -1,7 +1,8 @@
 """From graded lines to numbers: one benchmark, and the unweighted mean over several.
 
-Intervals are 95 %. Problems are the independent units: bootstrap intervals resample problems, never single responses,
-and Wilson intervals are given for the one plain rate, problems solved by any of their N samples (pass@N).
+Intervals are 95 %. Problems are the independent units: bootstrap intervals resample problems, never single responses.
+Wilson intervals are given for the one plain rate, problems solved by any of their N samples (pass@N), and in place of
+a bootstrap where all problems have 0 or all have 1, for there it would have no width.
 """
 
 import math
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.grading import extract_answer, grade
-from nemo_aopsd.stats import bootstrap_interval, macro_bootstrap_interval, mean_pass_at_k, pass_at_k, wilson_interval
+from nemo_aopsd.stats import macro_bootstrap_interval, mean_pass_at_k, pass_at_k, wilson_interval
 
 Summary = dict[str, Any]
 RATES = ("truncation_rate", "leak_rate")
@@ -45,8 +46,7 @@ def summarize(lines: Sequence[Mapping[str, Any]], num_samples: int) -> Summary:
         "num_correct": sum(correct.values()),
         "pass_at_k": {str(k): mean_pass_at_k(correct.values(), num_samples, k) for k in ks},
         "pass_at_k_interval": {
-            str(k): _ends(bootstrap_interval([pass_at_k(num_samples, count, k) for count in correct.values()]))
-            for k in ks
+            str(k): _interval([[pass_at_k(num_samples, count, k) for count in correct.values()]]) for k in ks
         },
         "num_solved": solved,
         "solved_wilson_interval": _ends(wilson_interval(solved, len(correct))),
@@ -74,7 +74,7 @@ def macro_average(summaries: Sequence[Summary]) -> Summary:
         "num_samples": num_samples,
         **{key: sum(summary[key] for summary in summaries) for key in _COUNTS},
         "pass_at_k": {str(k): fmean([summary["pass_at_k"][str(k)] for summary in summaries]) for k in ks},
-        "pass_at_k_interval": {str(k): _ends(macro_bootstrap_interval(per_problem(summaries, k))) for k in ks},
+        "pass_at_k_interval": {str(k): _interval(per_problem(summaries, k)) for k in ks},
         "majority": {
             **_credits([summary["majority"]["credit_per_problem"] for summary in summaries]),
             "ties": sum(summary["majority"]["ties"] for summary in summaries),
@@ -99,8 +99,16 @@ def _credits(groups: Sequence[Sequence[float]]) -> Summary:
     return {
         "rate": fmean(map(fmean, groups)),
         "count": math.fsum(math.fsum(group) for group in groups),
-        "interval": _ends(macro_bootstrap_interval(groups)),
+        "interval": _interval(groups),
     }
+
+
+def _interval(groups: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Of the mean over benchmarks of each one's mean; Wilson counts as many trials as would vary like that mean."""
+    if {value for group in groups for value in group} in ({0.0}, {1.0}):
+        trials = round(len(groups) ** 2 / sum(1 / len(group) for group in groups))
+        return _ends(wilson_interval(trials * int(groups[0][0]), trials))
+    return _ends(macro_bootstrap_interval(groups))
 
 
 def _ends(interval: tuple[float, float]) -> dict[str, float]:

@@ -23,5 +23,10 @@ def percent(share: float) -> str:
 
 
 def ends(low: float, high: float, sign: str = "") -> str:
-    """An interval of shares, in percent: [25.0, 50.0]; `sign` is "+" for differences: [-1.0, +50.0]."""
+    """An interval of shares, in percent: [25.0, 50.0]; `sign` is "+" for differences: [-1.0, +50.0].
+
+    One without width is none: resampled problems that are all alike say nothing of others.
+    """
+    if high - low < 1e-9:  # rounding
+        return "[no interval: all alike]"
     return f"[{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"

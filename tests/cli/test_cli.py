@@ -586,8 +586,15 @@ def test_the_demo_ends_with_what_it_showed(demo, before, after, code, said):
 
 
 def test_training_ends_with_what_it_showed(demo):
-    told = "seed 0: pass@1 0.000 -> 1.000 (n=20), 95 % interval of the change [+1.000, +1.000]"
-    assert demo([0] * 20, [4] * 20, "train demo logger.log_dir=here") == (0, f"done, {told}. Next: aopsd report here")
+    told = "seed 0: pass@1 0.{} -> {} (n=20), {}. Next: aopsd report here".format
+    none = "no interval of the change: it is +1.000 for each problem"
+    interval = "95 % interval of the change [-0.100, +0.100]"
+    for before, after, rates in (
+        ([0] * 20, [4] * 20, ("000", "1.000", none)),
+        ([1, 2] * 10, [2, 1] * 10, ("375", "0.375", interval)),
+    ):
+        shutil.rmtree("here", ignore_errors=True)
+        assert demo(before, after, "train demo logger.log_dir=here") == (0, f"done, {told(*rates)}")
 
 
 def test_the_demo_moves_its_earlier_run_aside_and_nothing_else(demo, tmp_path):

@@ -125,14 +125,14 @@ def test_the_same_seed_gives_the_same_ids_whatever_else_is_evaluated(aopsd):
 def test_results_as_json_markdown_and_figure(aopsd):
     code, out, _ = aopsd(f"evaluate model --data one.jsonl --data two.jsonl {OPTIONS} --out results")
     assert code == 0
-    assert re.search(r"^\| one \| 0\.0 % \[0\.0, 0\.0\] \| 0\.0 % .* \| 0 of 2 \| ", out, re.MULTILINE)
+    assert re.search(r"^\| one \| 0\.0 % \[0\.0, 65\.8\] \| 0\.0 % .* \| 0 of 2 \| ", out, re.MULTILINE)
     assert re.search(r"\n\| mean \| .* 0 of 4 \|", out)
     results = json.loads(Path("results/results.json").read_text())
     assert results["settings"]["num_samples"] == 4 and results["settings"]["temperature"] == 0.6
     assert results["settings"]["longest_row"] == 2048 and results["settings"]["engine"] == "local"
     assert list(results["benchmarks"]) == ["one", "two"] and results["macro"]["num_responses"] == 16
     page = Path("results/results.md").read_text()
-    assert "| mean | 0.0 % [0.0, 0.0] | 0 of 16 | 0.0 % [0.0, 0.0] | 0 of 4 |" in page
+    assert "| mean | 0.0 % [0.0, 49.0] | 0 of 16 | 0.0 % [0.0, 49.0] | 0 of 4 |" in page
     assert "temperature `0.6`, top_p `0.95`, top_k `20`, max_new_tokens `10`" in page and "prompts `default`" in page
     assert "(results.svg)" in page and "\n| 4 | " in page
     figure = Path("results/results.svg").read_text()

@@ -74,7 +74,7 @@ def test_different_numbers_of_samples_meet_at_the_smaller_and_solved_is_left_out
 
 def test_what_is_printed():
     lines = markdown(compare(ONE, TWO)).splitlines()
-    assert "| b | 2 | 0.0 % | 100.0 % | +100.0 pp | [+100.0, +100.0] | 1 |" in lines
+    assert "| b | 2 | 0.0 % | 100.0 % | +100.0 pp | [no interval: all alike] | 1 |" in lines
     assert (
         "mean: correct samples 3 of 8 and 5 of 8 on 4 problems; both solved 2, only the first 0, only the second 2, "
         "neither 0 (McNemar p = 0.5)" in lines

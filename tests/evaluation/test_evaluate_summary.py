@@ -6,6 +6,7 @@ import pytest
 
 from nemo_aopsd.evaluation.figure import pass_at_k_figure
 from nemo_aopsd.evaluation.summary import Vote, macro_average, per_problem, summarize, vote
+from nemo_aopsd.evaluation.tables import ends
 from nemo_aopsd.stats import macro_bootstrap_interval, wilson_interval
 
 
@@ -74,6 +75,17 @@ def test_one_benchmark_by_hand():
     assert (majority["rate"], majority["count"]) == (0.5625, 2.25)
     assert majority["ties"] == 2
     assert majority["interval"]["low"] < 0.5625 < majority["interval"]["high"]
+
+
+def test_where_all_problems_are_right_or_all_wrong_an_interval_is_wilson_s():
+    """A bootstrap would have no width. A mean of 2 and of 6 problems varies like one of 4 / (1/2 + 1/6) = 6."""
+    for count, rate in ((0, 0.0), (2, 1.0)):
+        one, other = benchmark([count] * 2, 2), benchmark([count] * 6, 2)
+        for found, trials in ((one, 2), (other, 6), (macro_average([one, other]), 6)):
+            low, high = wilson_interval(int(rate) * trials, trials)
+            intervals = [*found["pass_at_k_interval"].values(), found["majority"]["interval"]]
+            assert intervals == 3 * [{"low": low, "high": high}]
+    assert ends(**benchmark([1, 1, 1], 2)["pass_at_k_interval"]["1"]) == "[no interval: all alike]"
 
 
 def test_responses_by_hand():

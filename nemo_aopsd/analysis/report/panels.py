@@ -67,7 +67,7 @@ def _pass_at_k(run: ReportedRun, title: str) -> Drawn:
     last = run.evaluations[-1]
     caption = (
         f"Bare question only. n = {counted(last.num_problems, 'problem')} × {counted(last.num_samples, 'sample')}; "
-        "bars are 95 % bootstrap intervals over problems. Step 0 is before training."
+        "bars are 95 % intervals over problems (docs/evaluation.md). Step 0 is before training."
     )
     others = {name_of(other.path): other.evaluations for other in run.others if other.evaluations}
     return caption, figures.pass_at_k(run.evaluations, _shown_ks(run), others)
