@@ -40,7 +40,7 @@ from typing import Any
 
 import networkx as nx
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from benchmarks import baseline
 from benchmarks.arms import PG, STAGES, STOCK, Step, checked, config_of, plain, report, split, summary
@@ -79,7 +79,7 @@ def main() -> None:
     then = read_baseline(args, device) if args.baseline else None
     if STOCK in (args.arm or []):
         importlib.import_module("benchmarks.stock_grpo")  # fails now, and not after the start
-    model = write_model(args.folder, args.layers, args.hidden)
+    model = write_model(args.folder, args.layers, args.hidden, args.experts)
     os.environ.setdefault("NRL_MEGATRON_CHECKPOINT_DIR", str(args.folder.absolute() / "converted"))
     config = make_config(args, model)
     nemo_rl.check(config)
@@ -125,7 +125,8 @@ def read_baseline(args: argparse.Namespace, device: str) -> baseline.Stages:
             f"Expected a file of the same card. Make one: the same command with --json FILE."
         )
     sizes = ("responses", "tokens", "teacher_prompt", "question", "rate", "layers", "hidden", "overrides")
-    vars(args).update({name: then[name] for name in sizes}, adam=then.get("adam", False))
+    later = {"adam": False, "experts": 0}  # than the oldest files
+    vars(args).update({name: then[name] for name in sizes}, **{name: then.get(name, no) for name, no in later.items()})
     arms = list(dict.fromkeys(step["arm"] for step in then["steps"]))
     if missing := set(args.arm or []) - {*arms}:
         raise UserError(f"{args.baseline}: has no arm {', '.join(sorted(missing))}, only {', '.join(arms)}.")
@@ -311,26 +312,41 @@ def _checkpoints(statements: Sequence[str]) -> nx.DiGraph:
     return graph
 
 
-def write_model(folder: Path, layers: int, hidden: int) -> Path:
+def write_model(folder: Path, layers: int, hidden: int, experts: int = 0) -> Path:
     """A bf16 Hugging Face directory under `folder`, written unless it is there: Qwen3-4B for 36 and 2560, or smaller.
 
-    `hidden` is a multiple of 320. Without any end token. The tokenizer is the embedded model's, of 320 words.
+    `hidden` is a multiple of 320. With `experts`, a multiple of 512, and Qwen3-30B-A3B for 48, 2048 and 128. Without
+    any end token. The tokenizer is the embedded model's, of 320 words.
     """
-    target = folder.absolute() / f"qwen3_{layers}x{hidden}"
+    target = folder.absolute() / f"qwen3_{layers}x{hidden}{f'x{experts}' if experts else ''}"
     if target.exists():
         return target
+    common = {
+        "vocab_size": 151936,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "eos_token_id": None,
+    }
     shape = Qwen3Config(
-        vocab_size=151936,
-        hidden_size=hidden,
+        **common,
         intermediate_size=hidden * 19 // 5,
-        num_hidden_layers=layers,
         num_attention_heads=hidden // 80,
         num_key_value_heads=hidden // 320,
-        head_dim=128,
-        max_position_embeddings=40960,
         tie_word_embeddings=True,
-        eos_token_id=None,
     )
+    if experts:
+        shape = Qwen3MoeConfig(
+            **common,
+            intermediate_size=hidden * 3,
+            moe_intermediate_size=hidden * 3 // 8,
+            num_attention_heads=hidden // 64,
+            num_key_value_heads=hidden // 512,
+            num_experts=experts,
+            num_experts_per_tok=8,
+            norm_topk_prob=True,
+        )
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
@@ -366,6 +382,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--adam", action="store_true", help="take the optimizer's step; 140 GB with the default size")
     add("--layers", type=int, default=36, help="default 36, as Qwen3-4B")
     add("--hidden", type=int, default=2560, help="default 2560, as Qwen3-4B; a multiple of 320")
+    add("--experts", type=int, default=0, help="a mixture of so many; Qwen3-30B-A3B: 128, --hidden 2048, 48 layers")
     add("overrides", nargs="*", help="key=value of the config")
     return parser.parse_args(words)
 

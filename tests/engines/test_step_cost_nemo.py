@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from transformers import AutoTokenizer
+from safetensors import safe_open
+from transformers import AutoConfig, AutoTokenizer
 
 from benchmarks import arms
 from benchmarks import step_cost_nemo as bench
@@ -67,6 +68,21 @@ def test_refit_rollout_and_update_are_held_against_those_of_stock_grpo():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return bench.write_model(tmp_path_factory.mktemp("model"), layers=1, hidden=320)
+
+
+def test_a_mixture_has_the_form_of_the_published_one(tmp_path):
+    """Qwen3-30B-A3B, of hidden size 2048: 128 experts of 768, 8 of them chosen, 32 heads and 4 key heads."""
+    folder = bench.write_model(tmp_path, layers=1, hidden=512, experts=16)
+    found = AutoConfig.from_pretrained(folder)
+    assert (found.moe_intermediate_size * 4, found.num_attention_heads * 4, found.num_key_value_heads * 4) == (
+        768,
+        32,
+        4,
+    )
+    assert (found.num_experts, found.num_experts_per_tok, found.tie_word_embeddings) == (16, 8, False)
+    with safe_open(folder / "model.safetensors", "pt") as file:  # as vLLM and Megatron-Bridge read it
+        names = file.keys()
+    assert "model.layers.0.mlp.experts.15.down_proj.weight" in names
 
 
 def test_prompts_have_the_asked_lengths(model):
