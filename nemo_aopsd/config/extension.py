@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Iterator
@@ -193,6 +194,14 @@ def _check_loss(loss: Any, logprobs: Tensor, wanted: str) -> None:
             "Look for a division by 0, and for log, sqrt or exp of what they cannot take, also where `mask` is false."
         )
         raise UserError(f"{wanted} a finite loss; {found}. {remedy}")
+
+
+def source_of_gradient(objective: object, loss: float) -> str:
+    """What a gradient that is not finite likely comes from: an own objective whose loss is finite; else empty."""
+    if not (isinstance(objective, Part) and math.isfinite(loss)):
+        return ""
+    remedy = "Look for sqrt or norm of 0, and for a log or a division that `torch.where` hides: their gradient stays."
+    return f"the loss is {loss:g}, so the likely source is {objective.label}. {remedy}"
 
 
 def _metric(name: str, value: Any, wanted: str) -> Tensor:

@@ -62,9 +62,9 @@ def captured_gradients(engine: LocalEngine, rows: list[TrainRow], objective=OBJE
     gradients = {}
     step = engine.optimizer.step
 
-    def spy() -> float:
+    def spy(*source) -> float:
         gradients.update({name: m.grad.clone() for name, m in engine.optimizer.masters.items()})
-        return step()
+        return step(*source)
 
     engine.optimizer.step = spy
     return gradients, engine.train(rows, objective)
@@ -118,6 +118,15 @@ def test_metrics_of_an_own_objective_may_be_plain_numbers(tmp_path):
     engine = build(train_mb_tokens=1)  # a micro-batch for each of the four rows that count
     metrics = engine.train(rows_for(engine), build_objective(ObjectiveConfig(name=f"{tmp_path}/mine.py:Mine")))
     assert (metrics["train/half"], metrics["train/one"]) == (2.0, 4.0)
+
+
+def test_a_gradient_that_is_not_finite_is_told_with_the_own_objective_whose_loss_is(tmp_path):
+    base = "from nemo_aopsd.method.objectives.base import BaseObjective\nclass Mine(BaseObjective):\n"
+    call = "    def __call__(self, logprobs, **_):\n        return (logprobs - logprobs.detach()).sum().sqrt(), {}"
+    (tmp_path / "mine.py").write_text(base + call)
+    engine = build()
+    with pytest.raises(UserError, match=rf"^the gradient norm is nan: the loss is 0, .*={tmp_path}/mine\.py:Mine"):
+        engine.train(rows_for(engine), build_objective(ObjectiveConfig(name=f"{tmp_path}/mine.py:Mine")))
 
 
 def test_in_bfloat16_the_gradients_of_micro_batches_add_up():

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from nemo_aopsd.config.extension import source_of_gradient
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.loss import micro_batch_loss
 from nemo_aopsd.engines.local.memory import batches, gpu_memory
@@ -51,7 +52,7 @@ class LocalEngine:
         if not rows:
             return {"train/loss": 0.0, "train/grad_norm": 0.0, "train/skipped": 1.0}
         totals = self._accumulate(rows, objective)
-        totals["train/grad_norm"] = self.optimizer.step()
+        totals["train/grad_norm"] = self.optimizer.step(source_of_gradient(objective, totals["train/loss"]))
         self._move_teacher()
         return {**totals, "train/skipped": 0.0}
 

@@ -40,12 +40,15 @@ class MasterOptimizer:
         self.adamw.zero_grad(set_to_none=True)
         return found
 
-    def step(self) -> float:
-        """Clip, update, forget the gradients; returns the norm before clipping. Raises UserError if not finite."""
+    def step(self, source: str = "") -> float:
+        """Clip, update, forget the gradients; returns the norm before clipping.
+
+        Raises UserError if it is not finite: with its likely `source`, or as a training that has diverged.
+        """
         norm = nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm).item()
         if not math.isfinite(norm):
-            remedy = "Lower policy.optimizer.kwargs.lr, or use policy.precision=float32."
-            raise UserError(f"the gradient norm is {norm}: training has diverged. {remedy}")
+            diverged = "training has diverged. Lower policy.optimizer.kwargs.lr, or use policy.precision=float32."
+            raise UserError(f"the gradient norm is {norm}: {source or diverged}")
         self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)
         self.sync()

@@ -13,7 +13,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
 from transformers import AutoConfig
 
-from nemo_aopsd.config.extension import is_own
+from nemo_aopsd.config.extension import is_own, source_of_gradient
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.nemo_rl.batches import sampler_scored_batch, top_k_batch, training_batch
@@ -73,7 +73,7 @@ class NemoRLEngine:
         batch, loss = self._batch_and_loss(rows, objective, num_updates)  # the rows, then what fills the last batch
         order = [row for first in range(num_updates) for row in range(first, batch.size, num_updates)]
         results = self.cluster.train(batch.select_indices(order), loss, size)
-        numbers = {**_summed(results["all_mb_metrics"]), **_finite(results), "train/skipped": 0.0}
+        numbers = {**_summed(results["all_mb_metrics"]), **_finite(results, objective), "train/skipped": 0.0}
         return numbers | self.cluster.take_seconds()
 
     def _batch_and_loss(
@@ -159,10 +159,12 @@ def _summed(metrics: dict[str, list[float]]) -> dict[str, float]:
     return reduced
 
 
-def _finite(results: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Loss and gradient norm. Raises UserError if training has diverged."""
+def _finite(results: dict[str, torch.Tensor], objective: Objective) -> dict[str, float]:
+    """Loss and gradient norm. Raises UserError if one is not finite."""
     loss, norm = float(results["loss"].sum()), float(results["grad_norm"].max())
     if not (torch.isfinite(results["loss"]).all() and torch.isfinite(results["grad_norm"]).all()):
+        if source := source_of_gradient(objective, loss):
+            raise UserError(f"the gradient norm is {norm}: {source}")
         found = f"the loss is {loss}, the gradient norm {norm}: training has diverged"
         raise UserError(f"{found}. Start a new run with a lower learning rate, in another logger.log_dir.")
     return {"train/loss": loss, "train/grad_norm": norm}
