@@ -205,7 +205,7 @@ class _Asked:
         found, out = self.prepare(target, benchmarks, out)
         session = self._session(found)
         for problems in benchmarks.values():
-            warn(check_readable(problems, session.tokenizer, found.name))
+            warn(check_readable(problems, session.tokenizer, found.config.policy["model_name"]))
         with run_folder.lock(out, "another --out"):
             return found, session.run(benchmarks, out), out
 
@@ -229,7 +229,8 @@ class _Asked:
                 model, tokenizer = engine.student, engine.tokenizer
             new_sampler = partial(BlockSampler, model, sampling, block_size=size)
             made_with = {"engine": aopsd.engine, "block_size": size}
-        warn(check_thinking({"thinking": aopsd.thinking.student}, tokenizer, target.name))
+        asked = {"thinking": aopsd.thinking.student}
+        warn(check_thinking(asked, tokenizer, target.config.policy["model_name"]))
         return Session(
             name=target.name,
             tokenizer=tokenizer,

@@ -210,6 +210,13 @@ def test_a_run_its_checkpoints_and_how_they_compare(aopsd, trained):
     assert samples("again", "two") == samples(earlier, "two")  # the place of a checkpoint says nothing of its weights
 
 
+def test_a_warning_of_the_tokenizer_names_the_model_of_the_config_not_a_checkpoint(aopsd, trained):
+    shutil.copytree(trained, "run")
+    write_jsonl(Path("unread.jsonl"), [{"id": "a", "problem": "what is it?", "answer": "4"}])
+    _, _, err = aopsd("evaluate run --data unread.jsonl --samples 1 --max-new-tokens 1")
+    assert "warning: 1 of 1 questions are mostly unknown tokens to model (first: unread.jsonl:1" in err
+
+
 def test_a_run_that_has_evaluated_the_same_problems_is_said_to_have_drawn_others(aopsd, trained):
     shutil.copytree(trained, "run")
     settings = Path("run/config.yaml").read_text()
