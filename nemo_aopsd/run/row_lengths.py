@@ -5,6 +5,7 @@ teacher's lengths are upper bounds.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.rules import probe_room
@@ -19,6 +20,14 @@ from nemo_aopsd.models.config_json import find_model_config
 from nemo_aopsd.models.limits import check_readable, check_thinking
 
 _KEY = "policy.max_total_sequence_length"
+
+
+class _TooLong(NamedTuple):
+    """Rows that take more than the budget: what was found, the budget to set, and what to do instead."""
+
+    found: str
+    need: int
+    otherwise: str
 
 
 def check_texts(
@@ -44,8 +53,8 @@ def check_lengths(
     def questions(asked: Sequence[Problem]) -> list[int]:
         return list(map(len, student_prompts(asked, tokenizer, aopsd.prompts, aopsd.thinking.student)))
 
-    faults: list[str] = []
-    warnings: list[str] = []
+    faults: list[_TooLong] = []
+    warnings: list[_TooLong] = []
     measured = questions(problems)
     for asked, lengths in ((problems, measured), (held_out or [], questions(held_out or []))):
         tokens = [length + 1 for length in lengths]
@@ -67,8 +76,9 @@ def check_lengths(
         fatal, warnings = _teacher(config, problems, measured, prompts)
         faults += fatal
     if faults:
-        raise UserError("data and lengths do not fit:\n" + "\n".join(f"- {fault}" for fault in faults))
-    return warnings
+        listed = "\n".join(f"- {fault.found}" for fault in faults)
+        raise UserError(f"data and lengths do not fit:\n{listed}\n{_remedy(config, faults)}")
+    return [f"{warning.found} {_remedy(config, [warning])}" for warning in warnings]
 
 
 def _too_long(
@@ -79,8 +89,8 @@ def _too_long(
     otherwise: str,
     need: int | None = None,
     then: str = "",
-) -> list[str]:
-    """A message if any problem's row takes more than its budget; `need` is the budget to set, of the longest row.
+) -> list[_TooLong]:
+    """One if any problem's row takes more than its budget; `need` is the budget to set, by default the longest row.
 
     `then` says what comes of it.
     """
@@ -90,15 +100,22 @@ def _too_long(
         return []
     longest, problem = max(zip(tokens, problems, strict=True), key=lambda row: row[0])
     need = need or longest
+    found = (
+        f"{_KEY} is {budget}; expected at least {need}: {what} in {number} of {len(tokens)} problems "
+        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens).{then}"
+    )
+    return [_TooLong(found, need, otherwise)]
+
+
+def _remedy(config: Config, faults: Sequence[_TooLong]) -> str:
+    """One budget that mends all of them, or what to do instead."""
+    need = max(fault.need for fault in faults)
+    otherwise = " and ".join(dict.fromkeys(fault.otherwise for fault in faults))
     model = find_model_config(config.policy["model_name"])
     positions = model.longest_row if model else None
-    remedy = f"Set {_KEY}={need}, or {otherwise}."
     if positions is not None and need > positions:
-        remedy = f"The model has only {positions} positions, so {otherwise}."
-    return [
-        f"{_KEY} is {budget}; expected at least {need}: {what} in {number} of {len(tokens)} problems "
-        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens). {then}{remedy}"
-    ]
+        return f"The model has only {positions} positions, so {otherwise}."
+    return f"Set {_KEY}={need}, or {otherwise}."
 
 
 def _teacher_messages(problems: Sequence[Problem], aopsd: AOPSDConfig) -> Iterator[list[Message]]:
@@ -110,7 +127,7 @@ def _teacher_messages(problems: Sequence[Problem], aopsd: AOPSDConfig) -> Iterat
 
 def _teacher(
     config: Config, problems: Sequence[Problem], questions: list[int], prompts: list[int]
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[_TooLong], list[_TooLong]]:
     """Faults, where not even one token of a response fits, and warnings."""
     aopsd, longest = config.aopsd, config.rollout.max_new_tokens
     probe = probe_room(aopsd)
@@ -127,7 +144,7 @@ def _teacher(
     rooms = [min(longest, max(config.max_row_tokens - question, 0)) for question in questions]  # of the student's row
     tokens = [prompt + room + probe for prompt, room in zip(prompts, rooms, strict=True)]
     behind = f"{longest} tokens of response" + (f" and {probe} of a probe" if probe else "")
-    always = f"In {num_never} of them it is too long with any response. " if num_never else ""
-    then = f"{always}Such a rollout {'is left out of the update' if drops else 'ends the run'}. "
+    always = f" In {num_never} of them it is too long with any response." if num_never else ""
+    then = f"{always} Such a rollout {'is left out of the update' if drops else 'ends the run'}."
     what = f"with {behind} the teacher's row can be too long"
     return [], _too_long(config, problems, tokens, what, otherwise, need, then)

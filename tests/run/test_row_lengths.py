@@ -60,22 +60,25 @@ def check(prompts, problems, budget, held_out=None, *, longest=12, **changes):
 
 
 def refused(prompts, problems, budget, *more, **changes):
-    """What is said of each fault, in lines."""
+    """What is said of each fault, in lines; the last has the remedy of all."""
     with pytest.raises(UserError) as error:
         check(prompts, problems, budget, *more, **changes)
-    head, *lines = str(error.value).split("\n")
+    head, *lines, last, remedy = str(error.value).split("\n")
     assert head == "data and lengths do not fit:"
-    return lines
+    return [*lines, f"{last} {remedy}"]
 
 
 def test_a_question_without_room_for_a_token_is_refused(prompts):
     problems, none = [problem(0, 5), problem(1, 29), problem(2, 31)], {"context": ContextConfig(kind="none")}
     assert check(prompts, problems, 33, **none) == []
-    line, _ = refused(prompts, problems, 30, **none)  # the second is of the teacher
+    line, teacher = refused(prompts, problems, 30, **none)
     assert line == (
         f"- {KEY} is 30; expected at least 33: the student's prompt leaves no room for one token of a response in 2 "
-        f"of 3 problems (longest: data.jsonl:2, problem 'p2', 33 tokens). Set {KEY}=33, or drop these problems."
+        "of 3 problems (longest: data.jsonl:2, problem 'p2', 33 tokens)."
     )
+    drop = "aopsd.context.on_overlong=drop to leave such rollouts out"
+    assert "expected at least 44: " in teacher and " Set " not in line  # that mends both
+    assert teacher.endswith(f" tokens). Set {KEY}=44, or drop these problems and set {drop}.")
     [line] = refused(prompts, [problem(0, 5)], 20, [problem(6, 5), problem(7, 30)])
     assert "in 1 of 2 problems (longest: data.jsonl:7" in line  # held out
     sft = schema.ObjectiveConfig(name="sft")  # has no teacher whose row must fit
@@ -141,11 +144,11 @@ def test_a_judge_without_room_for_an_attempt_is_refused(prompts):
 
 
 def test_no_length_is_advised_that_the_model_cannot_take(prompts, monkeypatch):
-    none, problems = {"context": ContextConfig(kind="none")}, [problem(0, 5), problem(1, 31)]
+    sft, problems = schema.ObjectiveConfig(name="sft"), [problem(0, 5), problem(1, 31)]  # without a teacher's row
     for positions, remedy in ((33, f"Set {KEY}=33, or "), (32, "The model has only 32 positions, so ")):
         model = ModelConfig("config.json", positions=positions)
         monkeypatch.setattr(row_lengths, "find_model_config", lambda name, model=model: model)
-        [line, _] = refused(prompts, problems, 30, **none)
+        [line] = refused(prompts, problems, 30, objective=sft)
         assert line.endswith(f"{remedy}drop these problems.")
 
 
