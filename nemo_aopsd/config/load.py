@@ -299,20 +299,14 @@ def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
         raise UserError("\n".join(lines))
 
 
-def _expand_home(raw: Tree) -> None:
-    """Models' paths that begin with `~`, which no shell expands behind `policy.model_name=`; in place."""
-    for block, _, name in (key.rpartition(".") for key in _MODELS):
-        found = select(raw, block)
-        if isinstance(found, dict) and isinstance(found.get(name), str):
-            found[name] = os.path.expanduser(found[name])
-
-
 def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Config:
     tree = _merge(NEMO_RL_DEFAULTS, Layer(tree, origins), path)
     _require(tree, origins, path)  # first, for other keys may be made of these
     raw = _resolve(tree, origins, path)
     _require(raw, origins, path)
-    _expand_home(raw)
+    for block, _, name in (key.rpartition(".") for key in _MODELS):  # no shell expands `~` behind `policy.model_name=`
+        if isinstance(found := select(raw, block), dict) and isinstance(found.get(name), str):
+            found[name] = os.path.expanduser(found[name])
     for key in WANTED:
         kept_copy(key, select(raw, f"aopsd.{key}"), copies)
     run, faults = check_run(raw)

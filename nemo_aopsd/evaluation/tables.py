@@ -23,10 +23,7 @@ def percent(share: float) -> str:
 
 
 def ends(low: float, high: float, sign: str = "") -> str:
-    """An interval of shares, in percent: [25.0, 50.0]; `sign` is "+" for differences: [-1.0, +50.0].
-
-    One without width is none: resampled problems that are all alike say nothing of others.
-    """
-    if high - low < 1e-9:  # rounding
+    """An interval of shares, in percent: [25.0, 50.0]; `sign` is "+" for differences: [-1.0, +50.0]."""
+    if high - low < 1e-9:  # and rounding: what was resampled is all alike, which says nothing of other problems
         return "[no interval: all alike]"
     return f"[{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"

@@ -23,11 +23,9 @@ _KEY = "policy.max_total_sequence_length"
 
 
 class _TooLong(NamedTuple):
-    """Rows that take more than the budget: what was found, the budget to set, and what to do instead."""
-
     found: str
-    need: int
-    otherwise: str
+    need: int  # the budget to set
+    otherwise: str  # what else to do
 
 
 def check_texts(
@@ -82,18 +80,9 @@ def check_lengths(
 
 
 def _too_long(
-    config: Config,
-    problems: Sequence[Problem],
-    tokens: list[int],
-    what: str,
-    otherwise: str,
-    need: int | None = None,
-    then: str = "",
+    config: Config, problems: Sequence[Problem], tokens: list[int], what: str, otherwise: str, need: int = 0
 ) -> list[_TooLong]:
-    """One if any problem's row takes more than its budget; `need` is the budget to set, by default the longest row.
-
-    `then` says what comes of it.
-    """
+    """One if any problem's row takes more than its budget; `need` is by default the longest row."""
     budget = config.max_row_tokens
     number = sum(length > budget for length in tokens)
     if not number:
@@ -102,7 +91,7 @@ def _too_long(
     need = need or longest
     found = (
         f"{_KEY} is {budget}; expected at least {need}: {what} in {number} of {len(tokens)} problems "
-        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens).{then}"
+        f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens)."
     )
     return [_TooLong(found, need, otherwise)]
 
@@ -147,4 +136,5 @@ def _teacher(
     always = f" In {num_never} of them it is too long with any response." if num_never else ""
     then = f"{always} Such a rollout {'is left out of the update' if drops else 'ends the run'}."
     what = f"with {behind} the teacher's row can be too long"
-    return [], _too_long(config, problems, tokens, what, otherwise, need, then)
+    found = _too_long(config, problems, tokens, what, otherwise, need)
+    return [], [each._replace(found=each.found + then) for each in found]

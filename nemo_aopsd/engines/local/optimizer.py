@@ -41,10 +41,7 @@ class MasterOptimizer:
         return found
 
     def step(self, source: str = "") -> float:
-        """Clip, update, forget the gradients; returns the norm before clipping.
-
-        Raises UserError if it is not finite: with its likely `source`, or as a training that has diverged.
-        """
+        """Clip, update, forget the gradients; returns the norm before clipping. Raises UserError if not finite."""
         norm = nn.utils.clip_grad_norm_(self.masters.values(), self.max_grad_norm).item()
         if not math.isfinite(norm):
             diverged = "training has diverged. Lower policy.optimizer.kwargs.lr, or use policy.precision=float32."
