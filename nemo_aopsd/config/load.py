@@ -47,7 +47,10 @@ _OVERRIDE = re.compile(r"(?P<new>\+{0,2})(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.\-]*)\}")
 _MISSING = object()
 _KNOWN = (*LOCAL_KEYS, *BLOCKS)
-_MODELS = ("policy.model_name", "policy.tokenizer.name", "aopsd.judge.model")
+_PATHS = (
+    *("policy.model_name", "policy.tokenizer.name", "aopsd.judge.model"),
+    *("data.train.data_path", "aopsd.evaluation.data_path", "logger.log_dir", "checkpointing.checkpoint_dir"),
+)
 _NAMES = {dict: "a block of `key: value` lines", list: "a list"}
 # PyYAML lets the last four through: a number or tag that it cannot make a value of (2020-13-01, !!bool x), and YAML
 # that is nested beyond reason or stands inside itself.
@@ -304,7 +307,7 @@ def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Con
     _require(tree, origins, path)  # first, for other keys may be made of these
     raw = _resolve(tree, origins, path)
     _require(raw, origins, path)
-    for block, _, name in (key.rpartition(".") for key in _MODELS):  # no shell expands `~` behind `policy.model_name=`
+    for block, _, name in (key.rpartition(".") for key in _PATHS):  # no shell expands `~` behind `policy.model_name=`
         if isinstance(found := select(raw, block), dict) and isinstance(found.get(name), str):
             found[name] = os.path.expanduser(found[name])
     for key in WANTED:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_aopsd.config.keys import select
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.errors import UserError
@@ -139,12 +140,15 @@ def test_override_values_are_yaml(base):
     assert config.raw["cluster"] == {"gpus_per_node": 8}
 
 
-def test_a_model_s_path_may_begin_with_the_home_folder_for_all_who_read_it(base, monkeypatch):
+def test_a_path_may_begin_with_the_home_folder_for_all_who_read_it(base, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     config = load_config(base, ["policy.model_name=~/m.gguf", "policy.tokenizer.name=~/t", "aopsd.judge.model=~/j"])
     found = (config.policy["model_name"], config.policy["tokenizer"]["name"], config.aopsd.judge.model)
     assert found == ("/home/me/m.gguf", "/home/me/t", "/home/me/j") and config.raw["policy"] == config.policy
     assert load_config(base, ["policy.model_name=a/~b"]).policy["model_name"] == "a/~b"
+    keys = ("data.train.data_path", "aopsd.evaluation.data_path", "logger.log_dir", "checkpointing.checkpoint_dir")
+    raw = load_config(base, [f"{key}=~/x" for key in keys]).raw
+    assert [select(raw, key) for key in keys] == ["/home/me/x"] * 4
 
 
 def test_what_a_run_stores_reads_back_to_the_same_config(base, write):
