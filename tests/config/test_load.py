@@ -147,7 +147,7 @@ def test_a_path_may_begin_with_the_home_folder_for_all_who_read_it(base, monkeyp
     assert found == ("/home/me/m.gguf", "/home/me/t", "/home/me/j") and config.raw["policy"] == config.policy
     assert load_config(base, ["policy.model_name=a/~b"]).policy["model_name"] == "a/~b"
     keys = ("data.train.data_path", "aopsd.evaluation.data_path", "logger.log_dir", "checkpointing.checkpoint_dir")
-    raw = load_config(base, [f"{key}=~/x" for key in keys]).raw
+    raw = load_config(base, [*(f"{key}=~/x" for key in keys), "aopsd.evaluation.max_new_tokens=64"]).raw
     assert [select(raw, key) for key in keys] == ["/home/me/x"] * 4
 
 
