@@ -165,15 +165,29 @@ def test_grouped_attention_is_attention_with_repeated_keys(heads, queries):
     torch.testing.assert_close(found, (weights @ value).transpose(1, 2))
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "phi3"])
-def test_merged_attention_is_the_models_own(family):
-    """In float64, with biases that are not 0 and rows of unlike length; a family that is not known keeps its own."""
+class Quantised(torch.nn.Linear):
+    """Its weights are no matrix to multiply by."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("family", "linear", "merged"),
+    [(family, torch.nn.Linear, 2) for family in ("llama", "mistral", "qwen2", "qwen3")]
+    + [("phi3", torch.nn.Linear, 0), ("qwen2", Quantised, 0)],
+)
+def test_merged_attention_is_the_models_own(family, linear, merged):
+    """In float64, with biases that are not 0 and rows of unlike length; what is not known keeps its own."""
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 40, "pad_token_id": 0}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape, **heads)).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
+    for name, module in model.named_modules():
+        if name.endswith("v_proj"):
+            module.__class__ = linear
     network = Network(model)
     with torch.no_grad():
         _, prefix = network.prefill([[4, 5, 6], [7, 8]], keep_kv=True)
@@ -187,7 +201,7 @@ def test_merged_attention_is_the_models_own(family):
         expected = step()
         with merged_attention(model) as count:
             found = step()
-        assert count == (0 if family == "phi3" else 2)
+        assert count == merged
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
         assert torch.equal(step(), expected)  # the modules' own are back
 

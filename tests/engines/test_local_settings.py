@@ -208,9 +208,10 @@ SHAPE = {
     [
         ("Mistral", {"num_key_value_heads": 2, "sliding_window": 8}, "sliding window"),
         ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, "GraniteForCausalLM changes"),
+        ("Doge", {"num_key_value_heads": 2}, "DogeForCausalLM lacks .*plain attention"),  # a mask for each head
     ],
 )
-def test_windowed_attention_and_scaled_logits_are_refused(folder, family, shape, message):
+def test_windowed_attention_scaled_logits_and_masks_of_heads_are_refused(folder, family, shape, message):
     torch.manual_seed(0)
     shape = getattr(transformers, f"{family}Config")(**SHAPE | shape)
     getattr(transformers, f"{family}ForCausalLM")(shape).save_pretrained(folder)

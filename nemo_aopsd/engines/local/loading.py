@@ -69,15 +69,16 @@ def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
     if kinds != {"full_attention"} or has_window:
         raise unfit(f"has a sliding window or other layers than full attention ({', '.join(sorted(kinds))})")
     ids = torch.tensor([[0, 1, 2]], device=model.device)
-    network = Network(model)
-    expected = model(input_ids=ids).logits  # after `Network`, which may fuse norms: in bfloat16 they round once less
-    (hidden,), _ = network.prefill(ids.tolist())
-    if not torch.allclose(network.head(hidden), expected[0], atol=1e-3, rtol=1e-2):
-        raise unfit("changes the logits of its output head")
     try:
+        network = Network(model)  # first, for it may fuse norms, and in bfloat16 they round once less
+        expected = model(input_ids=ids).logits
+        (hidden,), _ = network.prefill(ids.tolist())
         found = network.head(_decoded(network, ids))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise unfit(f"lacks rotary positions or transformers' usual arguments ({first_line(error)})") from error
+        what = "lacks rotary positions, plain attention or transformers' usual arguments"
+        raise unfit(f"{what} ({first_line(error)})") from error
+    if not torch.allclose(network.head(hidden), expected[0], atol=1e-3, rtol=1e-2):
+        raise unfit("changes the logits of its output head")
     if (found - expected[:, -1:]).abs().max() > 0.05 * expected.abs().max():
         raise unfit("gives different logits with a key-value cache than without one")
 

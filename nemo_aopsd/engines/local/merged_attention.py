@@ -19,9 +19,11 @@ KINDS = ("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention
 def merged_attention(causal_lm: torch.nn.Module) -> Iterator[int]:
     """Within, attention layers of KINDS read single tokens with a mask; yields how many layers that is.
 
-    It copies the weights of queries, keys and values, which must not change within.
+    Not those with quantised weights, which have a product of their own. It copies the weights of queries, keys and
+    values, which must not change within.
     """
-    modules: list[Any] = [module for module in causal_lm.modules() if type(module).__name__ in KINDS]
+    layers: list[Any] = [module for module in causal_lm.modules() if type(module).__name__ in KINDS]
+    modules = [layer for layer in layers if {type(part) for part in _linears(layer)} == {torch.nn.Linear}]
     for module in modules:
         module.forward = MergedAttention(module)
     try:
@@ -36,7 +38,7 @@ class MergedAttention:
 
     def __init__(self, module: Any):
         self.module = module
-        linears = module.q_proj, module.k_proj, module.v_proj
+        linears = _linears(module)
         self.weight = torch.cat([part.weight for part in linears])
         self.bias = None if linears[0].bias is None else torch.cat([part.bias for part in linears])
         num_queries, num_keys = (part.out_features // module.head_dim for part in linears[:2])
@@ -66,6 +68,10 @@ class MergedAttention:
         in_line = queries.view(num_rows, num_keys, num_queries // num_keys, -1)  # as in `grouped_sdpa`
         output = scaled_dot_product_attention(in_line, keys, values, attn_mask=attention_mask, scale=module.scaling)
         return module.o_proj(output.reshape(num_rows, 1, -1)), None
+
+
+def _linears(layer: Any) -> tuple[Any, Any, Any]:
+    return layer.q_proj, layer.k_proj, layer.v_proj
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

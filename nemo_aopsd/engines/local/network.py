@@ -21,7 +21,6 @@ from nemo_aopsd.engines.local.kv import KVBuffer, LineKV
 from nemo_aopsd.models.limits import MAX_LOGITS, chunk_size
 from nemo_aopsd.types import Tokens, TopK
 
-FLASH = (torch.bfloat16, torch.float16)  # what a GPU attends to in line
 FUSED_ON = ("cuda",)  # and on a CPU in float32, where the fused norm is the same to the bit
 
 
@@ -37,7 +36,7 @@ class Network:
         # Later releases of transformers 5 renamed the argument.
         self.cache_name = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
         self.head = cast(torch.nn.Linear, causal_lm.get_output_embeddings())
-        self.in_line = (self.device.type == "cpu" or causal_lm.dtype in FLASH) and self._stands_in_line()
+        self.in_line = (self.device.type == "cpu" or causal_lm.dtype == torch.bfloat16) and self._stands_in_line()
         self.warmed_up: set[torch.Size] = set()  # shapes of masks with which a decoding step has run eagerly
 
     @property
