@@ -184,10 +184,10 @@ def _outcome(run: Path) -> str:
     """What pass@1 has become; empty for a run without an evaluation before and after."""
     if len(layout.evaluation_files(run)) < 2:
         return ""
+    from nemo_aopsd.evaluation.epochs import told_interval
+
     rates, low, high = _gain(run)
-    if low == high:  # whatever is resampled
-        return f": {rates}, no interval of the change: it is {low:+.3f} for each problem"
-    return f": {rates}, 95 % interval of the change [{low:+.3f}, {high:+.3f}]"
+    return f": {rates}, {told_interval(low, high)}"
 
 
 def _gain(run: Path) -> tuple[str, float, float]:

@@ -108,6 +108,13 @@ def paired_interval(before: Summary, after: Summary) -> tuple[float, float]:
     )
 
 
+def told_interval(low: float, high: float) -> str:
+    """What `paired_interval` says; where each problem changed alike that is nothing, whatever is resampled."""
+    if low == high:
+        return f"no interval of the change: it is {low:+.3f} for each problem"
+    return f"95 % interval of the change [{low:+.3f}, {high:+.3f}]"
+
+
 def settings_of(config: EvaluationConfig) -> dict[str, Any]:
     """What `config` says of the samples: not where the problems are, nor how often training evaluates."""
     return {key: value for key, value in asdict(config).items() if key not in ("data_path", "period")}

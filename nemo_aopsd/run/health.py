@@ -11,7 +11,7 @@ from typing import Literal
 
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import AOPSDConfig
-from nemo_aopsd.evaluation.epochs import paired_interval
+from nemo_aopsd.evaluation.epochs import paired_interval, told_interval
 from nemo_aopsd.run.record_types import Evaluation, StepMetrics
 from nemo_aopsd.stats import binomial_tail
 
@@ -217,7 +217,7 @@ def fall(evaluations: Sequence[Evaluation]) -> Finding | None:
         return None
     sentence = (
         f"pass@1 on {now.asked} fell from {best.pass_at_k[1]:.3f} at step {best.step} to {now.pass_at_k[1]:.3f} at "
-        f"step {now.step} (95 % interval of the change: {low:+.3f} to {high:+.3f})."
+        f"step {now.step} ({told_interval(low, high)})."
     )
     otherwise = "see whether the teacher's advice helps this model: `aopsd diagnose direction CONFIG`"
     if best.step:

@@ -375,9 +375,16 @@ def test_a_stage_of_less_than_a_thousandth_of_the_time_is_not_shown(tmp_path, mo
     assert [line.label for line in drawn] == ["rollout", "teacher", "student"] and "judge" not in caption
 
 
-def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ((4, 4), "+0.750, 95 % interval of the change [+0.500, +1.000]: better."),
+        ((2, 4), "+0.500, no interval of the change: it is +0.500 for each problem: no verdict."),
+    ],
+)
+def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path, last, told):
     run = small_run(tmp_path)
-    for epoch, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 4, "b": 4})):
+    for epoch, counts in ((0, {"a": 0, "b": 2}), (1, dict(zip("ab", last, strict=True)))):
         path = run / "eval" / f"epoch_{epoch:03d}.json"
         rate = sum(counts.values()) / 8
         change = {"num_problems": 2, "num_samples": 4, "correct_per_problem": counts}
@@ -385,9 +392,9 @@ def test_headline_pairs_the_first_and_the_last_evaluation(tmp_path):
         rest = {"pass_at_k": {"1": rate}, "pass_at_k_interval": bounds}
         path.write_text(json.dumps(json.loads(path.read_text()) | change | rest))
     passed, *_ = page.headline(read_reported(run))
-    assert passed.value == "0.250 → 1.000"
-    assert "2 of 8 → 8 of 8 samples correct, n = 2 held-out problems" in passed.detail
-    assert "Paired change +0.750, 95 % interval [+0.500, +1.000]: better" in passed.detail
+    assert passed.value == f"0.250 → {sum(last) / 8:.3f}"
+    assert f"2 of 8 → {sum(last)} of 8 samples correct, n = 2 held-out problems" in passed.detail
+    assert passed.detail.endswith(f"Paired change {told}")
 
 
 @pytest.mark.parametrize(("steps", "value", "hints"), [(16, "0\u00a0% → 12.5\u00a0%", 1), (8, "0\u00a0%", 0)])

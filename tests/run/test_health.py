@@ -200,7 +200,10 @@ def test_a_fall_of_pass_at_1_is_told_once_with_the_best_before_it():
     first = evaluation(0, *[2] * 40)
     (found,) = findings(RULES, [], [first, best, low, lower])
     assert (found.name, found.value, found.first, found.last) == ("fallen", -0.75, 12, 36)
-    assert "0.750 at step 12 to 0.000 at step 36 (95 % interval of the change: -0.750 to -0.750)" in found.sentence
+    assert (
+        "0.750 at step 12 to 0.000 at step 36 (no interval of the change: it is -0.750 for each problem)"
+        in found.sentence
+    )
     assert entered_fall([first, best, low]).last == 24 and entered_fall([first, best, low, lower]) is None
     assert entered_fall([first]) is None is entered_fall([first, best])
     assert [one.last for one in findings(RULES, [], [first, best, low, best])] == [24]  # it has recovered

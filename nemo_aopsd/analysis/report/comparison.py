@@ -112,7 +112,9 @@ def _pairs(sources: Sequence[Source]) -> Iterator[tuple[Source, Measured, Measur
 
 
 def verdict(low: float, high: float) -> str:
-    """What the interval of a difference says."""
+    """What the interval of a difference says; without width it is none."""
+    if low == high:
+        return "no verdict"
     return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
 

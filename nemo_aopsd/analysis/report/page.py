@@ -20,7 +20,7 @@ from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.console import counted
 from nemo_aopsd.data.problems import Problem, load_problems
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.evaluation.epochs import paired_interval
+from nemo_aopsd.evaluation.epochs import paired_interval, told_interval
 from nemo_aopsd.grading import grade
 from nemo_aopsd.graphs.picture import draw_svg
 from nemo_aopsd.run import health, layout
@@ -190,7 +190,7 @@ def _pass_tiles(run: ReportedRun) -> list[Tile]:
     low, high = paired_interval(asdict(before), asdict(after))
     detail = (
         f"{counts[0]} → {counts[1]} samples correct, n = {after.asked}. "
-        f"Paired change {rates[1] - rates[0]:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]: {verdict(low, high)}."
+        f"Paired change {rates[1] - rates[0]:+.3f}, {told_interval(low, high)}: {verdict(low, high)}."
     )
     return [Tile(f"pass@1, step {before.step} → {after.step}", f"{rates[0]:.3f} → {rates[1]:.3f}", detail)]
 
