@@ -19,7 +19,7 @@ import transformers
 
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig, TeacherConfig
 from nemo_aopsd.engines import local
-from nemo_aopsd.engines.local import network
+from nemo_aopsd.engines.local import engine, network
 from nemo_aopsd.engines.local.loading import load_model
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import read_settings
@@ -240,6 +240,17 @@ def test_a_model_that_decodes_otherwise_is_refused(folder, monkeypatch, answer, 
     tiny_model("llama").save_pretrained(folder)
     monkeypatch.setattr(Network, "extend", mock.Mock(side_effect=answer))
     with pytest.raises(UserError, match=f"LlamaForCausalLM {message}"):
+        local.build(config(folder))
+
+
+@pytest.mark.parametrize(
+    ("owner", "stage"),
+    [(Network, "loading a model"), (engine.MasterOptimizer, "copying weights for teacher and optim")],
+)
+def test_weights_that_do_not_fit_on_a_gpu_are_told(folder, monkeypatch, owner, stage):
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    monkeypatch.setattr(owner, "__init__", mock.Mock(side_effect=full))
+    with pytest.raises(UserError, match=rf"out of memory while {stage}.*2\.00 GiB\. Lower policy\.precision"):
         local.build(config(folder))
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from nemo_aopsd.config.extension import source_of_gradient
 from nemo_aopsd.engine import Objective
 from nemo_aopsd.engines.local.loss import micro_batch_loss
-from nemo_aopsd.engines.local.memory import batches, gpu_memory
+from nemo_aopsd.engines.local.memory import BYTES, batches, gpu_memory
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.optimizer import MasterOptimizer
 from nemo_aopsd.engines.local.settings import Settings
@@ -26,6 +26,7 @@ from nemo_aopsd.types import TrainRow
 class LocalEngine:
     """Teacher weights: `frozen` and `ema` own a copy made before any update, `live` is the student's network."""
 
+    @gpu_memory("copying weights for teacher and optimizer", BYTES)
     def __init__(
         self,
         causal_lm: PreTrainedModel,

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.memory import BYTES, gpu_memory
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.engines.local.settings import Settings
 from nemo_aopsd.errors import UserError, first_line
@@ -17,6 +18,7 @@ from nemo_aopsd.models.limits import check_vocabulary
 from nemo_aopsd.models.tokenizer import UNREADABLE, HFTokenizer, as_list, where_from
 
 
+@gpu_memory("loading a model", BYTES)
 def load_model(settings: Settings) -> PreTrainedModel:
     """The causal language model on this machine's device, in evaluation mode. Raises UserError if it is unfit."""
     disable_progress_bar()  # transformers would draw its own bars between ours
@@ -74,6 +76,8 @@ def _refuse_unfit(model: PreTrainedModel, path: Path) -> None:
         expected = model(input_ids=ids).logits
         (hidden,), _ = network.prefill(ids.tolist())
         found = network.head(_decoded(network, ids))
+    except torch.OutOfMemoryError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         what = "lacks rotary positions, plain attention or transformers' usual arguments"
         raise unfit(f"{what} ({first_line(error)})") from error

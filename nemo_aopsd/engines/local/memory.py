@@ -7,6 +7,8 @@ import torch
 
 from nemo_aopsd.errors import UserError, first_line
 
+BYTES = "policy.precision to bfloat16"  # where weights themselves do not fit
+
 
 @contextmanager
 def gpu_memory(stage: str, keys: str) -> Iterator[None]:
@@ -15,7 +17,7 @@ def gpu_memory(stage: str, keys: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         remedy = f"Lower {keys}, or end what else uses the card (`nvidia-smi`). A run continues with --resume."
-        raise UserError(f"a GPU is out of memory while {stage}: {first_line(error)} {remedy}") from error
+        raise UserError(f"a GPU is out of memory while {stage}: {first_line(error)}. {remedy}") from error
 
 
 def batches(
