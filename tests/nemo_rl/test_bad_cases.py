@@ -5,6 +5,7 @@ NeMo RL's workers are faked on a CPU. Deaths at other moments: test_engine.py.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import ray
 from safetensors.torch import load_file, save_file
 
 from nemo_aopsd.engines import nemo_rl
+from nemo_aopsd.engines.nemo_rl import cluster
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.run.trainer import train
@@ -117,3 +119,13 @@ except typer.Exit as ended:
 def test_sigterm_says_how_to_go_on_although_ray_takes_the_signal():
     done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=200)
     assert done.returncode == 143 and "ended by SIGTERM. To go on: so.\n" in done.stderr
+
+
+def test_workers_compile_without_processes_that_one_could_wait_for(monkeypatch):
+    """NeMo RL hands the environment that it finds to all workers."""
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "")  # so that it is put back
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+    found = []
+    monkeypatch.setattr(cluster, "init_ray", lambda: found.append(os.environ["TORCHINDUCTOR_COMPILE_THREADS"]))
+    cluster._start_ray()
+    assert found == ["1"]

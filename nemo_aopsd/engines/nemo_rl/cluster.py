@@ -221,6 +221,9 @@ class Cluster:
 
 def _start_ray() -> None:
     """NeMo RL's way; but Ray takes SIGTERM for itself, and ends a command that has something to say then."""
+    # vLLM wants it so, but says it when it is imported: too late where a worker has imported torch's compiler before.
+    # One then waited for the compiler's processes for good.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     before = signal.getsignal(signal.SIGTERM)
     init_ray()
     if callable(before):
