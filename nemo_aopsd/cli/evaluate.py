@@ -334,8 +334,8 @@ def _results_at(path: Path) -> Path:
     epochs = list(layout.evaluation_files(path).values())
     if not epochs:
         raise UserError(
-            f"{path}: this run has no finished evaluation. Set aopsd.evaluation.data_path, or "
-            f"evaluate it: aopsd evaluate {shlex.quote(str(path))} --data FILE"
+            f"{path}: this run has no finished evaluation of its own. Set aopsd.evaluation.data_path, or name one that "
+            f"`aopsd evaluate {shlex.quote(str(path))} --data FILE` made: {path / layout.EVALUATIONS}/..."
         )
     return epochs[-1]
 

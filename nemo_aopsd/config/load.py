@@ -50,6 +50,7 @@ _KNOWN = (*LOCAL_KEYS, *BLOCKS)
 _PATHS = (
     *("policy.model_name", "policy.tokenizer.name", "aopsd.judge.model"),
     *("data.train.data_path", "aopsd.evaluation.data_path", "logger.log_dir", "checkpointing.checkpoint_dir"),
+    *("aopsd.prompts", *(f"aopsd.{key}" for key in WANTED)),
 )
 _NAMES = {dict: "a block of `key: value` lines", list: "a list"}
 # PyYAML lets the last four through: a number or tag that it cannot make a value of (2020-13-01, !!bool x), and YAML
@@ -158,7 +159,7 @@ def file_layers(path: Path, children: tuple[Path, ...] = ()) -> Iterator[Layer]:
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
         raise UserError(f"{where}: `defaults` must be a file name or a list of them.")
     for parent in parents:
-        target, shipped = path.parent / parent, RECIPES / f"{parent}.yaml"
+        target, shipped = path.parent / os.path.expanduser(parent), RECIPES / f"{parent}.yaml"
         if not target.is_file() and Path(parent).name == parent and shipped.is_file():
             target = shipped
         if not target.is_file():

@@ -122,14 +122,15 @@ def _seam(leader: str, text: str, openers: Collection[str]) -> int:
 UNREADABLE = (OSError, ValueError, struct.error, EOFError)
 
 
-def open_tokenizer(source: str | Path, remedy: str = "Check the folder.") -> Any:
+def open_tokenizer(source: str | Path, remedy: str = "Check it, or copy it again.") -> Any:
     """The Hugging Face tokenizer of a folder, a GGUF file or a hub name. Raises UserError with the remedy."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(**where_from(Path(source)))
     except UNREADABLE as error:
-        raise UserError(f"{source}: no usable tokenizer: {first_line(error)}. {remedy}") from error
+        what = "no GGUF file of a model, or cut or damaged" if str(source).endswith(".gguf") else "no usable tokenizer"
+        raise UserError(f"{source}: {what}: {first_line(error)}. {remedy}") from error
 
 
 def where_from(path: Path) -> dict[str, str]:

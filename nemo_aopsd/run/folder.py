@@ -400,7 +400,8 @@ def require_run(run: Path) -> Path:
     """The config file of a run. Raises UserError if there is none."""
     path = run / layout.CONFIG
     if not run.is_dir():
-        raise UserError(f"{run}: no such run folder (looked from {Path.cwd()}). Name the folder that training wrote.")
+        found = "is a file" if run.is_file() else f"no such run folder (looked from {Path.cwd()})"
+        raise UserError(f"{run}: {found}. Name the folder that training wrote.")
     if not path.is_file():
         if (run / ".lock").exists():  # of a process that is starting here, or of one that was killed doing so
             with lock(run):

@@ -16,6 +16,7 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import atomic_write
 from nemo_aopsd.models.config_json import read_model_config
 from nemo_aopsd.models.fingerprint import fingerprint_ends
+from nemo_aopsd.models.gguf import named_gguf, read_gguf
 from nemo_aopsd.prompts import is_family
 from nemo_aopsd.run import checkpoint, layout
 from nemo_aopsd.run import folder as run_folder
@@ -64,7 +65,7 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         raise UserError(f"{path}: no such file or folder (looked from {Path.cwd()}). Check the path.")
     raise UserError(
         f"{path}: no run in it (config.yaml), no checkpoint (state.json) and no model (config.json, or a .gguf file). "
-        "Check the path."
+        f"{named_gguf(path) or 'Check the path.'}"
     )
 
 
@@ -137,10 +138,11 @@ def _checkpoint(path: Path, config: Config, run: Path) -> Target:
 
 def _bare_config(path: Path) -> Config:
     """A config for engines; the optimizer in it is never built."""
-    longest = None if path.suffix == ".gguf" else read_model_config(path / "config.json").positions
+    is_gguf, remedy = path.suffix == ".gguf", ". Check it, or copy it again."
+    model = read_gguf(path, remedy) if is_gguf else read_model_config(path / "config.json")
     policy = {
         "model_name": str(path),
-        "max_total_sequence_length": longest or _NO_LIMIT,
+        "max_total_sequence_length": model.positions or _NO_LIMIT,
         "optimizer": {"kwargs": {"lr": 0.0}},
         "generation": {"max_new_tokens": 1},
     }

@@ -344,6 +344,10 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(aopsd):
     Path("suite.yaml").write_text(suite.replace("members:", grouped, 1))
     told = aopsd("compare suite.yaml --out out --dry-run")[1]
     assert re.search(r"warning: a step of grouped has (\d+) answers, one of \w+ (\d+): the difference may be", told)
+    members = "  aopsd:\n  own: {method: aopsd, settings: {aopsd: {curriculum: {name: shuffle}}}}\n"
+    Path("suite.yaml").write_text(suite + members + "settings: {aopsd: {curriculum: {name: shuffle}, seed: 7}}\n")
+    [lost] = [line for line in aopsd("compare suite.yaml --out out --dry-run")[1].splitlines() if "goes over" in line]
+    assert lost.startswith("warning: aopsd has aopsd.curriculum.name=competence: its method goes over the suite's")
     Path("suite.yaml").write_text(suite)
     named = aopsd("compare suite.yaml --seeds 2 --out out --only mine/seed_1 --only opsd --dry-run")[1].splitlines()
     assert [line.split()[0] for line in named] == ["opsd", "mine", "3"] and ": 1 to run, " in named[1]

@@ -432,6 +432,7 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
         ("train run.yaml aopsd.prompts=klingon", r"no such prompt.*`aopsd\.prompts` must be one of"),
         ("train run.yaml logger.log_dir=run.yaml/x", r"run\.yaml: not a folder that can be written"),
         ("train run.yaml --resume nowhere", r"nowhere: no such run folder \(looked from /"),
+        ("train --resume run.yaml", r"run\.yaml: is a file\. Name the folder that training wrote"),
         ("train run.yaml logger.log_dir=suite", r"suite: holds a suite of `aopsd compare`\. Choose another folder"),
         (
             "preview run.yaml --problem p33",

@@ -140,7 +140,7 @@ def test_override_values_are_yaml(base):
     assert config.raw["cluster"] == {"gpus_per_node": 8}
 
 
-def test_a_path_may_begin_with_the_home_folder_for_all_who_read_it(base, monkeypatch):
+def test_a_path_may_begin_with_the_home_folder_for_all_who_read_it(base, write, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     config = load_config(base, ["policy.model_name=~/m.gguf", "policy.tokenizer.name=~/t", "aopsd.judge.model=~/j"])
     found = (config.policy["model_name"], config.policy["tokenizer"]["name"], config.aopsd.judge.model)
@@ -148,6 +148,9 @@ def test_a_path_may_begin_with_the_home_folder_for_all_who_read_it(base, monkeyp
     assert load_config(base, ["policy.model_name=a/~b"]).policy["model_name"] == "a/~b"
     keys = ("data.train.data_path", "aopsd.evaluation.data_path", "logger.log_dir", "checkpointing.checkpoint_dir")
     raw = load_config(base, [*(f"{key}=~/x" for key in keys), "aopsd.evaluation.max_new_tokens=64"]).raw
+    monkeypatch.setenv("HOME", str(base.parent))
+    child = write("defaults: ~/base.yaml\naopsd: {prompts: ~/own}", "child.yaml")
+    assert load_config(child).aopsd.prompts == str(base.parent / "own")
     assert [select(raw, key) for key in keys] == ["/home/me/x"] * 4
 
 

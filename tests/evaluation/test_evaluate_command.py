@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 
 from nemo_aopsd import engines, prompts
@@ -388,10 +389,17 @@ def test_targets_by_hand(tmp_path, model):
     asked = with_prompts(found, "tiny", False)
     assert (asked.config.aopsd.prompts, asked.config.aopsd.thinking.student) == ("tiny", False)
     assert with_prompts(found, None, None) == found
-    file = tmp_path / "x.gguf"
-    file.write_bytes(b"GGUF" * 10)
-    assert find_target(file).config.max_row_tokens > 10**6
-    with pytest.raises(UserError, match="no model"):
+    writer = gguf.GGUFWriter(file := tmp_path / "x.gguf", "llama")
+    writer.add_context_length(4096)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert find_target(file).config.max_row_tokens == 4096  # longer rows would be refused once it is loaded
+    (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:30])
+    with pytest.raises(UserError, match=r"cut or damaged: .*\. Check it, or copy it again\.$"):
+        find_target(tmp_path / "cut.gguf")
+    (tmp_path / "cut.gguf").unlink()
+    with pytest.raises(UserError, match=rf"no model .* Name the file: {file}\."):
         find_target(tmp_path)
 
 

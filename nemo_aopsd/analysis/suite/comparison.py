@@ -15,7 +15,9 @@ from nemo_aopsd.analysis.suite.processes import Failure, Pool
 from nemo_aopsd.analysis.suite.results import Row, measure, rows_of
 from nemo_aopsd.analysis.suite.spec import Suite, check_alike
 from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure, summary
+from nemo_aopsd.config.keys import flatten, typed
 from nemo_aopsd.config.label import describe_run
+from nemo_aopsd.config.load import file_layers
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.console import counted, show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
@@ -71,7 +73,7 @@ class Comparison:
     def show(self) -> None:
         """A line a chosen member on what would run. Refuses what `train` would refuse; writes nothing."""
         configs, problems = self._check()
-        self._say([*check_unchanged(self.out, configs, problems), *self._unequal(configs)])
+        self._say([*check_unchanged(self.out, configs, problems), *self._warnings(configs)])
         for name in dict.fromkeys(run.member for run in self.chosen):
             own = [run for run in self.chosen if run.member == name]
             finished = sum(run.is_finished for run in own)
@@ -85,7 +87,7 @@ class Comparison:
         """Write the members' configs, and run what is not finished."""
         configs, problems = self._check()
         with held(self.out / ".prepare", wait=True):  # elements of a job array begin together
-            self._say([*check_unchanged(self.out, configs, problems), *self._unequal(configs)])
+            self._say([*check_unchanged(self.out, configs, problems), *self._warnings(configs)])
             write_configs(self.suite, self.out)
             remember(self.out, configs, problems)
         bases = {name for name, config in configs.items() if config.aopsd.max_num_steps == 0}
@@ -151,6 +153,24 @@ class Comparison:
             files[config.data["train"]["data_path"]] = problems
             files[str(config.aopsd.evaluation.data_path)] = held_out or []  # which `check_alike` has asked for
         return configs, {file: fingerprint(rows) for file, rows in files.items()}
+
+    def _warnings(self, configs: dict[str, Config]) -> list[str]:
+        return [*self._overruled(), *self._unequal(configs)]
+
+    def _overruled(self) -> list[str]:
+        """A warning for each chosen member whose method says otherwise than the suite's `settings`."""
+        told, wanted, chosen = [], flatten(self.suite.settings), {run.member for run in self.chosen}
+        for member in (member for member in self.suite.members if member.name in chosen - {"base"}):
+            layers, own = file_layers(member.file), flatten(member.settings)
+            method = {key: value for layer in layers for key, value in flatten(layer.tree).items() if key not in own}
+            lost = [key for key in wanted if key in method and method[key] != wanted[key]]
+            if lost:
+                says = ", ".join(f"{key}={typed(method[key])}" for key in lost)
+                remedy = "To have the suite's, set it in the member's own"
+                told.append(
+                    f"warning: {member.name} has {says}: its method goes over the suite's `settings`. {remedy}."
+                )
+        return told
 
     def _unequal(self, configs: dict[str, Config]) -> list[str]:
         """A warning where one of the chosen members has many more answers a step than another and nothing evens it."""

@@ -12,6 +12,7 @@
 `defaults: OTHER.yaml` makes a suite of another one. `base` is the model as it is: a member that takes no step.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def _checked(tree: Tree, origins: Origins, path: Path) -> _SuiteForm:
 def _file(named: str, key: str, origins: Origins, path: Path) -> Path:
     """The config that `key` names, relative to the file where `key` stands, or a shipped one."""
     where = locate(key, origins, path)
-    target = Path(where.rpartition(":")[0]).parent / named
+    target = Path(where.rpartition(":")[0]).parent / os.path.expanduser(named)
     if not target.is_file():
         with suppress(UserError):  # which does not know `where`
             target = find_recipe(Path(named))

@@ -8,8 +8,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check
-from nemo_aopsd.console import slow
-from nemo_aopsd.errors import UserError, first_line
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import (
     TOKENIZER_FILES,
     ModelConfig,
@@ -18,9 +17,8 @@ from nemo_aopsd.models.config_json import (
     find_published,
     how_to_have,
     is_hub_name,
-    parse,
 )
-from nemo_aopsd.models.tokenizer import UNREADABLE, where_from
+from nemo_aopsd.models.gguf import read_gguf
 
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("qwen3_moe",)
@@ -113,23 +111,12 @@ def check_model(name: str, engine: str = "nemo_rl") -> tuple[Check, ModelConfig 
     path = Path(name)
     is_gguf = path.suffix == ".gguf" and path.is_file()
     try:
-        config = _read_gguf(path) if is_gguf else find_model_config(name)
+        config = read_gguf(path) if is_gguf else find_model_config(name)
     except UserError as error:
         return Check("model", ERROR, str(error), _EXPECTED, "Download the model again"), None
     if config and (is_gguf or engine != "local" or path.is_dir()):
         return Check("model", OK, f"{name}: {config.model_type}", _EXPECTED), config
     return _missing("model", name, engine), config or find_published(name)
-
-
-def _read_gguf(path: Path) -> ModelConfig:
-    """Of the file's metadata, as the local engine will read them. Raises UserError for one that is cut."""
-    from transformers import AutoConfig
-
-    try:
-        with slow(f"reading {path}"):
-            return parse(AutoConfig.from_pretrained(**where_from(path)).to_dict(), str(path))
-    except UNREADABLE as error:
-        raise UserError(f"{path}: no GGUF file of a model, or cut or damaged: {first_line(error)}") from error
 
 
 def check_tokenizer(name: str, engine: str = "nemo_rl") -> Check:

@@ -9,6 +9,7 @@ from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, Polic
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
 from nemo_aopsd.models.config_json import how_to_have
+from nemo_aopsd.models.gguf import named_gguf
 from nemo_aopsd.models.limits import check_has_tokenizer, check_limits
 
 
@@ -80,7 +81,8 @@ def _model_path(config: Config, name: str, key: str) -> Path:
         if importlib.util.find_spec("gguf") is None:
             raise UserError(f"{path}: reading GGUF needs the package gguf. Run: pip install gguf")
     elif not (path / "config.json").is_file() or not [*path.glob("*.safetensors"), *path.glob("*.bin")]:
-        raise UserError(f"{path}: expected config.json and weights (*.safetensors or *.bin). Copy the model again.")
+        remedy = named_gguf(path) or "Copy the model again."
+        raise UserError(f"{path}: expected config.json and weights (*.safetensors or *.bin). {remedy}")
     check_limits(config, path)
     return path
 
