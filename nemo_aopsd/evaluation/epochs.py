@@ -19,6 +19,7 @@ from nemo_aopsd.engine import LanguageModel, Tokenizer
 from nemo_aopsd.evaluation import EPOCH
 from nemo_aopsd.evaluation.samples import BlockSampler, Questions, check_settings, collect
 from nemo_aopsd.evaluation.summary import Summary, check_same_problems, summarize
+from nemo_aopsd.evaluation.tables import has_width
 from nemo_aopsd.files import json_text, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.method.context import student_prompts
@@ -110,7 +111,7 @@ def paired_interval(before: Summary, after: Summary) -> tuple[float, float]:
 
 def told_interval(low: float, high: float) -> str:
     """What `paired_interval` says; where each problem changed alike that is nothing, whatever is resampled."""
-    if low == high:
+    if not has_width(low, high):
         return f"no interval of the change: it is {low:+.3f} for each problem"
     return f"95 % interval of the change [{low:+.3f}, {high:+.3f}]"
 

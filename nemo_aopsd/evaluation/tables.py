@@ -22,8 +22,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def has_width(low: float, high: float) -> bool:
+    """Whether an interval says something: of values that are all alike every resample has the same mean, but for
+    rounding.
+    """
+    return high - low >= 1e-9
+
+
 def ends(low: float, high: float, sign: str = "") -> str:
     """An interval of shares, in percent: [25.0, 50.0]; `sign` is "+" for differences: [-1.0, +50.0]."""
-    if high - low < 1e-9:  # and rounding: what was resampled is all alike, which says nothing of other problems
+    if not has_width(low, high):
         return "[no interval: all alike]"
     return f"[{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"

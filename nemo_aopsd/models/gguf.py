@@ -1,11 +1,11 @@
-"""What a GGUF file says of its model, without the weights."""
+"""GGUF files: what one says of its model, without the weights, and how those of a folder are named."""
 
 from pathlib import Path
 
 from nemo_aopsd.console import slow
 from nemo_aopsd.errors import UserError, first_line
 from nemo_aopsd.models.config_json import ModelConfig, parse
-from nemo_aopsd.models.tokenizer import UNREADABLE, where_from
+from nemo_aopsd.models.tokenizer import NO_GGUF, UNREADABLE, where_from
 
 
 def read_gguf(path: Path, remedy: str = "") -> ModelConfig:
@@ -16,7 +16,7 @@ def read_gguf(path: Path, remedy: str = "") -> ModelConfig:
         with slow(f"reading {path}"):
             return parse(AutoConfig.from_pretrained(**where_from(path)).to_dict(), str(path))
     except UNREADABLE as error:
-        raise UserError(f"{path}: no GGUF file of a model, or cut or damaged: {first_line(error)}{remedy}") from error
+        raise UserError(f"{path}: {NO_GGUF}: {first_line(error)}{remedy}") from error
 
 
 def named_gguf(folder: Path) -> str:

@@ -120,6 +120,7 @@ def _seam(leader: str, text: str, openers: Collection[str]) -> int:
 
 # What transformers raises for a folder or GGUF file that is none, or cut short.
 UNREADABLE = (OSError, ValueError, struct.error, EOFError)
+NO_GGUF = "no GGUF file of a model, or cut or damaged"
 
 
 def open_tokenizer(source: str | Path, remedy: str = "Check it, or copy it again.") -> Any:
@@ -129,7 +130,7 @@ def open_tokenizer(source: str | Path, remedy: str = "Check it, or copy it again
     try:
         return AutoTokenizer.from_pretrained(**where_from(Path(source)))
     except UNREADABLE as error:
-        what = "no GGUF file of a model, or cut or damaged" if str(source).endswith(".gguf") else "no usable tokenizer"
+        what = NO_GGUF if str(source).endswith(".gguf") else "no usable tokenizer"
         raise UserError(f"{source}: {what}: {first_line(error)}. {remedy}") from error
 
 

@@ -11,7 +11,7 @@ from nemo_aopsd.config.label import family_label
 from nemo_aopsd.console import counted
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.benchmarks import benchmark_name
-from nemo_aopsd.evaluation.tables import ends
+from nemo_aopsd.evaluation.tables import ends, has_width
 from nemo_aopsd.files import read_json
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.reader import Run, load_run, parse
@@ -113,7 +113,7 @@ def _pairs(sources: Sequence[Source]) -> Iterator[tuple[Source, Measured, Measur
 
 def verdict(low: float, high: float) -> str:
     """What the interval of a difference says; without width it is none."""
-    if low == high:
+    if not has_width(low, high):
         return "no verdict"
     return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 

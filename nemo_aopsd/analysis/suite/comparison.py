@@ -3,7 +3,7 @@
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from nemo_aopsd.analysis.suite.table import csv_text, markdown, suite_figure, su
 from nemo_aopsd.config.keys import flatten, typed
 from nemo_aopsd.config.label import describe_run
 from nemo_aopsd.config.load import file_layers
-from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import counted, show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.errors import UserError
@@ -155,12 +155,14 @@ class Comparison:
         return configs, {file: fingerprint(rows) for file, rows in files.items()}
 
     def _warnings(self, configs: dict[str, Config]) -> list[str]:
-        return [*self._overruled(), *self._unequal(configs)]
+        chosen = {run.member: configs[run.member].aopsd for run in self.chosen}
+        trained = {name: aopsd for name, aopsd in chosen.items() if aopsd.max_num_steps != 0}
+        return [*self._overruled(trained), *self._unequal(trained)]
 
-    def _overruled(self) -> list[str]:
-        """A warning for each chosen member whose method says otherwise than the suite's `settings`."""
-        told, wanted, chosen = [], flatten(self.suite.settings), {run.member for run in self.chosen}
-        for member in (member for member in self.suite.members if member.name in chosen - {"base"}):
+    def _overruled(self, trained: Collection[str]) -> list[str]:
+        """A warning for each of these members whose method says otherwise than the suite's `settings`."""
+        told, wanted = [], flatten(self.suite.settings)
+        for member in (member for member in self.suite.members if member.name in trained):
             layers, own = file_layers(member.file), flatten(member.settings)
             method = {key: value for layer in layers for key, value in flatten(layer.tree).items() if key not in own}
             lost = [key for key in wanted if key in method and method[key] != wanted[key]]
@@ -172,10 +174,8 @@ class Comparison:
                 )
         return told
 
-    def _unequal(self, configs: dict[str, Config]) -> list[str]:
-        """A warning where one of the chosen members has many more answers a step than another and nothing evens it."""
-        chosen = {run.member: configs[run.member].aopsd for run in self.chosen}
-        trained = {name: aopsd for name, aopsd in chosen.items() if aopsd.max_num_steps != 0}
+    def _unequal(self, trained: dict[str, AOPSDConfig]) -> list[str]:
+        """A warning where one of these members has many more answers a step than another and nothing evens it."""
         if all(aopsd.max_response_tokens or aopsd.max_train_seconds for aopsd in trained.values()):
             return []
         sizes = [(aopsd.rollouts_per_step, name) for name, aopsd in trained.items()]

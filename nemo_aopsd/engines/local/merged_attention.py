@@ -41,8 +41,7 @@ class MergedAttention:
         linears = _linears(module)
         self.weight = torch.cat([part.weight for part in linears])
         self.bias = None if linears[0].bias is None else torch.cat([part.bias for part in linears])
-        num_queries, num_keys = (part.out_features // module.head_dim for part in linears[:2])
-        self.num_heads = [num_queries, num_keys, num_keys]
+        self.num_queries, self.num_keys = (part.out_features // module.head_dim for part in linears[:2])
 
     def __call__(
         self,
@@ -54,8 +53,7 @@ class MergedAttention:
         **_: Any,
     ) -> tuple[Tensor, None]:
         """`hidden_states` [R, 1, H], cosines and sines [R, 1, D] each, additive mask [R, 1, 1, columns]."""
-        module, num_rows = self.module, len(hidden_states)
-        num_queries, num_keys, _ = self.num_heads
+        module, num_rows, num_queries, num_keys = self.module, len(hidden_states), self.num_queries, self.num_keys
         heads = linear(hidden_states[:, 0], self.weight, self.bias).view(num_rows, -1, module.head_dim)
         asked, values = heads.split([num_queries + num_keys, num_keys], dim=1)
         if hasattr(module, "q_norm"):
