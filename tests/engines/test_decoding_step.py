@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
-from nemo_aopsd.engines.local.kv import KVBuffer
+from nemo_aopsd.engines.local.kv import FixedKVBuffer
 from nemo_aopsd.engines.local.merged_attention import merged_attention
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
@@ -45,12 +45,12 @@ class Replayed:
 
 
 def addresses(step: GraphStep) -> list[int]:
-    sides = [side for layer in step.kv._layers for side in layer]
+    sides = [side for layer in step.kv._layers for side in (layer.keys, layer.values)]
     return [tensor.data_ptr() for tensor in (step.mask, step.tokens, step.positions, step.kv.cursor, *sides)]
 
 
 def generate(monkeypatch, step_class, sampling, size):
-    monkeypatch.setattr(decoding, "ROOM", ROOM)
+    monkeypatch.setattr(step_class, "room", ROOM)
     monkeypatch.setattr(GraphStep, "_capture", lambda step: Replayed(step))
     monkeypatch.setattr(LocalModel, "_step_class", step_class)
     model = LocalModel(tiny_model("qwen3"), tiny_settings(generation_batch_size=size), frozenset([END]))
@@ -100,11 +100,11 @@ def test_shapes_recur_rows_by_sixteens_and_columns_by_128(monkeypatch):
 )
 def test_how_many_rows_are_kept(step_class, num_rows, num_running, kept):
     running = torch.arange(num_rows) >= num_rows - num_running
-    kv = SimpleNamespace(room=5, rebuild=lambda rows, room: rebuilt.append((len(rows), room)))
+    kv = SimpleNamespace(room=5, length=2000, rebuild=lambda rows, room: rebuilt.append((len(rows), room)))
     decoder, rebuilt = SimpleNamespace(step_class=step_class, rows=torch.arange(num_rows), kv=kv, _fit_step=str), []
     choice = decoding.Decoder._make_room(decoder, torch.arange(num_rows), running, num_running)
     assert choice.tolist() == decoder.rows.tolist() and len(choice) == kept
-    assert rebuilt == ([(kept, decoding.ROOM)] if kept < num_rows else [])
+    assert rebuilt == ([(kept, max(step_class.room, 250))] if kept < num_rows else [])  # an eighth of its length
 
 
 class Graph:
@@ -194,9 +194,11 @@ def test_merged_attention_is_the_models_own(family, linear, merged):
         visible = torch.tensor([[True] * 4, [True, True, False, True]])
 
         def step() -> torch.Tensor:
-            kv = KVBuffer(prefix, torch.arange(2), columns=3, room=1)
-            mask, positions = network.additive(visible)[:, None, None], torch.tensor([[3], [2]])
-            return network.extend(torch.tensor([[9], [10]]), mask, positions, kv)
+            kv = FixedKVBuffer(prefix, torch.arange(2), columns=3, room=1)
+            mask = network.additive(torch.nn.functional.pad(visible, (0, kv.room - 1)))[:, None, None]
+            first = network.extend(torch.tensor([[9], [10]]), mask, torch.tensor([[3], [2]]), kv)
+            mask[..., 4], kv.cursor = 0, kv.cursor + 1
+            return torch.cat([first, network.extend(torch.tensor([[11], [12]]), mask, torch.tensor([[4], [3]]), kv)])
 
         expected = step()
         with merged_attention(model) as count:

@@ -19,6 +19,7 @@ from nemo_aopsd.engines.local import decoding
 from nemo_aopsd.engines.local import network as network_module
 from nemo_aopsd.engines.local.branches import BranchRow
 from nemo_aopsd.engines.local.decoding import sample, sample_with_logprobs
+from nemo_aopsd.engines.local.decoding_step import EagerStep
 from nemo_aopsd.engines.local.kv import LineKV
 from nemo_aopsd.engines.local.memory import batches
 from nemo_aopsd.engines.local.model import LocalModel
@@ -333,7 +334,7 @@ def test_no_rows_and_no_branches_give_empty_results():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_generation_equals_plain_greedy_decoding(family, monkeypatch):
-    monkeypatch.setattr(decoding, "ROOM", 16)  # the buffer grows twice
+    monkeypatch.setattr(EagerStep, "room", 16)  # the buffer grows twice
     prompts, _ = random_rows(9, UNEVEN)
     found = local(family).generate(prompts, Sampling(max_new_tokens=40, temperature=0), seed=0)
     for prompt, generation in zip(prompts, found, strict=True):
@@ -354,7 +355,7 @@ def test_rows_that_end_early_leave_the_batch_without_touching_the_others():
 
 @pytest.mark.parametrize("cut", [{}, {"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 5}])
 def test_sampling_says_the_log_probs_at_temperature_1_of_what_it_drew(monkeypatch, cut):
-    monkeypatch.setattr(decoding, "ROOM", 16)  # the buffer grows, and rows leave it
+    monkeypatch.setattr(EagerStep, "room", 16)  # the buffer grows, and rows leave it
     changes = {"generation_batch_size": 16, "max_total_sequence_length": 60}
     model = LocalModel(MODELS["llama"], tiny_settings(**changes), frozenset(range(0, 60, 9)))
     prompts = [*random_rows(10, [(3 + 5 * (index % 4), 0) for index in range(16)])[0], [5] * 60]

@@ -12,7 +12,6 @@ from nemo_aopsd.engines.local.merged_attention import merged_attention
 from nemo_aopsd.engines.local.network import Network, at_least_float32, logprobs_of
 from nemo_aopsd.types import Generation, Sampling, Tokens
 
-ROOM = 256  # columns by which the buffer grows
 BLOCK = 128  # tokens whose probabilities are summed at once
 SMALL = 512  # tokens of a vocabulary that needs no blocks
 
@@ -54,7 +53,7 @@ def _is_cut(sampling: Sampling, num_tokens: int) -> bool:
 
 
 def _probs(logits: Tensor) -> Tensor:
-    """In float32, or float64 if the logits are; one kernel casts and normalises."""
+    """In float32, or float64 if the logits are."""
     return logits.softmax(-1, dtype=at_least_float32(logits.dtype))
 
 
@@ -116,7 +115,7 @@ class Decoder:
         sources = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
         self.last_hidden = torch.stack([states[-1] for states in hidden])[sources]
         self.num_columns = max(map(len, distinct))
-        self.kv: Any = step_class.buffer(prefix, sources, self.num_columns, min(ROOM, max(limits)))
+        self.kv: Any = step_class.buffer(prefix, sources, self.num_columns, min(step_class.room, max(limits)))
         self.extend = self._fit_step()
 
     def run(self, sampling: Sampling, uniform: Tensor) -> list[Generation]:
@@ -154,7 +153,7 @@ class Decoder:
             return choice
         num_kept = -(-num_running // kind.few) * kind.few  # rows that have ended fill it up, and say no more
         keep = running.int().argsort(descending=True, stable=True)[:num_kept]
-        self.kv.rebuild(keep, max(self.kv.room, ROOM))
+        self.kv.rebuild(keep, max(self.kv.room, kind.room, self.kv.length // 8))
         self.rows = self.rows[keep]
         self.extend = self._fit_step()
         return choice[keep]

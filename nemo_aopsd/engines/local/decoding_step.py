@@ -17,6 +17,7 @@ class EagerStep:
     """Reads the columns written so far. Rows are dropped as soon as an eighth of them has ended."""
 
     buffer = KVBuffer
+    room = 256  # columns by which the buffer grows at least
     min_running = 0.875
     few = 1  # rows, of which fewer take as long
     looks_every = 1  # steps from one look at who has ended to the next
@@ -39,6 +40,7 @@ class GraphStep:
     """
 
     buffer = FixedKVBuffer
+    room = 64  # all of it is read
     min_running = 0.5
     few = 16  # bound by its number of kernels, a step of fewer takes about as long; dropping leaves a multiple of it
     looks_every = 8  # the device is not waited for in between

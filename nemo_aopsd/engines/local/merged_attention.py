@@ -1,6 +1,6 @@
-"""Attention of one new token a row in nine kernels fewer a layer, for decoding is bound by their number.
+"""Attention of one new token a row in ten kernels fewer a layer, for decoding is bound by their number.
 
-One product makes queries, keys and values, and one rotation turns queries and keys together.
+One product makes queries, keys and values, one rotation turns them, and one copy puts keys and values into the buffer.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
+
+from nemo_aopsd.engines.local.kv import FixedKVBuffer
 
 # They turn halves of a head against each other, and the last two norm queries and keys first.
 KINDS = ("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention")
@@ -24,8 +26,9 @@ def merged_attention(causal_lm: torch.nn.Module) -> Iterator[int]:
     """
     layers: list[Any] = [module for module in causal_lm.modules() if type(module).__name__ in KINDS]
     modules = [layer for layer in layers if {type(part) for part in _linears(layer)} == {torch.nn.Linear}]
+    angles = Angles()
     for module in modules:
-        module.forward = MergedAttention(module)
+        module.forward = MergedAttention(module, angles)
     try:
         yield len(modules)
     finally:
@@ -33,11 +36,28 @@ def merged_attention(causal_lm: torch.nn.Module) -> Iterator[int]:
             del module.forward  # the class's own is back
 
 
+class Angles:
+    """Cosines and sines of all heads, values' among them, which do not turn; made once a step for all layers."""
+
+    def __init__(self) -> None:
+        self.of: Tensor | None = None
+        self.all: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, cos: Tensor, sin: Tensor, num_turned: int, num_still: int) -> tuple[Tensor, Tensor]:
+        """From [R, 1, D] each to [R, heads, D] each."""
+        if self.all is None or self.of is not cos:
+            still = cos.new_ones(len(cos), num_still, cos.shape[-1])
+            all_cos = torch.cat([cos.expand(-1, num_turned, -1), still], dim=1)
+            all_sin = torch.cat([sin.expand(-1, num_turned, -1), torch.zeros_like(still)], dim=1)
+            self.of, self.all = cos, (all_cos, all_sin)
+        return self.all
+
+
 class MergedAttention:
     """In place of the forward of an attention module of KINDS."""
 
-    def __init__(self, module: Any):
-        self.module = module
+    def __init__(self, module: Any, angles: Angles):
+        self.module, self.angles = module, angles
         linears = _linears(module)
         self.weight = torch.cat([part.weight for part in linears])
         self.bias = None if linears[0].bias is None else torch.cat([part.bias for part in linears])
@@ -48,21 +68,19 @@ class MergedAttention:
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor,
-        cache: Any = None,
+        cache: FixedKVBuffer | None = None,
         past_key_values: Any = None,  # its name in earlier releases of transformers 5
         **_: Any,
     ) -> tuple[Tensor, None]:
         """`hidden_states` [R, 1, H], cosines and sines [R, 1, D] each, additive mask [R, 1, 1, columns]."""
         module, num_rows, num_queries, num_keys = self.module, len(hidden_states), self.num_queries, self.num_keys
         heads = linear(hidden_states[:, 0], self.weight, self.bias).view(num_rows, -1, module.head_dim)
-        asked, values = heads.split([num_queries + num_keys, num_keys], dim=1)
         if hasattr(module, "q_norm"):
-            queries, keys = asked.split([num_queries, num_keys], dim=1)
-            asked = torch.cat([module.q_norm(queries), module.k_norm(keys)], dim=1)
-        queries, keys = _turned(asked, *position_embeddings).split([num_queries, num_keys], dim=1)
-        keys, values = (past_key_values if cache is None else cache).update(
-            keys[:, :, None], values[:, :, None], module.layer_idx
-        )
+            queries, keys, values = heads.split([num_queries, num_keys, num_keys], dim=1)
+            heads = torch.cat([module.q_norm(queries), module.k_norm(keys), values], dim=1)
+        heads = _turned(heads, *self.angles(*position_embeddings, num_queries + num_keys, num_keys))
+        queries, both = heads.split([num_queries, 2 * num_keys], dim=1)
+        keys, values = (past_key_values if cache is None else cache).update_both(both[:, :, None], module.layer_idx)
         in_line = queries.view(num_rows, num_keys, num_queries // num_keys, -1)  # as in `grouped_sdpa`
         output = scaled_dot_product_attention(in_line, keys, values, attn_mask=attention_mask, scale=module.scaling)
         return module.o_proj(output.reshape(num_rows, 1, -1)), None
@@ -73,7 +91,7 @@ def _linears(layer: Any) -> tuple[Any, Any, Any]:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`heads` [R, heads, D] at the positions of `cos` and `sin` [R, 1, D], in three kernels."""
+    """`heads` [R, heads, D] by the angles of `cos` and `sin`, of the same shape, in three kernels."""
     half = heads.shape[-1] // 2
     turned = heads * cos
     turned[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
