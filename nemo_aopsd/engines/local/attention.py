@@ -24,9 +24,9 @@ def grouped_sdpa(
     single queries). The heads of a group are queries of one key head as well, so here they stand in line instead.
     """
     if attention_mask is not None and attention_mask.dtype == torch.long:  # `line_mask`
-        if query.is_cuda:
-            return _attend_in_line(query, key, value, attention_mask, kwargs.get("scaling")), None
         lengths: list[int] = attention_mask.flatten().tolist()
+        if query.is_cuda:
+            return _attend_in_line(query, key, value, lengths, kwargs.get("scaling")), None
         rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
         outputs = [sdpa_attention_forward(module, q, k, v, None, **kwargs)[0] for q, k, v in rows]
         return torch.cat(outputs, dim=1), None
@@ -44,14 +44,11 @@ def grouped_sdpa(
     return output.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
 
 
-def _attend_in_line(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+def _attend_in_line(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float | None) -> Tensor:
     """One kernel for all rows, in 16 bits: of [1, heads, all tokens, D] each, [1, all tokens, heads, D]."""
-    if not hasattr(mask, "places"):  # made by the first layer for all
-        lengths: list[int] = mask.flatten().tolist()
-        ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        setattr(mask, "places", (ends.to(query.device, non_blocking=True), max(lengths)))  # noqa: B010
-    ends, longest = getattr(mask, "places")  # noqa: B009
-    options = {"scale": scale, "window_size": (-1, 0), **_GROUPED}  # (-1, 0) is causal
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    ends = ends.to(query.device, non_blocking=True)  # or each layer would wait for the device
+    longest, options = max(lengths), {"scale": scale, "window_size": (-1, 0), **_GROUPED}  # (-1, 0) is causal
     q, k, v = (side[0].transpose(0, 1) for side in (query, key, value))
     return torch.as_tensor(varlen_attn(q, k, v, ends, ends, longest, longest, **options))[None]
 
