@@ -19,7 +19,7 @@ from typing import Any
 from nemo_aopsd.config.extension import WANTED, own_names, sources
 from nemo_aopsd.config.load import flatten, load_config, to_yaml
 from nemo_aopsd.config.schema import AOPSDConfig, Config
-from nemo_aopsd.console import warn
+from nemo_aopsd.console import counted, warn
 from nemo_aopsd.data.problems import fingerprint, load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import free_beside, naming, open_locked, read_journal, read_json
@@ -119,11 +119,16 @@ def check_place(config: Config) -> None:
     run = Path(config.logger["log_dir"])
     keep_apart(run, "a run of `aopsd train`")
     check_free(run, Path(config.checkpointing["checkpoint_dir"]))
+    if others := _others(run):
+        which = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        warn([f"{run} is not empty ({counted(len(others), 'name')}: {which}); the files of the run go beside them"])
 
 
 def check_free(run: Path, checkpoints: Path) -> None:
     """Raise UserError if `run` holds (some of) a run, `checkpoints` those of another, or it cannot be written."""
     if (run / layout.CONFIG).exists():
+        if not commands_of(run):
+            raise UserError(f"{run} holds a {layout.CONFIG} that no run has written. Choose another logger.log_dir.")
         raise UserError(f"{run} already holds a run. Go on with `{to_go_on(run)}`, or choose another logger.log_dir.")
     left = [name for name in _FILES if (run / name).exists()]
     left += [f"{folder}/{name}" for folder in _FOLDERS for name in _ours(run / folder, folder)[:1]]
@@ -448,6 +453,12 @@ def move_aside(run: Path) -> Path | None:
         if (run / name).exists():
             (run / name).rename(aside / name)
     return aside
+
+
+def _others(folder: Path) -> list[str]:
+    """Names in `folder` but logs: what a user may have there by mistake."""
+    paths = folder.iterdir() if folder.is_dir() else []
+    return sorted(path.name for path in paths if path.name[0] != "." and path.suffix not in (".log", ".out"))
 
 
 def _ours(folder: Path, kind: str) -> list[str]:

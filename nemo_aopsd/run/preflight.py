@@ -223,7 +223,7 @@ def summarize(
     The warnings of `found` have been told before. Raises UserError with all that it refuses."""
     aopsd, (problems, held_out) = config.aopsd, found.passed()
     size = aopsd.num_prompts_per_step
-    answers = counted(aopsd.rollouts_per_step, "answer")
+    answers = counted(min(size, len(problems)) * aopsd.num_generations_per_prompt, "answer")
     steps, few = -(-len(problems) // size), f" (fewer problems than a step's {size})" if len(problems) < size else ""
     evaluation = "none, so no pass@k"
     if held_out:

@@ -75,6 +75,8 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
         and "1 step of 8 answers an epoch" in out
     )
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
+    few = "1 step of 8 answers an epoch (fewer problems than a step's 12)"
+    assert few in " ".join(aopsd("train run.yaml --check aopsd.num_prompts_per_step=12")[1].split())
     assert listing(tmp_path) == before
     Path("x.gguf").touch()
     told = "lengths, for the tokenizer of x.gguf is in a GGUF file, which is read when training starts"
@@ -369,7 +371,7 @@ def test_ctrl_c_while_libraries_load_is_one_line(aopsd, monkeypatch, capsys, whi
 
 def test_a_check_in_a_folder_that_holds_a_run_checks_the_rest(aopsd):
     Path("run").mkdir()
-    Path("run/config.yaml").write_text("")
+    Path("run/config.yaml").write_text("# aopsd train run.yaml")
     code, _, err = aopsd("train run.yaml --check data.train.data_path=nowhere.jsonl")
     assert code == 2 and "run already holds a run." in err and "nowhere.jsonl: no such file" in err
 

@@ -53,8 +53,13 @@ def config_of(run, *overrides):
 
 
 def test_what_holds_a_run_or_parts_of_one_or_cannot_be_written_is_not_free(run, tmp_path):
+    run_folder.write_config(run, (run / "config.yaml").read_text(), "aopsd train config.yaml")
     with pytest.raises(UserError, match=r"already holds a run.*--resume.*logger\.log_dir"):
         run_folder.check_free(run, run / "checkpoints")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.yaml").write_text("my: own")
+    with pytest.raises(UserError, match=r"mine holds a config.yaml that no run has written.*log_dir"):
+        run_folder.check_free(tmp_path / "mine", tmp_path / "mine/checkpoints")
     run_folder.check_free(tmp_path / "new/deep", tmp_path / "new/deep/checkpoints")
     assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("")
@@ -69,6 +74,17 @@ def test_what_holds_a_run_or_parts_of_one_or_cannot_be_written_is_not_free(run, 
     (tmp_path / "shared/step_000004").mkdir(parents=True)
     with pytest.raises(UserError, match=r"shared holds another run's checkpoints"):
         run_folder.check_free(tmp_path / "another", tmp_path / "shared")
+
+
+def test_a_new_run_says_that_its_folder_holds_other_files(run, tmp_path, capsys):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in ("train.log", ".hidden", "a.py", "b.py", "c.py", "d.py"):
+        (folder / name).write_text("")
+    run_folder.check_place(config_of(run, f"logger.log_dir={folder}"))
+    assert "notes is not empty (4 names: a.py, b.py, c.py, ...)" in " ".join(capsys.readouterr().err.split())
+    run_folder.check_place(config_of(run, f"logger.log_dir={tmp_path / 'new'}"))
+    assert not capsys.readouterr().err
 
 
 def test_one_process_at_a_time_writes_a_run(tmp_path, monkeypatch):
