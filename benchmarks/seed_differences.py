@@ -1,6 +1,6 @@
-"""AOPSD less each other member, with 95 % intervals, from the tables of suites and of seeds of a page of results.
+"""One member less each other one, with 95 % intervals, from the tables of suites and of seeds of a page of results.
 
-    python -m benchmarks.seed_differences [PAGE.md]   # by default docs/results_tables.md of this checkout
+    python -m benchmarks.seed_differences [--member aopsd] [PAGE.md]   # by default docs/results_tables.md
 
 A difference is that of the counts over all seeds, where the page has them, else the mean over the rounded seeds. Its
 interval is Student's t over the seeds, paired. A few seeds may agree by luck: where that interval is narrower than
@@ -10,6 +10,7 @@ chance among the answers alone allows, both are combined in quadrature, and the 
 import argparse
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
@@ -58,7 +59,7 @@ def _counts(text: str) -> dict[str, tuple[int, int]]:
 def difference(suite: Suite, one: str, other: str) -> Difference:
     """`one` less `other`. Raises KeyError for a member that the page does not have."""
     points = [a - b for a, b in zip(suite.seeds[one], suite.seeds[other], strict=True)]
-    half = T_95[len(points)] * stdev(points) / math.sqrt(len(points))
+    half = student_t(points)
     if not {one, other} <= suite.counts.keys():
         return Difference(fmean(points), half, widened=False)
     rates = [suite.counts[name][0] / suite.counts[name][1] for name in (one, other)]
@@ -70,14 +71,24 @@ def difference(suite: Suite, one: str, other: str) -> Difference:
     return Difference(100 * (rates[0] - rates[1]), math.hypot(half, sampling) if widened else half, widened)
 
 
+def student_t(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of the mean, of two to eight values."""
+    return T_95[len(values)] * stdev(values) / math.sqrt(len(values))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs/results_tables.md")
-    for suite in suites(parser.parse_args().page.read_text(encoding="utf-8")):
-        print(f"{len(suite.seeds['aopsd'])} seeds")
-        print(f"  {'aopsd less':<20} pass@1 in points (95 % interval; * with chance among answers)")
-        for name in [name for name in suite.seeds if name != "aopsd"]:
-            found = difference(suite, "aopsd", name)
+    parser.add_argument("--member", default="aopsd")
+    arguments = parser.parse_args()
+    one = arguments.member
+    for suite in suites(arguments.page.read_text(encoding="utf-8")):
+        if one not in suite.seeds:
+            continue
+        print(f"{len(suite.seeds[one])} seeds")
+        print(f"  {f'{one} less':<20} pass@1 in points (95 % interval; * with chance among answers)")
+        for name in [name for name in suite.seeds if name != one]:
+            found = difference(suite, one, name)
             low, high = found.mean - found.half, found.mean + found.half
             print(f"  {name:<20} {found.mean:+5.1f} ({low:+.1f} to {high:+.1f}){' *' * found.widened}")
 

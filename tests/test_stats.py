@@ -192,6 +192,9 @@ def test_the_differences_of_seeds_name_their_columns_and_equal_a_hand_calculatio
     seeds, columns, row = capsys.readouterr().out.splitlines()
     assert (seeds, row.split()) == ("2 seeds", ["grpo", "+2.0", "(-10.7", "to", "+14.7)"])
     assert "aopsd less" in columns and "pass@1 in points" in columns and "95 %" in columns
+    monkeypatch.setattr("sys.argv", ["seed_differences", str(tmp_path / "page.md"), "--member", "grpo"])
+    seed_differences.main()
+    assert capsys.readouterr().out.splitlines()[2].split() == ["aopsd", "-2.0", "(-14.7", "to", "+10.7)"]
     monkeypatch.setattr("sys.argv", ["seed_differences"])  # the page of results that the checkout has
     seed_differences.main()
     assert capsys.readouterr().out.startswith("5 seeds")
