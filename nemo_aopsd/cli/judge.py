@@ -20,7 +20,7 @@ from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.schema import CHOICES, Config
 from nemo_aopsd.config.shipped import find_recipe
 from nemo_aopsd.console import seed_words, warn
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import atomic_write, keep_inputs
 from nemo_aopsd.models.limits import check_readable
 
@@ -143,7 +143,8 @@ def _check_kind(kind: str | None, calibrates: bool, has_config: bool) -> None:
     """Raise UserError on a way of asking that there is not, or that cannot be had of a server or be calibrated."""
     ours = CHOICES["judge.kind"]
     if kind and kind not in ours and not is_own(kind):
-        raise UserError(f"--kind {kind}: expected {', '.join(ours)}, or a judge of your own as FILE.py:CLASS.")
+        wanted = f"{', '.join(ours)}, or a judge of your own as FILE.py:CLASS"
+        raise UserError(f"--kind {kind}: expected {wanted}.{nearest(kind, ours)}")
     if calibrates and kind not in (None, "log_odds"):
         raise UserError(
             f"--calibrate fits the threshold of log_odds; --kind {kind} has none. Leave --kind out, or give log_odds."

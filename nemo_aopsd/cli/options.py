@@ -70,12 +70,15 @@ class Commands(typer.Typer):
         return self.command(name, cls=_Once, epilog=epilog)
 
 
-def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None) -> Config:
-    """The config file or shipped config, the named method over it, and the overrides over both. Raises UserError."""
+def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | None, *, resumes: bool = False) -> Config:
+    """The config file or shipped config, the named method over it, and the overrides over both.
+
+    `resumes`: the command can go on with a run, for the advice where its folder is named. Raises UserError.
+    """
     path = find_recipe(config)
     if (path / layout.CONFIG).is_file():
-        told = f"{path}: is the folder of a run; expected a YAML file, such as its {path / layout.CONFIG}"
-        raise UserError(f"{told}. To go on with the run: {to_go_on(path)}")
+        told = f"{path}: is the folder of a run; expected a YAML file, such as its {path / layout.CONFIG}."
+        raise UserError(told + (f" To go on with the run: {to_go_on(path)}" if resumes else ""))
     return load_config(path, overrides or [], find_method(method) if method is not None else None)
 
 

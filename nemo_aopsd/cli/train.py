@@ -101,7 +101,7 @@ def train(
     if config is None:
         raise UserError("CONFIG is missing. Name a YAML file, or demo; or go on with a run: aopsd train --resume RUN.")
     with run_folder.telling_what_is_lost(resume):
-        settings = there = load_chosen(config, [*place, *overrides], method)
+        settings = there = load_chosen(config, [*place, *overrides], method, resumes=True)
     run = _run(settings)
     if resume and os.path.realpath(run) != os.path.realpath(resume):
         raise UserError(f"--resume {resume}: goes on in that folder; got logger.log_dir={run}. Leave one of them out.")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
+_ABSENT = object()
 _OF_TEXT = ("int_type", "float_type", "bool_type")  # text where pydantic expects one of these may still spell it
 
 
@@ -36,14 +37,17 @@ class OurKeys(Open):
 
 
 def check_run(tree: Tree) -> tuple[RunKeys | None, list[Fault]]:
-    """The typed keys of a whole config, and all that cannot work: dotted keys, each with a sentence."""
+    """The typed keys of a whole config, and what cannot work: each a dotted key, or "" of a default, and a sentence."""
     run, faults = validate(RunKeys, tree)
     wrong = [key for key, _ in faults]
     if run is None:  # the rules see defaults in place of what is wrong
         run, _ = validate(RunKeys, _without(tree, wrong))
     if run is not None:
         run = with_scoring(run, tree)
-        faults += [(key, f"`{key}` {text}") for key, text in contradictions(run) if key not in wrong]
+        for key, text in contradictions(run):
+            is_default = select(tree, key, _ABSENT) is _ABSENT  # which no line of a file has set
+            if key not in wrong:
+                faults.append(("", f"the default of `{key}` {text}") if is_default else (key, f"`{key}` {text}"))
     return run, faults
 
 

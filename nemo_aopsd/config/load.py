@@ -295,11 +295,13 @@ def _require(tree: Tree, origins: Origins, path: Path) -> None:
     _refuse(find_non_blocks(tree), origins, path)
     missing = [key for key in REQUIRED_KEYS if select(tree, key) in (None, "", "???")]
     if missing:
-        raise UserError(f"{path}: {', '.join(missing)} must be set. Add to the file, or pass {missing[0]}=VALUE.")
+        told = f"{path}: {', '.join(missing)} must be set. Add to the file, or pass {missing[0]}=VALUE."
+        _refuse(check_block(tree)[1], origins, path, told)
 
 
-def _refuse(faults: Iterable[Fault], origins: Origins, path: Path) -> None:
-    if lines := [f"{locate(key, origins, path)}: {message}" for key, message in faults]:
+def _refuse(faults: Iterable[Fault], origins: Origins, path: Path, *told: str) -> None:
+    """Raise UserError if there are faults, or something `told` before them."""
+    if lines := [*told, *(f"{locate(key, origins, path)}: {message}" for key, message in faults)]:
         raise UserError("\n".join(lines))
 
 

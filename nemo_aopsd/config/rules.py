@@ -67,20 +67,27 @@ def _numbers(run: RunKeys) -> Iterator[Fault]:
     yield from evaluation_faults(run.aopsd.evaluation)
 
 
-def _lengths(run: RunKeys) -> Iterator[Fault]:
-    """A prompt must fit beside the longest response, verdict and probe."""
-    aopsd, row = run.aopsd, run.policy.max_total_sequence_length
+def without_room(aopsd: AOPSDConfig, max_new_tokens: int, row: int) -> Iterator[tuple[str, int, int]]:
+    """Lengths beside which no prompt fits in `row` tokens: key, value, and tokens of a probe that come on top.
+
+    `max_new_tokens` are those of a response in training.
+    """
     probe = probe_room(aopsd)
     lengths = [
-        ("policy.generation.max_new_tokens", run.policy.generation.max_new_tokens, probe),
+        ("policy.generation.max_new_tokens", max_new_tokens, probe),
         ("aopsd.judge.max_new_tokens", aopsd.judge.verdict_tokens, 0),
         ("aopsd.probes.length", probe, 0),
         ("aopsd.evaluation.max_new_tokens", aopsd.evaluation.max_new_tokens if aopsd.evaluation.data_path else 0, 0),
     ]
-    for key, length, more in lengths:
-        if length and length + more >= row:
-            room = f"a prompt and aopsd.probes.length={more}" if more else "a prompt"
-            yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
+    return (each for each in lengths if each[1] and each[1] + each[2] >= row)
+
+
+def _lengths(run: RunKeys) -> Iterator[Fault]:
+    """A prompt must fit beside the longest response, verdict and probe."""
+    row = run.policy.max_total_sequence_length
+    for key, length, more in without_room(run.aopsd, run.policy.generation.max_new_tokens, row):
+        room = f"a prompt and aopsd.probes.length={more}" if more else "a prompt"
+        yield key, f"must leave room for {room} within policy.max_total_sequence_length={row}; got {length}."
 
 
 def _of_the_objective(run: RunKeys) -> Iterator[Fault]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nemo_aopsd.config.keys import typed, where
+from nemo_aopsd.config.rules import without_room
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Message, Tokenizer
@@ -43,7 +44,10 @@ def check_row(config: Config, model: ModelConfig) -> None:
     longest, row = model.longest_row, config.policy["max_total_sequence_length"]
     if longest is not None and row > longest:
         known = f"{model.where} has {longest} positions (max_position_embeddings)"
-        raise UserError(f"{where(config, ROW)}: {ROW} is {row}, but {known}. Set it to at most {longest}.")
+        short = without_room(config.aopsd, config.rollout.max_new_tokens, longest)
+        others = ", ".join(f"{key}={length}" for key, length, _ in short)
+        remedy = f"Set it to at most {longest}" + (f", and lower what is to fit in it: {others}" if others else "")
+        raise UserError(f"{where(config, ROW)}: {ROW} is {row}, but {known}. {remedy}.")
 
 
 def check_has_tokenizer(path: Path) -> None:

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 _FOLDER = Path(__file__).parent
 
@@ -30,9 +30,8 @@ def read(family: str, name: str) -> str:
 @lru_cache
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise UserError(
-            f"{path}: no such prompt. `aopsd.prompts` must be one of {_families()} or a folder that holds it."
-        )
+        wanted = f"`aopsd.prompts` must be {' or '.join(_families())}, or a folder that holds it"
+        raise UserError(f"{path}: no such prompt. {wanted}.{nearest(path.parent.name, _families())}")
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:

@@ -35,11 +35,11 @@ def check_texts(
     model, thinking = config.policy["model_name"], config.aopsd.thinking
     roles = {f"aopsd.thinking.{role}": getattr(thinking, role) for role in ("student", "teacher")}
     with slow("measuring the prompts"):
-        return [
-            *check_lengths(config, problems, held_out, tokenizer),
-            *check_thinking(roles, tokenizer, model),
-            *check_readable(problems, tokenizer, model),
-        ]
+        others = [*check_thinking(roles, tokenizer, model), *check_readable(problems, tokenizer, model)]
+        try:
+            return [*check_lengths(config, problems, held_out, tokenizer), *others]
+        except UserError as error:
+            raise UserError("\n".join([str(error), *others])) from error
 
 
 def check_lengths(
@@ -64,7 +64,9 @@ def check_lengths(
         prompts = judge_prompts(problems, [CUT] * len(problems), tokenizer, aopsd)
         tokens = [max(map(len, rows)) + behind for rows in prompts]
         what = f"the judge's prompt without any attempt, with {behind} tokens of a verdict, does not fit"
-        otherwise = "lower aopsd.judge.max_new_tokens" if judge.kind != "log_odds" else "drop these problems"
+        room = _budget(config) + behind - max(tokens)
+        lower = f"lower aopsd.judge.max_new_tokens {f'to {room}' if room > 0 else 'and drop the longest problems'}"
+        otherwise = lower if judge.kind != "log_odds" else "drop these problems"
         faults += _too_long(config, problems, tokens, what, otherwise)
         if judge.kind == "log_odds":
             answer_tokens(tokenizer)
@@ -83,14 +85,15 @@ def _too_long(
     config: Config, problems: Sequence[Problem], tokens: list[int], what: str, otherwise: str, need: int = 0
 ) -> list[_TooLong]:
     """One if any problem's row takes more than its budget; `need` is by default the longest row."""
-    budget = config.max_row_tokens
+    budget = _budget(config)
     number = sum(length > budget for length in tokens)
     if not number:
         return []
     longest, problem = max(zip(tokens, problems, strict=True), key=lambda row: row[0])
     need = need or longest
+    limit = f"{_KEY} is" if budget == config.max_row_tokens else "the model's positions are"
     found = (
-        f"{_KEY} is {budget}; expected at least {need}: {what} in {number} of {len(tokens)} problems "
+        f"{limit} {budget}; expected at least {need}: {what} in {number} of {len(tokens)} problems "
         f"(longest: {problem.where}, problem {problem.id!r}, {longest} tokens)."
     )
     return [_TooLong(found, need, otherwise)]
@@ -100,11 +103,22 @@ def _remedy(config: Config, faults: Sequence[_TooLong]) -> str:
     """One budget that mends all of them, or what to do instead."""
     need = max(fault.need for fault in faults)
     otherwise = " and ".join(dict.fromkeys(fault.otherwise for fault in faults))
-    model = find_model_config(config.policy["model_name"])
-    positions = model.longest_row if model else None
+    positions = _positions(config)
     if positions is not None and need > positions:
-        return f"The model has only {positions} positions, so {otherwise}."
+        shorter = " Or set aopsd.prompts=tiny: the built-in model's texts, which are shorter."
+        told = f"The model has only {positions} positions, so {otherwise}."
+        return told + (shorter if config.aopsd.prompts == "default" else "")
     return f"Set {_KEY}={need}, or {otherwise}."
+
+
+def _positions(config: Config) -> int | None:
+    model = find_model_config(config.policy["model_name"])
+    return model.longest_row if model else None
+
+
+def _budget(config: Config) -> int:
+    """Tokens that a row can have; the setting may be above what the model has, which is refused beside."""
+    return min(config.max_row_tokens, _positions(config) or config.max_row_tokens)
 
 
 def _teacher_messages(problems: Sequence[Problem], aopsd: AOPSDConfig) -> Iterator[list[Message]]:
@@ -118,19 +132,19 @@ def _teacher(
     config: Config, problems: Sequence[Problem], questions: list[int], prompts: list[int]
 ) -> tuple[list[_TooLong], list[_TooLong]]:
     """Faults, where not even one token of a response fits, and warnings."""
-    aopsd, longest = config.aopsd, config.rollout.max_new_tokens
+    aopsd, longest, budget = config.aopsd, config.rollout.max_new_tokens, _budget(config)
     probe = probe_room(aopsd)
     drops = aopsd.context.on_overlong == "drop"
     need = max(prompts) + longest + probe
     otherwise = "drop these problems" if drops else "set aopsd.context.on_overlong=drop to leave such rollouts out"
 
     shortest = [prompt + 1 + probe for prompt in prompts]
-    num_never = sum(length > config.max_row_tokens for length in shortest)
+    num_never = sum(length > budget for length in shortest)
     if num_never and (not drops or num_never == len(problems)):
         what = "the teacher's prompt leaves no room for one token of a response" + (" and its probe" if probe else "")
         return _too_long(config, problems, shortest, what, otherwise, need), []
 
-    rooms = [min(longest, max(config.max_row_tokens - question, 0)) for question in questions]  # of the student's row
+    rooms = [min(longest, max(budget - question, 0)) for question in questions]  # of the student's row
     tokens = [prompt + room + probe for prompt, room in zip(prompts, rooms, strict=True)]
     behind = f"{longest} tokens of response" + (f" and {probe} of a probe" if probe else "")
     always = f" In {num_never} of them it is too long with any response." if num_never else ""

@@ -408,8 +408,8 @@ def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
         ("config: run.yaml\nmembers: {a: {confg: x}}", r"suite\.yaml:2: `members\.a\.confg`: "),
         ("config: run.yaml\nmembers: {a: {config: none.yaml, method: b}}", r"has `config` and `method`"),
         (
-            "config: run.yaml\nreference: c\nmembers: {a: {config: none.yaml}}",
-            r"`reference` is 'c', which is no member: a",
+            "config: run.yaml\nreference: mien\nmembers: {mine: {config: none.yaml}}",
+            r"`reference` is 'mien', which is no member: mine\. Did you mean `mine`\?",
         ),
         ("config: run.yaml\nsettings: 3\nmembers: {a: {config: none.yaml}}", r"suite\.yaml:2: `settings`: .* found 3"),
         ("defaults: suite.yaml", r"`defaults` go in a circle"),

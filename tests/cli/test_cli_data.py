@@ -158,7 +158,7 @@ def test_judge_of_a_config(tmp_path):
         (["--base-url", "http://h", "--model", "m", "--calibrate", calibrated], "^--calibrate needs.*--config"),
         (["--base-url", "http://h", "--model", "m", "--kind", "j.py:Mine"], "j.py:Mine: .*--config"),
         (["--config", config, "--kind", "list", "--calibrate", calibrated], "--kind list has none. Leave --kind out"),
-        (["--config", config, "--kind", "lst"], "--kind lst: expected list, log_odds, evidence"),
+        (["--config", config, "--kind", "lst"], "--kind lst: expected list, log_odds, .* Did you mean `list`"),
         (["--config", config, "--calibrate", cases], "--calibrate: would write"),
     ):
         with pytest.raises(UserError, match=message):

@@ -47,6 +47,10 @@ def aopsd(tmp_path, monkeypatch, command_line):
 CASES = [
     ("train aopsd.seed=1", r"aopsd\.seed=1: is a setting; the config comes before settings"),
     ("train of_run", r"of_run: is the folder of a run; expected .*: aopsd train --resume of_run"),
+    *((f"{words} of_run", r"such as its of_run/config\.yaml\.\n$") for words in ("diagnose direction", "plan")),
+    ("compare embedded --only opds --dry-run", r"--only opds: no such member or run\. Did you mean `opsd`\?"),
+    ("compare embedded --only gkd --dry-run", r"--only gkd: no such member or run\. The first is base/seed_0"),
+    ("compare embedded --against opds --dry-run", r"--against opds: .* Did you mean `opsd`\?"),
     ("train loop.yaml", r"`defaults` go in a circle.*Remove one"),
     ("train binary.yaml", r"binary\.yaml:2: byte \d+ of the line is not UTF-8\. Save"),
     (f"{TRAIN} --method ''", r"no method `` in"),

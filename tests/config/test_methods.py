@@ -102,7 +102,8 @@ def test_a_config_is_short_and_goes_over_any_model_so_that_nothing_of_its_own_me
 def test_nemo_rl_refuses_the_objectives_that_it_has_not_by_the_line_of_the_method():
     with pytest.raises(UserError, match=r"methods/gkd\.yaml:4: .* must be pg, topk_fkl, fkl or dash with"):
         load("gkd", base=LARGE)
-    with pytest.raises(UserError, match=r"methods/opsd\.yaml:4: `aopsd\.objective\.support` must be a number K with"):
+    told = r"^[^:]*: the default of `aopsd\.objective\.support` must be a number K with aopsd.objective.name=fkl and"
+    with pytest.raises(UserError, match=told):
         load("opsd", base=LARGE)
     for name in ("opsd", "op2sd", "dash"):
         assert load(name, "aopsd.objective.support=64", base=LARGE).aopsd.objective.support == 64

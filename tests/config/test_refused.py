@@ -284,6 +284,12 @@ def test_probes_must_fit_only_where_there_are_any(base):
     load_config(base, ["policy.generation.max_new_tokens=1015"])
 
 
+def test_a_default_at_fault_is_not_told_at_a_line_that_the_user_wrote(write):
+    path = write(BASE + "aopsd: {evaluation: {num_samples: 2}}\n")
+    text = message(path, "policy.max_total_sequence_length=512", "aopsd.evaluation.num_samples=3")
+    assert text.startswith(f"{path}: the default of `aopsd.judge.max_new_tokens` must leave room")
+
+
 def test_what_cannot_be_resolved_is_the_key_that_was_written(base):
     override = "logger.log_dir=runs/${x}"
     assert message(base, override).startswith(f"override `{override}`: `logger.log_dir` has no value")
@@ -316,7 +322,10 @@ def test_what_must_be_set(write, key, value):
     lines = [f"{line.split(':')[0]}: {value}" if line.strip().startswith(leaf) else line for line in BASE.splitlines()]
     path = write("\n".join(lines))
     text = message(path)
-    assert text == f"{path}: {key} must be set. Add to the file, or pass {key}=VALUE."
+    told = f"{path}: {key} must be set. Add to the file, or pass {key}=VALUE."
+    assert text == told
+    beside = message(path, "aopsd.probes.lenth=3").splitlines()  # which needs nothing of what is missing
+    assert beside[0] == told and beside[1].startswith("override `aopsd.probes.lenth=3`: unknown key")
 
 
 def test_broken_files(write, tmp_path):

@@ -24,6 +24,7 @@ def config(**objective):
     return SimpleNamespace(
         aopsd=replace(AOPSDConfig(), objective=ObjectiveConfig(**objective)),
         policy={"max_total_sequence_length": 512},
+        rollout=SimpleNamespace(max_new_tokens=511),
         origins={},
     )
 
@@ -56,7 +57,8 @@ def test_a_name_that_is_no_directory_is_left_until_it_is_loaded():
 
 def test_rows_longer_than_the_positions_are_refused_with_the_most(model):
     (model / "config.json").write_text(json.dumps({"text_config": {"max_position_embeddings": 511}}))
-    with pytest.raises(UserError, match=r"max_total_sequence_length is 512, but .* has 511 positions .* at most 511\."):
+    others = r"policy\.generation\.max_new_tokens=511, aopsd\.judge\.max_new_tokens=512\.$"  # nothing is evaluated
+    with pytest.raises(UserError, match=rf"length is 512, but .* has 511 positions .* at most 511, and .*: {others}"):
         check_limits(config(), model)
     with pytest.raises(UserError, match=r"smol\.gguf has 511 positions"):
         check_row(config(), parse({"max_position_embeddings": 511}, "smol.gguf"))

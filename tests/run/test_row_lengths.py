@@ -133,7 +133,10 @@ def test_a_judge_without_room_for_an_attempt_is_refused(prompts):
     asked = {"curriculum": CurriculumConfig(name="competence"), "context": ContextConfig(kind="none")}
     problems, long = [replace(make_problem(0), where="data.jsonl:1")], JudgeConfig(max_new_tokens=180)
     [line] = refused(prompts, problems, 200, judge=long, **asked)
-    assert "with 180 tokens of a verdict" in line and line.endswith("or lower aopsd.judge.max_new_tokens.")
+    assert "with 180 tokens of a verdict" in line and line.endswith("or lower aopsd.judge.max_new_tokens to 100.")
+    assert check(prompts, problems, 200, judge=JudgeConfig(max_new_tokens=100), **asked) == []
+    [line] = refused(prompts, problems, 99, judge=long, **asked)
+    assert line.endswith("or lower aopsd.judge.max_new_tokens and drop the longest problems.")
     assert check(prompts, problems, 200, judge=JudgeConfig(max_new_tokens=20), **asked) == []
     assert check(prompts, problems, 200, judge=long, context=ContextConfig(kind="none")) == []  # nobody asks it
     by_one = JudgeConfig(kind="log_odds", max_new_tokens=180)
@@ -150,6 +153,21 @@ def test_no_length_is_advised_that_the_model_cannot_take(prompts, monkeypatch):
         monkeypatch.setattr(row_lengths, "find_model_config", lambda name, model=model: model)
         [line] = refused(prompts, problems, 30, objective=sft)
         assert line.endswith(f"{remedy}drop these problems.")
+
+
+def test_all_that_a_small_model_cannot_take_is_told_at_once(command_line, tmp_path):
+    """README's config, with the built-in model and problems that it cannot read."""
+    (tmp_path / "mine.yaml").write_text(
+        "policy:\n  model_name: ${package:builtin/model}\n  max_total_sequence_length: 4096\n"
+        "  generation: {max_new_tokens: 2048}\n  optimizer: {kwargs: {lr: 1.0e-6}}\n"
+        f"data: {{train: {{data_path: {REPO}/examples/data/problems.jsonl}}}}\nlogger: {{log_dir: {tmp_path}/run}}\n"
+    )
+    code, _, err = command_line(f"train {tmp_path}/mine.yaml --check")
+    assert code == 2 and "at most 512, and lower what is to fit in it: policy.generation.max_new_tokens=2048, " in err
+    assert "\n- the model's positions are 512; expected at least" in err and "aopsd.prompts=tiny" in err
+    assert "30 of 30 questions are mostly unknown tokens" in err
+    _, _, err = command_line(f"train {tmp_path}/mine.yaml --check aopsd.prompts=tiny")
+    assert "positions are 512; expected" in err and "Or set aopsd.prompts=tiny" not in err
 
 
 def test_a_tokenizer_without_yes_and_no_is_refused_where_they_are_read(prompts, monkeypatch):

@@ -21,7 +21,7 @@ from nemo_aopsd.config.load import file_layers
 from nemo_aopsd.config.schema import AOPSDConfig, Config
 from nemo_aopsd.console import counted, show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import atomic_write, keep_inputs
 from nemo_aopsd.run.folder import held
 from nemo_aopsd.run.preflight import check_inputs
@@ -49,7 +49,8 @@ class Comparison:
     def __post_init__(self) -> None:
         names = [member.name for member in self.suite.members]
         if self.against is not None and self.against not in names:
-            raise UserError(f"--against {self.against}: no such member. The suite has {', '.join(names)}.")
+            near = nearest(self.against, names)
+            raise UserError(f"--against {self.against}: no such member. The suite has {', '.join(names)}.{near}")
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -60,7 +61,9 @@ class Comparison:
         """The runs that `only` names, or all. Raises UserError on a name that is none."""
         for name in self.only:
             if not any(name in (run.member, run.label) for run in self.runs):
-                raise UserError(f"--only {name}: no such member or run. The first is {self.runs[0].label}.")
+                known = [*(run.label for run in self.runs), *(member.name for member in self.suite.members)]
+                hint = nearest(name, known) or f" The first is {self.runs[0].label}."
+                raise UserError(f"--only {name}: no such member or run.{hint}")
         return [run for run in self.runs if not self.only or run.member in self.only or run.label in self.only]
 
     def keep_inputs(self) -> None:

@@ -27,7 +27,7 @@ from nemo_aopsd.config.keys import Origins, Tree, flatten, locate
 from nemo_aopsd.config.load import file_layers
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import FOLDER, find_recipe, list_methods
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 
 # What must be equal for a comparison to be one. Prompts and lengths may be what an ablation is about.
 _ALIKE = ("policy.model_name", "data.train.data_path", "aopsd.evaluation.")
@@ -135,7 +135,9 @@ def _checked(tree: Tree, origins: Origins, path: Path) -> _SuiteForm:
         raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. Correct it: docs/comparing.md.") from error
     if form.reference is not None and form.reference not in form.members:
         where = locate("reference", origins, path)
-        raise UserError(f"{where}: `reference` is {form.reference!r}, which is no member: {', '.join(form.members)}.")
+        names = list(form.members)
+        found = f"`reference` is {form.reference!r}, which is no member: {', '.join(names)}."
+        raise UserError(f"{where}: {found}{nearest(form.reference, names)}")
     return form
 
 
