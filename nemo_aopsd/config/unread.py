@@ -1,9 +1,10 @@
-"""Settings without effect: keys that a run with its other settings does not read, or that its engine does not know."""
+"""Settings to be told of: those without effect, which a run with its other settings does not read or whose engine does
+not know them, and a value that is hardly meant."""
 
 from collections.abc import Iterator, Sequence
 
 from nemo_aopsd.config.extension import is_own
-from nemo_aopsd.config.keys import HELD_OUT, VALIDATION, flatten
+from nemo_aopsd.config.keys import HELD_OUT, VALIDATION, flatten, select, where
 from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import READ_BY, UNIFORM, AOPSDConfig, Config
 
@@ -24,6 +25,17 @@ def without_effect(config: Config, overrides: Sequence[str]) -> list[str]:
     if aopsd.engine == "local" and (unread := sorted(_unread_by_local(config))):
         told.append(f"not read by aopsd.engine=local: {', '.join(unread)}.")
     return told
+
+
+def unusual(config: Config) -> list[str]:
+    """A warning of a learning rate that is likely a misread exponent."""
+    rates = {key: select(config.raw, key) for key in ("policy.optimizer.kwargs.lr", "policy.megatron_cfg.optimizer.lr")}
+    usual = "Adam on all weights takes 1e-6 to 1e-4, as a rule. Check the exponent."
+    return [
+        f"{where(config, key)}: {key} is {rate:g}; {usual}"
+        for key, rate in rates.items()
+        if isinstance(rate, int | float) and rate >= 0.01
+    ]
 
 
 def _unread_by_local(config: Config) -> set[str]:

@@ -15,7 +15,7 @@ from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
 from nemo_aopsd.config.shipped import find_method
-from nemo_aopsd.config.unread import without_effect
+from nemo_aopsd.config.unread import unusual, without_effect
 from nemo_aopsd.console import asked_of, counted, slow
 from nemo_aopsd.data.check import boxes_another
 from nemo_aopsd.data.leaks import LEAK_REMEDY, find_answer_leaks
@@ -86,7 +86,7 @@ def look(
 
     attempt("run folder", check_folder or (lambda: check_place(config)))
     attempt("settings", check_engine)
-    found.warned["settings"] = without_effect(config, overrides)
+    found.warned["settings"] = without_effect(config, overrides) + unusual(config)
     found.inputs = attempt("problems", lambda: check_inputs(config))
     if inputs := found.inputs:
         with slow("comparing the solutions with the answers"):

@@ -77,6 +77,7 @@ def test_check_reads_everything_and_writes_nothing(aopsd, tmp_path):
     assert out.splitlines()[-1].startswith("ok: settings, problems. Not checked: lengths, for the tokenizer of tables")
     few = "1 step of 8 answers an epoch (fewer problems than a step's 12)"
     assert few in " ".join(aopsd("train run.yaml --check aopsd.num_prompts_per_step=12")[1].split())
+    assert "Check the exponent" in aopsd("train run.yaml --check policy.optimizer.kwargs.lr=1000")[2]
     assert listing(tmp_path) == before
     Path("x.gguf").touch()
     told = "lengths, for the tokenizer of x.gguf is in a GGUF file, which is read when training starts"
@@ -214,6 +215,10 @@ def test_dag_check_lists_faults_and_counts_them(aopsd):
         ["warning", "bad.jsonl:5", "p4", "other_box"],
     ]
     assert lines[4:] == ["6 rows: 4 usable, 2 not; 2 errors, 2 warnings"]
+    write_rows("mixed.jsonl", row(0), {"id": "p1", "problem": "?", "answer": "1"}, {"id": "p2", "problem": "?"})
+    code, out, _ = aopsd("dag check mixed.jsonl")
+    told = "3 rows: 1 usable, 1 only by methods that need no graph, 1 not; 3 errors, 0 warnings"
+    assert (code, out.splitlines()[-1]) == (2, told)
 
 
 def test_dag_check_sums_up_edges_that_a_longer_path_implies(aopsd):

@@ -277,6 +277,8 @@ def test_rows_and_tokens_by_hand():
     assert (work.judge_prompt, work.judge_answer) == (100 + 400 + 30 + 1000, 70)
     short = workload("aopsd.judge.max_attempt_tokens=600", "aopsd.judge.max_new_tokens=50")
     assert (short.judge_prompt, short.judge_answer) == (100 + 400 + 30 + 600, 50)
+    few = workload("aopsd.num_prompts_per_step=64", "aopsd.num_generations_per_prompt=2")  # 60 problems
+    assert (few.steps, few.prompts, few.rows, few.probes) == (1, 60, 120, 0.02 * 1000 * 120)
     assert workload("aopsd.weighting=uniform").probes == 0
     assert workload("aopsd.curriculum.name=shuffle").initial_attempts == 0 < work.initial_attempts
 

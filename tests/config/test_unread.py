@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.unread import without_effect
+from nemo_aopsd.config.unread import unusual, without_effect
 from nemo_aopsd.models.limits import check_thinking
 from tests.fakes import CharTokenizer
 
@@ -79,3 +79,10 @@ def test_held_out_problems_in_nemo_rl_s_place_are_told(base, engine):
     overrides = [f"aopsd.engine={engine}", "+data.validation={data_path: x.jsonl}"]
     told = [line for line in without_effect(load_config(base, overrides), []) if "validation" in line]
     assert len(told) == 1 and "aopsd.evaluation.data_path=FILE" in told[0]
+
+
+def test_a_learning_rate_that_looks_like_a_misread_exponent_is_told(base):
+    for key in ("policy.optimizer.kwargs.lr", "policy.megatron_cfg.optimizer.lr"):
+        [told] = unusual(load_config(base, [f"+{key}=1000"]))
+        assert told.startswith(f"override: {key} is 1000; ") and told.endswith("Check the exponent.")
+        assert unusual(load_config(base, [f"+{key}=1e-3"])) == []

@@ -60,11 +60,11 @@ def from_config(config: Config, response: float | None = None, assumed: Assumed 
     if response and response > limit:
         raise UserError(f"--response {response:g}: more than policy.generation.max_new_tokens={limit}. Lower it.")
     question, response = assumed.question, response or assumed.response_share * limit
-    rows = aopsd.rollouts_per_step
+    rows = min(aopsd.num_prompts_per_step, problems) * aopsd.num_generations_per_prompt
     probed = objective.signal.sampled and aopsd.continues
     return Workload(
         problems=problems,
-        prompts=aopsd.num_prompts_per_step,
+        prompts=min(aopsd.num_prompts_per_step, problems),
         rows=rows,
         question=question,
         teacher_prompt=question + _context_tokens(aopsd.shown_context, assumed),
