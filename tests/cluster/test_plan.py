@@ -431,6 +431,7 @@ def test_a_run_on_one_machine_has_its_work_and_memory_and_no_seconds():
     assert found["memory_bytes"]["training"] == memory.total(items, "host", memory.TRAIN)
     assert "step_seconds" not in found and (found["gpu"], found["memory_checks"]) == (None, [])  # no verdict
     printed = call(TINY, "data.train.data_path=none").stdout
+    assert "question 150 tokens (assumed)" in (told := " ".join(printed.split())) and "prompt 750 (assumed)" in told
     [line] = [line for line in printed.splitlines() if "aopsd.max_num_steps=2" in line]
     assert (
         line.endswith(" logger.log_dir=runs/timed") and "725 problems are assumed" in printed and "kept KV" in printed

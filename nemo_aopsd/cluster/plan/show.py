@@ -78,8 +78,9 @@ def show_local(plan: LocalPlan, console: Console) -> None:
 def _work(work: Workload) -> str:
     return (
         f"{counted(work.problems, 'problem')}, {counted(work.steps, 'step')} an epoch, {counted(work.rows, 'rollout')} "
-        f"a step: question {work.question:.0f} tokens, response {work.response:.0f} (longest {work.longest:.0f}), "
-        f"teacher's prompt {work.teacher_prompt:.0f}, {work.probes:.0f} probes a step"
+        f"a step: question {work.question:.0f} tokens (assumed), response {work.response:.0f} "
+        f"(longest {work.longest:.0f}), teacher's prompt {work.teacher_prompt:.0f} (assumed), "
+        f"{work.probes:.0f} probes a step"
     )
 
 
