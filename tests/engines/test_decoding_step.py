@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from nemo_aopsd.engines.local import attention, decoding
 from nemo_aopsd.engines.local.decoding_step import EagerStep, GraphStep
 from nemo_aopsd.engines.local.kv import FixedKVBuffer
-from nemo_aopsd.engines.local.merged_attention import merged_attention
+from nemo_aopsd.engines.local.merged_attention import by_torch, by_triton, merged_attention
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.errors import UserError
@@ -45,7 +45,7 @@ class Replayed:
 
 
 def addresses(step: GraphStep) -> list[int]:
-    sides = [side for layer in step.kv._layers for side in (layer.keys, layer.values)]
+    sides = [side for layer in step.kv._layers for side in layer]
     return [tensor.data_ptr() for tensor in (step.mask, step.tokens, step.positions, step.kv.cursor, *sides)]
 
 
@@ -206,6 +206,11 @@ def test_merged_attention_is_the_models_own(family, linear, merged):
         assert count == merged
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
         assert torch.equal(step(), expected)  # the modules' own are back
+
+
+def test_where_triton_cannot_build_torchs_kernels_serve_and_that_is_told(capsys):
+    assert by_triton(torch.device("cpu")) is by_torch  # it is not installed, or has no driver
+    assert "warning: decoding takes longer than it must" in capsys.readouterr().err
 
 
 def test_the_model_still_heeds_a_padding_mask():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 
 from nemo_aopsd.config.schema import ObjectiveConfig, TeacherConfig
 from nemo_aopsd.engines.local.engine import LocalEngine
+from nemo_aopsd.engines.local.merged_attention import by_torch, by_triton
 from nemo_aopsd.engines.local.model import LocalModel
 from nemo_aopsd.engines.local.network import Network
 from nemo_aopsd.method.objectives import build_objective
@@ -82,6 +84,21 @@ def test_graphs_write_what_eager_steps_write():
         model = LocalModel(tiny_model("qwen3").cuda(), settings, frozenset([END]))
         texts.append(model.generate(prompts, Sampling(max_new_tokens=600), 5))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("shape", [(128, 12, 2, 128), (3, 6, 6, 24)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_our_kernel_turns_and_stores_as_torch_does(shape, dtype):
+    num_rows, num_queries, num_keys, size = shape
+    draw = partial(torch.randn, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    shapes = (num_rows, num_queries + 2 * num_keys, size), (num_rows, 1, size), (num_rows, 1, size)
+    given, cursor = [draw(*shape).to(dtype) for shape in shapes], torch.tensor([5], device="cuda")
+    found = torch.zeros(2, num_rows, num_keys, 16, size, device="cuda", dtype=dtype)
+    expected = found.double()
+    queries = by_triton(found.device)(*given, *found, cursor)
+    exact = by_torch(*(tensor.double() for tensor in given), *expected, cursor)
+    for ours, wanted in ((queries, exact), (found, expected)):
+        torch.testing.assert_close(ours.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
 def test_graphs_see_weights_that_have_moved():

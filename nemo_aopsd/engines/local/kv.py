@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,14 +32,6 @@ class LineKV:
         return line[0].transpose(0, 1)[self.places].transpose(1, 2)
 
 
-class Layer(NamedTuple):
-    """Of one attention layer, [R, heads, columns, head size] each; halves of `both` along the heads if alike."""
-
-    keys: Tensor
-    values: Tensor
-    both: Tensor | None
-
-
 class KVBuffer:
     """Keys and values of R rows with room for more columns. Transformers calls `update` from each attention layer.
 
@@ -51,16 +43,19 @@ class KVBuffer:
         """Copies `rows` of `prefix`, first `columns` columns of it, and leaves `room` for more."""
         self.length = columns
         layers: list[Any] = prefix.layers
-        self._layers = [_with_room(layer.keys, layer.values, rows, columns, room) for layer in layers]
+        self._layers = [
+            (_with_room(layer.keys, rows, columns, room), _with_room(layer.values, rows, columns, room))
+            for layer in layers
+        ]
 
     @property
     def room(self) -> int:
-        return self._layers[0].keys.shape[2] - self.length
+        return self._layers[0][0].shape[2] - self.length
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
         """Write new [R, heads, Q, head size] columns at `length`; returns all columns. `Network.extend` moves on."""
         end = self.length + keys.shape[2]
-        all_keys, all_values, _ = self._layers[layer_idx]
+        all_keys, all_values = self._layers[layer_idx]
         all_keys[:, :, self.length : end] = keys
         all_values[:, :, self.length : end] = values
         return all_keys[:, :, :end], all_values[:, :, :end]
@@ -71,7 +66,8 @@ class KVBuffer:
     def rebuild(self, rows: Tensor, room: int) -> None:
         """Keep only `rows`, in that order, with new room; one layer at a time, so that little is held twice."""
         for index, layer in enumerate(self._layers):
-            self._layers[index] = _with_room(layer.keys, layer.values, rows, self.length, room)
+            keys, values = (_with_room(tensor, rows, self.length, room) for tensor in layer)
+            self._layers[index] = keys, values
 
 
 class FixedKVBuffer(KVBuffer):
@@ -87,19 +83,16 @@ class FixedKVBuffer(KVBuffer):
     def rebuild(self, rows: Tensor, room: int) -> None:
         super().rebuild(rows, _filled_up(self.length, room))
 
+    def sides(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """The layer's keys and values [R, heads, columns, head size], whole."""
+        return self._layers[layer_idx]
+
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
         """Write new [R, heads, 1, head size] columns at `cursor`; returns the whole buffer."""
-        all_keys, all_values, _ = self._layers[layer_idx]
+        all_keys, all_values = self.sides(layer_idx)
         all_keys.index_copy_(2, self.cursor, keys)
         all_values.index_copy_(2, self.cursor, values)
         return all_keys, all_values
-
-    def update_both(self, both: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """`update` by one kernel, with new keys and, behind them, values, [R, 2 heads, 1, head size]."""
-        layer = self._layers[layer_idx]
-        assert layer.both is not None, "keys and values are unlike"
-        layer.both.index_copy_(2, self.cursor, both)
-        return layer.keys, layer.values
 
 
 def _filled_up(columns: int, room: int) -> int:
@@ -107,18 +100,13 @@ def _filled_up(columns: int, room: int) -> int:
     return room + -(columns + room) % 128
 
 
-def _with_room(keys: Tensor, values: Tensor, rows: Tensor, columns: int, room: int) -> Layer:
-    def empty(like: Tensor, heads: int) -> Tensor:
-        return like.new_empty(len(rows), heads, columns + room, like.shape[3])
-
-    both = empty(keys, 2 * keys.shape[1]) if keys.shape == values.shape else None
-    sides = (empty(keys, keys.shape[1]), empty(values, values.shape[1])) if both is None else both.chunk(2, dim=1)
-    layer = Layer(sides[0], sides[1], both)
-    for side, old in ((layer.keys, keys), (layer.values, values)):
-        # Masked columns still take part as 0 * value, so what was never written must not be NaN.
-        side[:, :, columns:] = 0
-        torch.index_select(old[:, :, :columns], 0, rows, out=side[:, :, :columns])
-    return layer
+def _with_room(tensor: Tensor, rows: Tensor, columns: int, room: int) -> Tensor:
+    _, heads, _, size = tensor.shape
+    buffer = tensor.new_empty(len(rows), heads, columns + room, size)
+    # Masked columns still take part as 0 * value, so what was never written must not be NaN.
+    buffer[:, :, columns:] = 0
+    torch.index_select(tensor[:, :, :columns], 0, rows, out=buffer[:, :, :columns])
+    return buffer
 
 
 @dataclass(frozen=True, slots=True)
