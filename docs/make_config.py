@@ -48,7 +48,7 @@ def editor_schema() -> Tree:
         block["properties"] = {key: _lenient(each) for key, each in block["properties"].items()}
     made["$defs"] |= {"Interpolation": _INTERPOLATION} | _shared(list(made["$defs"].values()))
     names = {"type": ["string", "array"], "description": "Configs that this one changes, relative to it."}
-    others = {name: {"type": "object"} for name in NEMO_RL_BLOCKS if name not in made["properties"]}
+    others = {name: {"type": ["object", "array", "null"]} for name in NEMO_RL_BLOCKS if name not in made["properties"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **made,

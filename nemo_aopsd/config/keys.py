@@ -12,11 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
+from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import AOPSDConfig, Config, keys_of
 
 # Keys of NeMo RL's that look like one of ours beside them.
-_ALIKE = ("policy.logprob_chunk_size", "policy.train_global_batch_size")
+ALIKE = (
+    *("policy.logprob_chunk_size", "policy.train_global_batch_size", "policy.quant_sequence_length"),
+    *("policy.generation.model_name", "policy.generation.val_temperature", "logger.swanlab"),
+)
 
 VALIDATION = ["data", "validation"]  # of NeMo RL's own scripts
 HELD_OUT = " Held-out problems are aopsd.evaluation.data_path=FILE."
@@ -60,7 +63,7 @@ def find_bad_blocks(layer: Layer) -> Iterator[Fault]:
         if key not in known:
             hint = likely(str(key), (known, 1), (every_key(), MOST))
             yield key, f"unknown block `{key}`.{hint} Known: {', '.join(known)}."
-        elif not isinstance(value, dict):
+        elif not isinstance(value, dict) and key in ("aopsd", *BLOCKS):
             yield key, f"`{key}` must be a block of `key: value` lines, not a value."
 
 
@@ -111,7 +114,7 @@ def _slips(added: Any, below: Any, name: str, known: Collection[str]) -> Iterato
     ours = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == name]
     for key, value in added.items():
         dotted = f"{name}.{key}"
-        if key in below or key in ours or dotted in _ALIKE:
+        if key in below or key in ours or dotted in ALIKE:
             yield from _slips(value, below.get(key), dotted, known)
         elif meant := _nearly(str(key), ours, 0.8) or _nearly(str(key), map(str, below), 0.9):
             yield dotted, f"{name}.{meant}"

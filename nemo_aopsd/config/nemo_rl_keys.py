@@ -15,6 +15,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, Count, Name, NonNegative, Posi
 NEMO_RL_BLOCKS = (
     *("policy", "data", "logger", "checkpointing", "cluster", "env", "loss_fn"),
     *("grpo", "distillation", "teacher", "sft", "dpo", "rm", "generation", "tokenizer", "eval"),
+    *("data_plane", "on_policy_distillation", "ppo", "teachers", "value", "value_loss_fn"),  # after v0.7.0
 )
 
 

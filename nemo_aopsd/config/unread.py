@@ -4,9 +4,10 @@ not know them, and a value that is hardly meant."""
 from collections.abc import Iterator, Sequence
 
 from nemo_aopsd.config.extension import is_own
-from nemo_aopsd.config.keys import HELD_OUT, VALIDATION, flatten, select, where
-from nemo_aopsd.config.nemo_rl_keys import LOCAL_KEYS, NEMO_RL_BLOCKS
+from nemo_aopsd.config.keys import ALIKE, HELD_OUT, MOST, VALIDATION, Tree, flatten, likely, select, typed, where
+from nemo_aopsd.config.nemo_rl_keys import BLOCKS, LOCAL_KEYS, NEMO_RL_BLOCKS
 from nemo_aopsd.config.schema import READ_BY, UNIFORM, AOPSDConfig, Config
+from nemo_aopsd.errors import UserError
 
 # Of the local engine's alone: NeMo RL has its own keys for the same.
 _ONLY_LOCAL = ("policy.enforce_eager", "policy.prefix_cache_gb")
@@ -15,15 +16,15 @@ _ONLY_LOCAL = ("policy.enforce_eager", "policy.prefix_cache_gb")
 def without_effect(config: Config, overrides: Sequence[str]) -> list[str]:
     """A sentence for each override that changes nothing, and one for the blocks that the engine does not read."""
     aopsd = config.aopsd
-    typed = dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides)
+    given = dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides)
     idle = {f"aopsd.{key}": why for key, why in idle_keys(aopsd).items()}
     if aopsd.engine == "nemo_rl":
         idle |= dict.fromkeys(_ONLY_LOCAL, "only aopsd.engine=local reads it")
-    told = [f"{key} has no effect: {idle[key]}." for key in typed if key in idle]
+    told = [f"{key} has no effect: {idle[key]}." for key in given if key in idle]
     if config.data.get("validation"):
         told.append(f"data.validation has no effect: it is read by NeMo RL's own scripts.{HELD_OUT}")
-    if aopsd.engine == "local" and (unread := sorted(_unread_by_local(config))):
-        told.append(f"not read by aopsd.engine=local: {', '.join(unread)}.")
+    if aopsd.engine == "local" and (unread := sorted(_unread_by_local(config.raw))):
+        told.append(f"not read by aopsd.engine=local: {', '.join(unread)}. docs/config.md lists what is.")
     return told
 
 
@@ -38,12 +39,37 @@ def unusual(config: Config) -> list[str]:
     ]
 
 
-def _unread_by_local(config: Config) -> set[str]:
+def check_slips(config: Config) -> None:
+    """Raise UserError for keys that the local engine does not read, but knows a like one in their part of the config.
+
+    An override with a plus is not asked about: whoever adds a key so means it.
+    """
+    told = [
+        f"{where(config, key)}: aopsd.engine=local does not read `{key}`.{hint} If not, leave it out, or add it "
+        f"by an override: +{key}={typed(select(config.raw, key))}"
+        for key in sorted(_unread_by_local(config.raw))
+        if (hint := _slip(key)) and not config.origins.get(key, "").startswith("override `+")
+    ]
+    if told:
+        raise UserError("\n".join(told))
+
+
+def _slip(key: str) -> str:
+    """The hint at what an unread key may mean: a key of its block or, if only one is like it, of a block around it."""
+    block, _, name = key.rpartition(".")
+    if not block or key in (*ALIKE, *BLOCKS):
+        return ""
+    known, top = (*LOCAL_KEYS, *BLOCKS), key.partition(".")[0]
+    beside = [each for each in known if each.rpartition(".")[0] == block]
+    return likely(name, (beside, MOST), ([each for each in known if each.startswith(f"{top}.")], 1))
+
+
+def _unread_by_local(raw: Tree) -> set[str]:
     """The outermost dotted keys of NeMo RL's blocks that hold nothing that the local engine reads."""
     # The engine checks the keys of the optimizer, and W&B its own.
     known = (*LOCAL_KEYS, "policy.optimizer.kwargs", "logger.wandb", "logger.tensorboard")
     unread = set()
-    for key in flatten({name: config.raw[name] for name in NEMO_RL_BLOCKS if name in config.raw}):
+    for key in flatten({name: raw[name] for name in NEMO_RL_BLOCKS if name in raw}):
         parts = key.split(".")
         outer = [".".join(parts[: number + 1]) for number in range(len(parts))]
         if not any(each in known for each in outer) and outer[1:2] != [".".join(VALIDATION)]:

@@ -22,7 +22,7 @@ def test_unknown_keys_and_blocks_are_named_with_file_line_and_the_nearest(write,
     assert text.startswith(f"{parent}:11: unknown key `aopsd.sede`.") and "`aopsd.seed`" in text
     path = write(BASE + "polcy: {x: 1}\n")
     assert message(path).startswith(f"{path}:11: unknown block `polcy`. Did you mean `policy`?")
-    load_config(write(BASE + "cluster: {num_nodes: 1}\nloss_fn: {}\nenv: {}\ngrpo: {}\n"))
+    load_config(write(BASE + "cluster: {num_nodes: 1}\nloss_fn: {}\nenv: {}\ngrpo: {}\nppo: null\n"))
     for override, expected in {
         "aopsd.beta_positive=1": "`aopsd.probes.beta_positive`?",  # of another block
         "aopsd.probes.treshold=1": "unknown key `aopsd.probes.treshold`. Did you mean `aopsd.probes.threshold`?",

@@ -2,8 +2,10 @@
 
 import pytest
 
+from nemo_aopsd import engines
 from nemo_aopsd.config.load import load_config
-from nemo_aopsd.config.unread import unusual, without_effect
+from nemo_aopsd.config.unread import check_slips, unusual, without_effect
+from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.limits import check_thinking
 from tests.fakes import CharTokenizer
 
@@ -58,7 +60,25 @@ def test_blocks_that_only_nemo_rl_reads_are_named_by_their_outermost_key(base):
     overrides += ["+policy.generation.vllm_cfg.y=1", "+logger.monitor_gpus=true"]
     [told] = without_effect(load_config(base, overrides), overrides)
     unread = "cluster, logger.monitor_gpus, policy.generation.vllm_cfg, policy.megatron_cfg"
-    assert told == f"not read by aopsd.engine=local: {unread}."
+    assert told == f"not read by aopsd.engine=local: {unread}. docs/config.md lists what is."
+
+
+def test_a_key_of_a_file_that_likely_means_one_that_the_local_engine_reads_is_refused(write, base):
+    for text, meant in {
+        "data: {train: {path: mine.jsonl}}": "data.train.data_path",
+        "data: {data_path: mine.jsonl}": "data.train.data_path",
+        "policy: {lr: 1.0e-3}": "policy.optimizer.kwargs.lr",
+        "policy: {optimizer: {lr: 1.0e-3}}": "policy.optimizer.kwargs.lr",
+        "policy: {optim: {lr: 1.0e-3}}": "policy.optimizer",
+        "policy: {model: gpt2}": "policy.model_name",
+        "policy: {generation: {max_tokens: 50}}": "policy.generation.max_new_tokens",
+        "logger: {dir: x}": "logger.log_dir",
+    }.items():
+        child = write(f"defaults: base.yaml\n{text}\n")
+        with pytest.raises(UserError, match=rf"{child}:2: .* Did you mean `{meant}`\? If not, leave it out, or add "):
+            engines.pick(config := load_config(child)).check(config)
+    theirs = "policy: {logprob_chunk_size: 1, generation: {val_temperature: 1}}\nlogger: {swanlab: {x: 1}}\n"
+    check_slips(load_config(write(f"defaults: base.yaml\n{theirs}"), ["+policy.lr=0.001"]))
 
 
 class Switchable(CharTokenizer):

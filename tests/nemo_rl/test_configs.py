@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from nemo_aopsd.config.keys import find_slips
 from nemo_aopsd.config.load import _KNOWN, _merge, file_layers, flatten, load_config, register_resolvers
 from nemo_aopsd.config.shipped import FOLDER, find_method
+from nemo_aopsd.config.unread import _slip, _unread_by_local
 from nemo_aopsd.method.reward import group_advantages
 from tests.engines.test_nemo_rl_configs import CONFIGS, RUNS, load
 from tests.nemo_rl.versions import read
@@ -148,3 +149,4 @@ def test_no_key_of_nemo_rl_s_own_recipes_is_taken_for_a_slip():
         for layer in file_layers(file):
             assert [*find_slips(layer, tree, _KNOWN)] == []
             tree = _merge(tree, layer, file)
+        assert not [key for key in _unread_by_local(tree) if _slip(key)]

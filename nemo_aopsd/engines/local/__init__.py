@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.config.unread import check_slips
 from nemo_aopsd.console import slow, warn
 from nemo_aopsd.engines.local.settings import Settings, read_settings
 from nemo_aopsd.engines.local.trackers import Trackers, check_trackers
@@ -29,7 +30,11 @@ def check(config: Config, *, elsewhere: bool = False) -> None:
 
     `elsewhere` leaves out this machine's packages: the run will be on another one.
     """
-    tell_all(lambda: read_settings(config), lambda: elsewhere or check_trackers(config.logger))
+    tell_all(
+        lambda: check_slips(config),
+        lambda: read_settings(config),
+        lambda: elsewhere or check_trackers(config.logger),
+    )
 
 
 def build(config: Config) -> LocalEngine:
