@@ -91,6 +91,12 @@ def test_a_context_needs_the_field_that_it_names():
     check_problems(PROBLEMS, kind, f"{PARTS}:SortedOrder")
 
 
+def test_a_context_may_not_name_a_field_that_no_problem_has(tmp_path):
+    (tmp_path / "mine.py").write_text("class Mine:\n    field, adaptive, messages = 'solutions', False, None\n")
+    with pytest.raises(UserError, match=r"`field` is 'solutions'; expected solution, .* or None\. .*`solution`\?$"):
+        check_problems(PROBLEMS, f"{tmp_path}/mine.py:Mine", "shuffle")
+
+
 def test_a_curriculum_of_ones_own_asks_no_judge_where_it_needs_none():
     aopsd = block("curriculum.name", context=ContextConfig(kind="solution"))
     assert not aopsd.needs_progress and block("context.kind").needs_progress
@@ -195,6 +201,7 @@ HEADS = {
         ("weighting", "return None", "got NoneType for 2 rollouts"),
         ("context.kind", "return problem.problem", "`messages` must give chat messages"),
         ("context.kind", "return [{'role': 'user', 'content': None}]", "'p000' it gave"),
+        ("context.kind", "return [{'role': 'teacher', 'content': ''}]", "as `role` system or user or assistant; for"),
         ("context.kind", "return [{'role': 'user', 'content': min({*'abcd'} - reached)}]", r"part\d\.py:3: ValueError"),
         ("curriculum.name", "return [['p9']]", "no problem has the id 'p9'"),
         ("curriculum.name", "return list(self.competence)", r"got \['p000'"),

@@ -15,7 +15,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, ContextKind, CurriculumConfig
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem, misspelt, row_at
 from nemo_aopsd.engine import Message, Tokenizer
-from nemo_aopsd.errors import UserError
+from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.prompts import fill
 from nemo_aopsd.types import Tokens
 
@@ -30,6 +30,7 @@ FIELD: dict[ContextKind, str | None] = {
     "other_problem": "solution",
 }
 
+_ROLES = ("system", "user", "assistant")
 _GRAPHS = (
     " To make graphs: aopsd dag build {file} --out DAGS.jsonl --base-url URL --model NAME. Methods that need none: "
     "--method grpo (answers alone), --method opsd (solutions)."
@@ -48,8 +49,14 @@ class OwnContext(Protocol):
 
 
 def field_of(kind: str) -> str | None:
-    """The field of a problem that a context shows."""
-    return own("context.kind", kind).field if is_own(kind) else FIELD[cast(ContextKind, kind)]
+    """The field of a problem that a context shows. Raises UserError if an own class names another one than ours."""
+    if not is_own(kind):
+        return FIELD[cast(ContextKind, kind)]
+    field, known = own("context.kind", kind).field, [*dict.fromkeys(filter(None, FIELD.values()))]
+    if field not in (None, *known):
+        hint = nearest(str(field), known)
+        raise UserError(f"aopsd.context.kind={kind}: `field` is {field!r}; expected {', '.join(known)} or None.{hint}")
+    return field
 
 
 def check_problems(problems: Sequence[Problem], kind: str, curriculum: str, trains_on: str = "") -> None:
@@ -150,8 +157,8 @@ def checked_messages(
     """What an own class of this name shows. Raises UserError unless it is a list of chat messages."""
     found = part.messages(problem, reached, prompts)
     texts = [[each.get(key) if isinstance(each, dict) else None for key in ("role", "content")] for each in found or ()]
-    if not texts or not all(isinstance(text, str) for pair in texts for text in pair):
-        wanted = "`messages` must give chat messages, each with `role` and `content` as texts"
+    if not texts or not all(role in _ROLES and isinstance(content, str) for role, content in texts):
+        wanted = f"`messages` must give chat messages, each with `content` as text and as `role` {' or '.join(_ROLES)}"
         got = f"for problem {problem.id!r} it gave {repr(found)[:120]}"
         raise UserError(f"aopsd.context.kind={kind}: {wanted}; {got}.")
     return found

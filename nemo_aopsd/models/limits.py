@@ -14,6 +14,7 @@ from nemo_aopsd.models.config_json import FILE, ModelConfig, read_model_config
 ROW = "policy.max_total_sequence_length"
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _LEAST_KEPT = 0.5  # share of the letters and digits of a text that must come back
+_LEAST_LINE = 10  # letters and digits of a line whose loss is told
 
 MAX_LOGITS = 2**25  # logits that exist at once, 128 MiB in float32; a GPU takes four times as many
 
@@ -77,17 +78,35 @@ def check_thinking(thinking: Mapping[str, bool | None], tokenizer: Tokenizer, mo
 
 def check_readable(problems: Sequence[Problem], tokenizer: Tokenizer, model: str) -> list[str]:
     """A warning if questions come back from the tokenizer of `model` without most of their letters and digits."""
-    lost = [
-        problem
-        for problem in problems
-        if _letters(tokenizer.decode(tokenizer.encode(problem.problem))) < _LEAST_KEPT * _letters(problem.problem)
-    ]
+    lost = [problem for problem in problems if _is_lost(problem.problem, tokenizer)]
     if not lost:
         return []
     return [
         f"{len(lost)} of {len(problems)} questions are mostly unknown tokens to {model} (first: {lost[0].where}, "
         f"problem {lost[0].id!r}): it cannot read them. Choose another policy.model_name, or problems in its language."
     ]
+
+
+def check_shown(shown: Sequence[tuple[Problem, list[Message]]], tokenizer: Tokenizer, model: str) -> list[str]:
+    """As `check_readable`, of the lines of what the teacher is `shown` of each problem; short ones do not count."""
+    lost = [
+        (problem, line)
+        for problem, messages in shown
+        for line in "\n".join(message["content"] for message in messages).splitlines()
+        if _letters(line) >= _LEAST_LINE and _is_lost(line, tokenizer)
+    ]
+    if not lost:
+        return []
+    number, (first, line) = len({problem.id for problem, _ in lost}), lost[0]
+    return [
+        f"in {number} of the first {len(shown)} prompts of the teacher a line is mostly unknown tokens to {model} "
+        f"(first: {first.where}, problem {first.id!r}: {line[:60]!r}): it cannot read it. Correct the context, or "
+        "choose another one, or another policy.model_name."
+    ]
+
+
+def _is_lost(text: str, tokenizer: Tokenizer) -> bool:
+    return _letters(tokenizer.decode(tokenizer.encode(text))) < _LEAST_KEPT * _letters(text)
 
 
 def _letters(text: str) -> int:

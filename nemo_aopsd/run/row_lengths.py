@@ -5,6 +5,7 @@ teacher's lengths are upper bounds.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from nemo_aopsd.config.extension import is_own
@@ -17,8 +18,9 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.method.context import donors_for, shown_messages, student_prompts
 from nemo_aopsd.method.judge import CUT, answer_tokens, judge_prompts
 from nemo_aopsd.models.config_json import find_model_config
-from nemo_aopsd.models.limits import check_readable, check_thinking
+from nemo_aopsd.models.limits import check_readable, check_shown, check_thinking
 
+_SAMPLE = 100  # prompts of the teacher that are looked at for what the model cannot read
 _KEY = "policy.max_total_sequence_length"
 
 
@@ -35,7 +37,11 @@ def check_texts(
     model, thinking = config.policy["model_name"], config.aopsd.thinking
     roles = {f"aopsd.thinking.{role}": getattr(thinking, role) for role in ("student", "teacher")}
     with slow("measuring the prompts"):
-        others = [*check_thinking(roles, tokenizer, model), *check_readable(problems, tokenizer, model)]
+        unread = check_readable(problems, tokenizer, model)
+        if not unread and config.aopsd.objective.reads_teacher:
+            shown = zip(problems, _teacher_messages(problems, config.aopsd), strict=True)
+            unread = check_shown([*islice(shown, _SAMPLE)], tokenizer, model)
+        others = [*check_thinking(roles, tokenizer, model), *unread]
         try:
             return [*check_lengths(config, problems, held_out, tokenizer), *others]
         except UserError as error:

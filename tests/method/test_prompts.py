@@ -49,7 +49,7 @@ def test_a_template_without_the_gap_or_in_another_encoding_or_absent_is_named(tm
     (tmp_path / "gapless.txt").write_bytes(b"{problem}")
     (tmp_path / "latin_1.txt").write_bytes(b"caf\xe9")
     with pytest.raises(
-        UserError, match={"gapless": r"\['attempt'\]", "latin_1": "byte 3", "missing": "'default'"}[name]
+        UserError, match={"gapless": r"\['attempt'\]", "latin_1": "byte 3", "missing": "must be default"}[name]
     ) as error:
         fill(str(tmp_path), name, attempt="x")
     assert f"{name}.txt: " in str(error.value)

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import AOPSDConfig, ObjectiveConfig
+from nemo_aopsd.config.shipped import FOLDER
 from nemo_aopsd.data.problems import load_problems
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.models.config_json import find_model_config, parse, read_model_config
 from nemo_aopsd.models.limits import check_limits, check_readable, check_row, check_words
 from nemo_aopsd.models.tokenizer import HFTokenizer
+from nemo_aopsd.run.row_lengths import check_texts
 from tests import REPO
 
 EMBEDDED = REPO / "nemo_aopsd/builtin"
@@ -106,6 +109,16 @@ def test_the_built_in_model_reads_its_own_problems_and_no_others(tokenizer):
     (warning,) = check_readable(english, tokenizer, "m")
     assert warning.startswith(f"{len(english)} of {len(english)} questions are mostly unknown tokens to m (first: ")
     assert f"{english[0].where}, problem {english[0].id!r}" in warning
+
+
+def test_what_the_teacher_is_shown_and_the_model_cannot_read_is_a_warning(tokenizer):
+    config = load_config(FOLDER / "demo.yaml", ["aopsd.context.kind=solution"])
+    own = load_problems(EMBEDDED / "data/train.jsonl")[:120]
+    assert check_texts(config, own, None, tokenizer) == []
+    foreign = [replace(each, solution="Wir addieren die Zahlen.") for each in own[:2]]
+    [told] = check_texts(config, own[:1] + foreign, None, tokenizer)
+    assert told.startswith("in 2 of the first 3 prompts of the teacher a line is mostly unknown tokens to ")
+    assert f"{own[0].where}, problem {own[0].id!r}: 'Wir addieren die Zahlen.'): it cannot read it." in told
 
 
 def test_a_few_unknown_letters_are_none_of_it(tokenizer):
