@@ -5,6 +5,7 @@ import re
 import runpy
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -12,7 +13,7 @@ import typer
 from nemo_aopsd.cli.app import app
 from nemo_aopsd.cli.options import load_chosen
 from nemo_aopsd.config.nemo_rl_keys import RunKeys
-from nemo_aopsd.config.schema import keys_of
+from nemo_aopsd.config.schema import Weighting, keys_of
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.metrics import GAP_THRESHOLDS
 
@@ -151,6 +152,12 @@ def test_every_place_of_the_architecture_page_exists():
     table = ARCHITECTURE.partition("## One problem's way")[2].partition("## From equation")[0]
     for place in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)(?::\w+)?`", table):
         assert any((REPO / root / place).exists() for root in ("nemo_aopsd", "nemo_aopsd/config", "")), place
+
+
+def test_every_weighting_is_in_the_architecture_page():
+    table = ARCHITECTURE.partition("## Which weighting")[2].partition("\n## ")[0]
+    listed = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.+?) \|", table, re.MULTILINE)))
+    assert sorted(listed) == sorted(get_args(Weighting))
 
 
 def command_lines():

@@ -13,7 +13,7 @@ import torch
 from nemo_aopsd import prompts
 from nemo_aopsd.config import extension
 from nemo_aopsd.config.checks import check_block, check_run
-from nemo_aopsd.config.extension import check_own, made, own, sources
+from nemo_aopsd.config.extension import check_own, made, own_class, sources
 from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, CurriculumConfig, JudgeConfig, ObjectiveConfig
 from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.errors import UserError
@@ -100,7 +100,7 @@ def test_a_context_may_not_name_a_field_that_no_problem_has(tmp_path):
 def test_a_curriculum_of_ones_own_asks_no_judge_where_it_needs_none():
     aopsd = block("curriculum.name", context=ContextConfig(kind="solution"))
     assert not aopsd.needs_progress and block("context.kind").needs_progress
-    made = own("curriculum.name", aopsd.curriculum.name)(["b", "a", "c"], aopsd.curriculum, 2, 0)
+    made = own_class("curriculum.name", aopsd.curriculum.name)(["b", "a", "c"], aopsd.curriculum, 2, 0)
     assert made.batches() == [["a", "b"], ["c"]]
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_used_is_told(text, told, tmp_path, monkeypatch):
     monkeypatch.setattr(extension, "_copies", {})  # of runs that other tests have read
     (tmp_path / "broken.py").write_text("1 / 0\n")
     with pytest.raises(UserError) as caught:
-        own("weighting", text)
+        own_class("weighting", text)
     assert all(part in str(caught.value) for part in (f"aopsd.weighting={text}", *told))
 
 
@@ -308,7 +308,7 @@ def test_a_module_that_cannot_be_imported_names_its_line(tmp_path, monkeypatch):
     for name, place in (("lacks_one", "lacks_one"), ("lacks_too", f"{tmp_path}/lacks_too.py")):
         (tmp_path / f"{name}.py").write_text(text)
         with pytest.raises(UserError) as caught:
-            own("judge.kind", f"{place}:Mine")
+            own_class("judge.kind", f"{place}:Mine")
         assert f"{tmp_path}/{name}.py:3: ModuleNotFoundError: No module named 'no_such_lib" in str(caught.value)
 
 
@@ -316,10 +316,10 @@ def test_a_file_that_imports_one_beside_it_is_told_to_put_the_folder_on_the_path
     (tmp_path / "helper_of_mine.py").write_text("x = 1\n")
     (tmp_path / "asks.py").write_text("import helper_of_mine\nclass Mine:\n    judge = None\n")
     with pytest.raises(UserError, match=rf"asks\.py:1: ModuleNotFoundError: .* PYTHONPATH={tmp_path}\n") as caught:
-        own("judge.kind", f"{tmp_path}/asks.py:Mine")
+        own_class("judge.kind", f"{tmp_path}/asks.py:Mine")
     assert "says what it is given" not in str(caught.value)
     monkeypatch.syspath_prepend(tmp_path)
-    assert own("judge.kind", f"{tmp_path}/asks.py:Mine").judge is None
+    assert own_class("judge.kind", f"{tmp_path}/asks.py:Mine").judge is None
 
 
 def test_the_trial_leaves_no_trace_in_the_objects_of_the_run(tmp_path):
@@ -349,7 +349,7 @@ def test_an_object_is_made_once_and_before_a_model_is_loaded(tmp_path, monkeypat
 def test_a_module_on_the_path_is_found(tmp_path, monkeypatch):
     (tmp_path / "parts_of_mine.py").write_text(PARTS.read_text())
     monkeypatch.syspath_prepend(tmp_path)
-    assert own("judge.kind", "parts_of_mine:NumberJudge") is sys.modules["parts_of_mine"].NumberJudge
+    assert own_class("judge.kind", "parts_of_mine:NumberJudge") is sys.modules["parts_of_mine"].NumberJudge
 
 
 @pytest.fixture
@@ -401,7 +401,7 @@ def test_two_files_of_one_name_are_not_mixed_up(tmp_path, of_mine):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/mine.py").write_text(PARTS.read_text().replace("RisingWeights", "NumberJudge_"))
     two = replace(of_mine, judge=JudgeConfig(kind="other/mine.py:NumberJudge"))
-    assert own("judge.kind", two.judge.kind).__module__ != own("weighting", two.weighting).__module__
+    assert own_class("judge.kind", two.judge.kind).__module__ != own_class("weighting", two.weighting).__module__
     with pytest.raises(UserError, match=r"aopsd\.judge\.kind: .*other/mine\.py and .*mine\.py have the same name"):
         check_extensions(tmp_path / "run", two)
 
@@ -417,7 +417,7 @@ def test_one_name_is_another_file_in_another_folder(tmp_path, monkeypatch):
         (folder / "words/student.txt").write_text(f"{number}\n")
         monkeypatch.chdir(folder)
         part = made("weighting", name, AOPSDConfig())
-        found.append((own("weighting", name).number, part.number, prompts.read("words", "student")))
+        found.append((own_class("weighting", name).number, part.number, prompts.read("words", "student")))
         assert sources(AOPSDConfig(weighting=name)) == {"weighting": folder / "same.py"}
     assert found == [(0, 0, "0"), (1, 1, "1")]
 
@@ -428,7 +428,7 @@ def test_a_file_may_have_the_name_of_a_module_of_python_and_dataclasses(tmp_path
         "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Mine:\n    x: int\n"
     )
     (tmp_path / "random.py").write_text(text + "    continues = False\n    weigh = None\n")
-    found = own("weighting", "random.py:Mine")
+    found = own_class("weighting", "random.py:Mine")
     assert found(1).x == 1 and sys.modules[found.__module__].Mine is found and random is sys.modules["random"]
 
 

@@ -66,14 +66,14 @@ def own_names(aopsd: AOPSDConfig) -> dict[str, str]:
     return {key: name for key in WANTED if is_own(name := attrgetter(key)(aopsd))}
 
 
-def own(key: str, name: str) -> Any:
+def own_class(key: str, name: str) -> Any:
     """The class that `aopsd.KEY: name` means. Raises UserError if there is none, or if it lacks a member.
 
     Where it is a run's that is read (`kept_copy`), and cannot be imported: the run's copy, or a stand-in.
     """
     place = _place(name)
     try:
-        return _own(key, name, place)
+        return _own_class(key, name, place)
     except UserError as error:
         if (copy := _copies.get((key, place))) is None:
             raise
@@ -81,7 +81,7 @@ def own(key: str, name: str) -> Any:
 
 
 def kept_copy(key: str, name: object, copies: Path | None) -> None:
-    """A run that names this class is read: nothing is made with it, so `own` does with the copy in `copies`.
+    """A run that names this class is read: nothing is made with it, so `own_class` does with the copy in `copies`.
 
     None: no run is read, and the class must be there.
     """
@@ -99,7 +99,7 @@ def _kept(key: str, name: str, copy: Path, told: str) -> Any:
     """The class in the copy; or one that says nothing of itself, and raises `told` where it is to do something."""
     no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the run's folder stays as it is
     try:
-        return _own(key, f"{copy}:{name.partition(':')[2]}", str(copy))
+        return _own_class(key, f"{copy}:{name.partition(':')[2]}", str(copy))
     except UserError:
         first = told.partition("\n")[0]
         warn([f"{first} Nor can its copy {copy} be imported. What the class says of itself is left out"])
@@ -114,7 +114,7 @@ def _kept(key: str, name: str, copy: Path, told: str) -> Any:
 
 
 @cache
-def _own(key: str, name: str, place: str) -> Any:
+def _own_class(key: str, name: str, place: str) -> Any:
     attribute = name.partition(":")[2]
     module = _module(key, name, place)
     found = getattr(module, attribute, None)
@@ -130,7 +130,7 @@ def _own(key: str, name: str, place: str) -> Any:
 
 def made(key: str, name: str, *arguments: Any) -> Any:
     """An object of that class, made once a process: it may remember earlier steps. Raises UserError if that fails."""
-    return _made(own(key, name), key, name, *arguments)
+    return _made(own_class(key, name), key, name, *arguments)
 
 
 @cache
@@ -140,7 +140,7 @@ def _made(kind: Any, key: str, name: str, *arguments: Any) -> Any:
 
 def fresh(key: str, name: str, *arguments: Any) -> Any:
     """As `made`, but an object that nobody else has."""
-    kind = own(key, name)
+    kind = own_class(key, name)
     label, file = f"aopsd.{key}={name}", inspect.getfile(kind)
     with blamed(f"{label}: making the object failed", file):
         return Part(kind(*arguments), label, file)
@@ -265,7 +265,7 @@ def module_from_file(part: Any) -> ModuleType | None:
 
 def sources(aopsd: AOPSDConfig) -> dict[str, Path]:
     """The files that own classes of a config are in, by key. Raises UserError where one cannot be imported."""
-    return {key: Path(inspect.getfile(_own(key, name, _place(name)))) for key, name in own_names(aopsd).items()}
+    return {key: Path(inspect.getfile(_own_class(key, name, _place(name)))) for key, name in own_names(aopsd).items()}
 
 
 def _place(name: str) -> str:

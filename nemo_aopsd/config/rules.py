@@ -95,7 +95,7 @@ def _of_the_objective(run: RunKeys) -> Iterator[Fault]:
     if not run.aopsd.objective.weighs_gaps and weighting != "uniform":
         why = "Only the objective pg weighs the gaps of sampled tokens."
         yield _wrong(run, "aopsd.weighting", f"uniform with aopsd.objective.name={objective}", why)
-    if is_own(objective) and run.aopsd.objective.own_signal.sampled and not run.aopsd.objective.own.needs_old_logprobs:
+    if is_own(objective) and (part := run.aopsd.objective.own_object).signal.sampled and not part.needs_old_logprobs:
         why = "Gaps are formed from the student's log-probs at collection. Add the line to the class."
         yield _wrong(run, "aopsd.objective.name", "one with `needs_old_logprobs = True` if its signal is sampled", why)
     if weighting in ("gap_matched", "gap_only") and run.aopsd.probes.betas == "auto":

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from annotated_types import Ge, Interval, Predicate
 
-from nemo_aopsd.config.extension import is_own, made, own
+from nemo_aopsd.config.extension import is_own, made, own_class
 from nemo_aopsd.types import Sampling, Signal
 
 ObjectiveName = Literal["pg", "sft", "grpo", "fkl", "rkl", "jsd", "topk_fkl", "dash", "eopd", "gkd", "minillm"]
@@ -147,10 +147,10 @@ class ObjectiveConfig(Strict):
     @property
     def own_signal(self) -> Signal:
         """What a class of the user's own reads of the teacher: of the object, since it may depend on this block."""
-        return self.own.signal
+        return self.own_object.signal
 
     @property
-    def own(self) -> Any:
+    def own_object(self) -> Any:
         """The object of the user's own class."""
         return made("objective.name", self.name, self)
 
@@ -271,7 +271,7 @@ class CurriculumConfig(Strict):
     @property
     def needs_progress(self) -> bool:
         """Whether the order learns from the judge's verdicts."""
-        return own("curriculum.name", self.name).needs_progress if is_own(self.name) else self.name != "shuffle"
+        return own_class("curriculum.name", self.name).needs_progress if is_own(self.name) else self.name != "shuffle"
 
     @property
     def initial_attempts(self) -> int:
@@ -392,12 +392,12 @@ class AOPSDConfig(Strict):
 
 def continues(weighting: str) -> bool:
     """Whether the teacher continues at triggered tokens."""
-    return own("weighting", weighting).continues if is_own(weighting) else weighting in CONTINUED
+    return own_class("weighting", weighting).continues if is_own(weighting) else weighting in CONTINUED
 
 
 def is_adaptive(context: str) -> bool:
     """Whether a context depends on how far the response has come."""
-    return own("context.kind", context).adaptive if is_own(context) else context in ADAPTIVE
+    return own_class("context.kind", context).adaptive if is_own(context) else context in ADAPTIVE
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ _RESPONSES_HEADER = ["benchmark", "truncated", "mean tokens", "mention private c
 
 def _responses_row(name: str, part: Summary) -> list[object]:
     def rate(key: str) -> str:
-        counted = f" ({part[f'{key}_count']} of {part['num_responses']})" if f"{key}_count" in part else ""
-        return f"{percent(part[f'{key}_rate'])}{counted}"
+        of_all = f" ({part[f'{key}_count']} of {part['num_responses']})" if f"{key}_count" in part else ""
+        return f"{percent(part[f'{key}_rate'])}{of_all}"
 
     unread = [part["no_answer"], part["ungradable"]]
     return [name, rate("truncation"), f"{part['mean_tokens']:.0f}", rate("leak"), *unread]

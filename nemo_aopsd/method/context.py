@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, cast
 
-from nemo_aopsd.config.extension import is_own, made, own
+from nemo_aopsd.config.extension import is_own, made, own_class
 from nemo_aopsd.config.schema import AOPSDConfig, ContextKind, CurriculumConfig
 from nemo_aopsd.data.dag import frontier, serialize
 from nemo_aopsd.data.problems import Problem, misspelt, row_at
@@ -52,7 +52,7 @@ def field_of(kind: str) -> str | None:
     """The field of a problem that a context shows. Raises UserError if an own class names another one than ours."""
     if not is_own(kind):
         return FIELD[cast(ContextKind, kind)]
-    field, known = own("context.kind", kind).field, [*dict.fromkeys(filter(None, FIELD.values()))]
+    field, known = own_class("context.kind", kind).field, [*dict.fromkeys(filter(None, FIELD.values()))]
     if field not in (None, *known):
         hint = nearest(str(field), known)
         raise UserError(f"aopsd.context.kind={kind}: `field` is {field!r}; expected {', '.join(known)} or None.{hint}")

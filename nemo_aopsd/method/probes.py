@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nemo_aopsd.config.schema import ProbeConfig
 from nemo_aopsd.engine import LanguageModel
-from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, continuation_weight, step_weights, triggered
+from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, continuation_weight, triggered
 from nemo_aopsd.types import Branch, Tokens
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def run_probes(
     config: ProbeConfig,
     past: Surprise = UNSURPRISED,
     *,
-    counted: Sequence[bool],
+    in_loss: Sequence[bool],
 ) -> list[list[Probe]]:
     """The probes of each rollout, by position, with continuation weights (eq:continuation-nll).
 
     A positive gap anchors at the student's token, a negative one at the teacher's greedy choice. Both are one
     branch of at most k tokens whose first token is the anchor, so one greedy call serves both signs. For
     `probes.betas=auto`, `past` is what the steps before have seen; of this one only the rollouts that the loss counts
-    are looked at (`counted`).
+    are looked at (`in_loss`).
     """
     starts_B = [
         [Branch(t, [response[t]] if gap[t] > 0 else []) for t in triggered(gap, config)]
@@ -57,7 +57,7 @@ def run_probes(
         [_probe(branch, gap, logprobs, config) for branch, logprobs in zip(branches, logprobs_N, strict=True)]
         for branches, gap, logprobs_N in zip(branches_B, gaps, logprobs_B, strict=True)
     ]
-    betas = past.after(surprises(compress(probes_B, counted))).betas(config)
+    betas = past.after(surprises(compress(probes_B, in_loss))).betas(config)
     return [
         [replace(probe, weight=continuation_weight(probe.gap, probe.nll, betas)) for probe in probes]
         for probes in probes_B
@@ -67,31 +67,6 @@ def run_probes(
 def surprises(probes_B: Iterable[list[Probe]]) -> list[tuple[float, float | None]]:
     """Gap and L of each probe."""
     return [(probe.gap, probe.nll) for probes in probes_B for probe in probes]
-
-
-def reweigh(
-    probes_B: list[list[Probe]], counted: Sequence[bool], weighting: str, seed: int, config: ProbeConfig
-) -> list[list[Probe]]:
-    """The probes of a step with the weights that `weighting` makes of those in rollouts that the loss counts.
-
-    The others keep their continuation weights, which are recorded and have no effect.
-    """
-    own = [(probe.weight, probe.gap) for probes in compress(probes_B, counted) for probe in probes]
-    weights = iter(step_weights([weight for weight, _ in own], [gap for _, gap in own], weighting, seed, config))
-    return [
-        [replace(probe, weight=next(weights)) for probe in probes] if counts else probes
-        for probes, counts in zip(probes_B, counted, strict=True)
-    ]
-
-
-def probe_weights(probes: Sequence[Probe], num_tokens: int, *, elsewhere: float = 1.0) -> Tensor:
-    """w_t, [T]: the probes' weights, and `elsewhere` at every other token."""
-    import torch
-
-    weights = torch.full((num_tokens,), elsewhere)
-    for probe in probes:
-        weights[probe.position] = probe.weight
-    return weights
 
 
 def _probe(branch: Branch, gap: Tensor, logprobs: Tensor, config: ProbeConfig) -> Probe:

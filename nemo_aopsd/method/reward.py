@@ -37,4 +37,4 @@ def group_advantages(groups: Sequence[Hashable], rewards: Sequence[float]) -> li
     for group, reward in zip(groups, rewards, strict=True):
         members.setdefault(group, []).append(reward)
     pairs = ((reward, members[group]) for group, reward in zip(groups, rewards, strict=True))
-    return [(reward - mean(own)) / (stdev(own) + 1e-6) for reward, own in pairs]
+    return [(reward - mean(group)) / (stdev(group) + 1e-6) for reward, group in pairs]

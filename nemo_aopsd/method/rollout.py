@@ -39,7 +39,7 @@ class Draft:
         """With the verdict, and R: its largest subset that is closed under prerequisites (eq:dag-progress)."""
         return replace(self, verdict=verdict, reached=largest_closed_subset(self.problem.graph, verdict.judged))
 
-    def counted(self, aopsd: AOPSDConfig) -> bool:
+    def in_loss(self, aopsd: AOPSDConfig) -> bool:
         """Whether the loss counts its tokens."""
         return self.output.finished or self.is_demonstration or not aopsd.mask_truncated
 
@@ -91,7 +91,7 @@ class Scored:
             old_logprobs=self.student_logprobs,
             teacher_logprobs=self.teacher_logprobs,
             weights=self.weights,
-            mask=torch.full((num_tokens,), draft.counted(aopsd)),
+            mask=torch.full((num_tokens,), draft.in_loss(aopsd)),
             sampler_logprobs=output.logprobs,
             teacher_prompt=draft.teacher_prompt if objective.signal.full else None,
             top_k=self.top_k,

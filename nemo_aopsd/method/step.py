@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nemo_aopsd.clock import Clock
-from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.rules import probe_room
-from nemo_aopsd.config.schema import AOPSDConfig, Config
+from nemo_aopsd.config.schema import Config
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.engine import Engine
 from nemo_aopsd.errors import UserError
@@ -22,15 +21,13 @@ from nemo_aopsd.files import derive_seed
 from nemo_aopsd.method.context import shown_messages, student_prompts
 from nemo_aopsd.method.demonstrations import demonstrations, takes_solutions
 from nemo_aopsd.method.judge import Verdict, judge_attempts
-from nemo_aopsd.method.probes import probe_weights, reweigh, run_probes
+from nemo_aopsd.method.probes import run_probes
 from nemo_aopsd.method.reward import with_rewards
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
-from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, checked_weights, constant_negative, gap_weights
+from nemo_aopsd.method.weighting import UNSURPRISED, Surprise, constant_negative, weighed
 from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from nemo_aopsd.engine import Objective
 
 
@@ -76,6 +73,8 @@ def collect(
     past: Surprise = UNSURPRISED,
 ) -> Collection:
     """Stages 1 to 5: everything that the update needs, without the update."""
+    import torch
+
     aopsd, tokenizer, signal, clock = config.aopsd, engine.tokenizer, objective.signal, Clock()
 
     # 1. Rollout: the student answers the bare question, or the data does.
@@ -102,7 +101,7 @@ def collect(
         ]
 
     # 4. Gap: the same response ids under both prompts, where there is room for the teacher (eq:opsd-gap).
-    scored = [Scored(draft, probe_weights([], len(draft.output.tokens))) for draft in drafts if draft.fits]
+    scored = [Scored(draft, weights=torch.ones(len(draft.output.tokens))) for draft in drafts if draft.fits]
     responses = [row.draft.output.tokens for row in scored]
     prompts = [row.draft.student_prompt for row in scored]
     teacher_prompts = [prompt for row in scored if (prompt := row.draft.teacher_prompt) is not None]
@@ -121,24 +120,16 @@ def collect(
             tops = engine.teacher.top_logprobs(teacher_prompts, responses, signal.top_k)
             scored = [replace(row, top_k=top) for row, top in zip(scored, tops, strict=True)]
 
-    # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll).
+    # 5. Probes: teacher continuations at high-gap tokens, scored by the student (eq:continuation-nll), and weights.
     with clock("probes"):
-        gaps = [gap for row in scored if (gap := row.gap) is not None]
-        counted = [row.draft.counted(aopsd) for row in scored]
         if signal.sampled and aopsd.continues:
-            models = engine.student, engine.teacher
-            probes = run_probes(*models, prompts, teacher_prompts, responses, gaps, aopsd.probes, past, counted=counted)
-            probes = reweigh(probes, counted, aopsd.weighting, derive_seed(seed, "weights"), aopsd.probes)
-            elsewhere = aopsd.probes.untriggered_weight
-            scored = [
-                replace(row, probes=own, weights=probe_weights(own, len(row.weights), elsewhere=elsewhere))
-                for row, own in zip(scored, probes, strict=True)
-            ]
-        elif signal.sampled:
-            weights = [gap_weights(gap, aopsd.weighting, aopsd.probes) for gap in gaps]
-            scored = [replace(row, weights=values) for row, values in zip(scored, weights, strict=True)]
-        if signal.sampled and is_own(aopsd.weighting):
-            scored = _own_weights(scored, aopsd)
+            gaps = [gap for row in scored if (gap := row.gap) is not None]
+            read = engine.student, engine.teacher, prompts, teacher_prompts, responses, gaps
+            in_loss = [row.draft.in_loss(aopsd) for row in scored]
+            probes_B = run_probes(*read, aopsd.probes, past, in_loss=in_loss)
+            scored = [replace(row, probes=probes) for row, probes in zip(scored, probes_B, strict=True)]
+        if signal.sampled:
+            scored = weighed(scored, aopsd, derive_seed(seed, "weights"))
     return Collection(drafts, scored, clock.seconds)
 
 
@@ -165,25 +156,6 @@ def _answer(problems: list[Problem], engine: Engine, config: Config, seed: int, 
     else:
         outputs = engine.student.generate(prompts, config.rollout, derive_seed(seed, "rollout"))
     return [Draft(*row, is_demonstration=from_data) for row in zip(problems, prompts, outputs, strict=True)]
-
-
-def _own_weights(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:
-    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if they are unfit.
-
-    The class sees rows that the loss counts; the others stay as they are.
-    """
-    rows = [row for row in scored if row.draft.counted(aopsd)]
-    if not rows:
-        return scored
-    gaps = [gap for row in rows if (gap := row.gap) is not None]
-    part = made("weighting", aopsd.weighting, aopsd)
-    found = iter(checked_weights(aopsd.weighting, part, gaps, [row.probes for row in rows]))
-    return [_weighed(row, next(found)) if row.draft.counted(aopsd) else row for row in scored]
-
-
-def _weighed(row: Scored, weights: Tensor) -> Scored:
-    probes = [replace(probe, weight=weights[probe.position].item()) for probe in row.probes]
-    return replace(row, weights=weights, probes=probes)
 
 
 def _fits(draft: Draft, teacher_prompt: Tokens, config: Config) -> bool:

@@ -6,9 +6,11 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from statistics import mean, median
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from nemo_aopsd.config.extension import is_own, made
 from nemo_aopsd.config.schema import AOPSDConfig, ProbeConfig
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.types import TrainRow
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_aopsd.method.probes import Probe
+    from nemo_aopsd.method.rollout import Scored
 
 SPAN = 32  # steps whose medians make a width of `probes.betas=auto`
 LEAST_BETA = 0.1  # nats; where most text is certain, the median is 0, and no weight would be left
@@ -113,6 +116,52 @@ def continuation_weight(gap: float, nll: float | None, betas: Betas) -> float:
     return 1.0 if nll is None or beta is None else band_pass(nll, beta)
 
 
+def weighed(scored: list[Scored], aopsd: AOPSDConfig, seed: int) -> list[Scored]:
+    """The rows of a step and their probes with the weights that `aopsd.weighting` says: all of them come from here.
+
+    Needs the gap of each row and, where the teacher continues, its probes with continuation weights. What makes which
+    weighting is in docs/architecture.md. Raises UserError if those of the user's class are unfit.
+    """
+    if aopsd.continues:
+        in_loss = [row.draft.in_loss(aopsd) for row in scored]
+        probes_B = reweigh([row.probes for row in scored], in_loss, aopsd.weighting, seed, aopsd.probes)
+        elsewhere = aopsd.probes.untriggered_weight
+        scored = [
+            replace(row, probes=probes, weights=probe_weights(probes, len(row.weights), elsewhere=elsewhere))
+            for row, probes in zip(scored, probes_B, strict=True)
+        ]
+    else:
+        gaps = [gap for row in scored if (gap := row.gap) is not None]
+        weights = [gap_weights(gap, aopsd.weighting, aopsd.probes) for gap in gaps]
+        scored = [replace(row, weights=values) for row, values in zip(scored, weights, strict=True)]
+    return _by_class(scored, aopsd) if is_own(aopsd.weighting) else scored
+
+
+def reweigh(
+    probes_B: list[list[Probe]], in_loss: Sequence[bool], weighting: str, seed: int, config: ProbeConfig
+) -> list[list[Probe]]:
+    """The probes of a step with the weights that `weighting` makes of those in rollouts that the loss counts.
+
+    The others keep their continuation weights, which are recorded and have no effect.
+    """
+    found = [(probe.weight, probe.gap) for probes in compress(probes_B, in_loss) for probe in probes]
+    weights = iter(step_weights([weight for weight, _ in found], [gap for _, gap in found], weighting, seed, config))
+    return [
+        [replace(probe, weight=next(weights)) for probe in probes] if counts else probes
+        for probes, counts in zip(probes_B, in_loss, strict=True)
+    ]
+
+
+def probe_weights(probes: Sequence[Probe], num_tokens: int, *, elsewhere: float = 1.0) -> Tensor:
+    """w_t, [T]: the probes' weights, and `elsewhere` at every other token."""
+    import torch
+
+    weights = torch.full((num_tokens,), elsewhere)
+    for probe in probes:
+        weights[probe.position] = probe.weight
+    return weights
+
+
 def step_weights(
     weights: Sequence[float], gaps: Sequence[float], weighting: str, seed: int, config: ProbeConfig
 ) -> list[float]:
@@ -172,8 +221,8 @@ def constant_negative(rows: list[TrainRow]) -> list[TrainRow]:
     """
     import torch
 
-    counted = torch.cat([torch.empty(0), *(row.gap[row.mask].abs() for row in rows)])
-    level = counted.mean() if len(counted) else 0.0
+    sizes = torch.cat([torch.empty(0), *(row.gap[row.mask].abs() for row in rows)])
+    level = sizes.mean() if len(sizes) else 0.0
     return [replace(row, teacher_logprobs=old - level) for row in rows if (old := row.old_logprobs) is not None]
 
 
@@ -193,3 +242,22 @@ def checked_weights(name: str, part: OwnWeighting, gaps: list[Tensor], probes: l
         if not values.isfinite().all():
             raise UserError(f"{wanted}; a weight of rollout {number} is not finite.")
     return weights
+
+
+def _by_class(scored: list[Scored], aopsd: AOPSDConfig) -> list[Scored]:
+    """The rows with the weights of the user's class, at probed tokens too. Raises UserError if they are unfit.
+
+    The class sees rows that the loss counts; the others stay as they are.
+    """
+    rows = [row for row in scored if row.draft.in_loss(aopsd)]
+    if not rows:
+        return scored
+    gaps = [gap for row in rows if (gap := row.gap) is not None]
+    part = made("weighting", aopsd.weighting, aopsd)
+    found = iter(checked_weights(aopsd.weighting, part, gaps, [row.probes for row in rows]))
+    return [_with_weights(row, next(found)) if row.draft.in_loss(aopsd) else row for row in scored]
+
+
+def _with_weights(row: Scored, weights: Tensor) -> Scored:
+    probes = [replace(probe, weight=weights[probe.position].item()) for probe in row.probes]
+    return replace(row, weights=weights, probes=probes)

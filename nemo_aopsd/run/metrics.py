@@ -15,7 +15,7 @@ GAP_THRESHOLDS = (1.0, 2.0)  # nats; those of the paper's Figure 1b
 def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> dict[str, float]:
     """Everything that metrics.jsonl says of a step. `leaks`: does each response refer to a private context?"""
     drafts, scored = result.drafts, result.scored
-    counted = [row for row in scored if row.draft.counted(aopsd)]
+    in_loss = [row for row in scored if row.draft.in_loss(aopsd)]
     metrics = {
         "rollout/count": len(drafts),
         "rollout/mean_tokens": mean(len(draft.output.tokens) for draft in drafts),
@@ -25,8 +25,8 @@ def step_metrics(result: StepResult, aopsd: AOPSDConfig, leaks: list[bool]) -> d
         "context/dropped": len(drafts) - len(scored),
         **_progress_metrics(drafts, aopsd.shown_context),
         **_gap_metrics(scored),
-        **({} if aopsd.weighting in UNIFORM else _weight_metrics(counted)),
-        **(_probe_metrics(scored, counted, aopsd.probes) if aopsd.continues else {}),
+        **({} if aopsd.weighting in UNIFORM else _weight_metrics(in_loss)),
+        **(_probe_metrics(scored, in_loss, aopsd.probes) if aopsd.continues else {}),
         **result.train_metrics,
         **{f"time/{stage}": seconds for stage, seconds in result.seconds.items()},
         "time/step": sum(result.seconds.values()),
@@ -88,8 +88,8 @@ def _weight_metrics(scored: list[Scored]) -> dict[str, float]:
     return {"weight/mean": weights.mean(), **{f"weight/p{percent}": value for percent, value in spread}}
 
 
-def _probe_metrics(scored: list[Scored], counted: list[Scored], config: ProbeConfig) -> dict[str, float]:
-    """All probes that were made; but only the weights of `counted` rows have an effect."""
+def _probe_metrics(scored: list[Scored], in_loss: list[Scored], config: ProbeConfig) -> dict[str, float]:
+    """All probes that were made; but only the weights of `in_loss` rows have an effect."""
     probes = [probe for row in scored for probe in row.probes]
     num_tokens = sum(len(row.weights) for row in scored)
     num_over = sum(int(over_threshold(gap, config).sum()) for row in scored if (gap := row.gap) is not None)
@@ -102,7 +102,7 @@ def _probe_metrics(scored: list[Scored], counted: list[Scored], config: ProbeCon
     if num_tokens:
         metrics["probe/trigger_rate"] = num_over / num_tokens
     metrics |= _mean("probe/nll_mean", (probe.nll for probe in probes))
-    return metrics | _mean("probe/weight_mean", (probe.weight for row in counted for probe in row.probes))
+    return metrics | _mean("probe/weight_mean", (probe.weight for row in in_loss for probe in row.probes))
 
 
 def _mean(key: str, values: Iterable[float | None]) -> dict[str, float]:

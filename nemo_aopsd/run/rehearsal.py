@@ -4,7 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 
-from nemo_aopsd.config.extension import blamed, is_own, own
+from nemo_aopsd.config.extension import blamed, is_own, own_class
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.method.context import checked_messages
@@ -25,7 +25,7 @@ def rehearse(aopsd: AOPSDConfig, problems: Sequence[Problem]) -> None:
     }
     for key, (name, call) in parts.items():
         if is_own(name):
-            file = inspect.getfile(own(key, name))
+            file = inspect.getfile(own_class(key, name))
             with blamed(f"aopsd.{key}={name}: a call on invented input failed", file):
                 call()
 
@@ -34,7 +34,7 @@ def _weigh(aopsd: AOPSDConfig) -> None:
     """A row with probes, of which one has no suffix, and a row without any."""
     import torch
 
-    part = own("weighting", aopsd.weighting)(aopsd)
+    part = own_class("weighting", aopsd.weighting)(aopsd)
     high = aopsd.probes.threshold + 1.0
     rows = [torch.tensor([0.1, high, -0.2, -high, 0.0]), torch.tensor([0.0, -0.1, 0.2])]
     probes = [Probe(1, high, 1, [2, 3], 0.7, 1.0), Probe(3, -high, 1, [], None, 1.0)] if part.continues else []
@@ -43,7 +43,7 @@ def _weigh(aopsd: AOPSDConfig) -> None:
 
 def _show(aopsd: AOPSDConfig, problem: Problem) -> None:
     """Before any checkpoint is reached, and when all are."""
-    part = own("context.kind", aopsd.shown_context)()
+    part = own_class("context.kind", aopsd.shown_context)()
     all_reached = frozenset(problem.dag.nodes) if part.adaptive and problem.dag is not None else frozenset[str]()
     for reached in {frozenset[str](), all_reached}:
         checked_messages(aopsd.shown_context, part, problem, reached, aopsd.prompts)
@@ -51,7 +51,7 @@ def _show(aopsd: AOPSDConfig, problem: Problem) -> None:
 
 def _order(aopsd: AOPSDConfig, ids: list[str]) -> None:
     """One epoch, as the trainer has it, and the state of a checkpoint."""
-    kind = own("curriculum.name", aopsd.curriculum.name)
+    kind = own_class("curriculum.name", aopsd.curriculum.name)
     order = kind(ids, aopsd.curriculum, aopsd.num_prompts_per_step, aopsd.seed)
     if order.needs_progress:
         order.initialize({each: [0.5] for each in ids})

@@ -152,8 +152,8 @@ class Trainer:
         self._record(result, epoch, self._whole(num_batches))
 
     def _observe(self, result: StepResult) -> None:
-        counted = [row.probes for row in result.scored if row.draft.counted(self.aopsd)]
-        self.surprise = self.surprise.after(surprises(counted))
+        probes_B = [row.probes for row in result.scored if row.draft.in_loss(self.aopsd)]
+        self.surprise = self.surprise.after(surprises(probes_B))
         for draft in result.drafts:
             if draft.progress is not None and not draft.is_demonstration:
                 self.curriculum.observe(draft.problem.id, draft.progress)

@@ -162,7 +162,7 @@ def test_with_masked_answers_the_weights_are_made_of_the_others(measure):
 @pytest.mark.parametrize(("which", "rollouts"), [("mask", 6), ("drop", 0)])
 def test_a_context_of_which_no_rollout_counts_has_no_update(which, rollouts, measure, monkeypatch):
     if which == "mask":
-        monkeypatch.setattr(Draft, "counted", lambda *_: False)
+        monkeypatch.setattr(Draft, "in_loss", lambda *_: False)
     else:
         monkeypatch.setattr(step, "_fits", lambda *_: False)
     _, found = measure(mask_truncated=True)

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from nemo_aopsd.cluster import SCORED_ROWS
-from nemo_aopsd.method.probes import probe_weights, run_probes
+from nemo_aopsd.method.probes import run_probes
+from nemo_aopsd.method.weighting import probe_weights
 from nemo_aopsd.types import Branch, Sampling
 from tests.gpu.test_nemo_rl_engine import (  # noqa: F401
     OVERLAP,
@@ -58,7 +59,7 @@ def test_gaps_triggers_and_gradients_are_those_of_the_trainer_s_scoring(
 
     def gradient_of(gaps):
         models, prompts = (engine.student, engine.teacher), (student_prompts, teacher_prompts)
-        own = run_probes(*models, *prompts, responses, gaps, probes, counted=[True] * len(gaps))
+        own = run_probes(*models, *prompts, responses, gaps, probes, in_loss=[True] * len(gaps))
         weights = [probe_weights(row, len(gap)) for row, gap in zip(own, gaps, strict=True)]
         advantages = [(w * gap).clamp(-bound, bound) for w, gap in zip(weights, gaps, strict=True)]
         return gradient(local, student_prompts, responses, advantages)

@@ -46,11 +46,13 @@ method/weighting.py : method/test_weighting.py
     weights[triggered(gap, config)] = 0.0 => weights[over_threshold(gap, config)] = 0.0
     old - level => old + level
     .sample(weights, len(weights)) => .choices(weights, k=len(weights))
+method/weighting.py : method/test_probes.py STEP
+    for probes in compress(probes_B, in_loss) for probe => for probes in probes_B for probe
+    rows = [row for row in scored if row.draft.in_loss(aopsd)] => rows = scored
 types.py : method/test_weighting.py OBJECTIVES
     self.teacher_logprobs - self.old_logprobs => self.old_logprobs - self.teacher_logprobs
 method/probes.py : method/test_probes.py STEP
-    for probes in compress(probes_B, counted) for probe => for probes in probes_B for probe
-    surprises(compress(probes_B, counted)) => surprises(probes_B)
+    surprises(compress(probes_B, in_loss)) => surprises(probes_B)
     if gap[t] > 0 else [] => if gap[t] < 0 else []
     if config.score_anchor else logprobs[1:] => if config.score_anchor else logprobs
     (-scored.mean()) => (-scored.sum())
@@ -63,7 +65,6 @@ method/rollout.py : STEP
     self.output.finished or self.is_demonstration or => self.output.finished or
 method/step.py : STEP
     probe = probe_room(config.aopsd) => probe = 0
-    rows = [row for row in scored if row.draft.counted(aopsd)] => rows = scored
 method/reward.py : STEP
     if not draft.output.finished: => if False:
     undecided=graded.reason == "ungradable" => undecided=False
@@ -139,14 +140,14 @@ method/objectives/minillm.py : OBJECTIVES
 method/objectives/grpo.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 method/reward.py : OBJECTIVES
-    stdev(own) + => 0.5 +
-    (reward - mean(own)) => reward
+    stdev(group) + => 0.5 +
+    (reward - mean(group)) => reward
 method/objectives/sft.py : OBJECTIVES
     loss = -self.reduce => loss = self.reduce
 run/metrics.py : run/test_metrics.py
     over_threshold(gap, config).sum() => (gap >= config.threshold).sum()
-    _weight_metrics(counted) => _weight_metrics(scored)
-    for row in counted for probe => for row in scored for probe
+    _weight_metrics(in_loss) => _weight_metrics(scored)
+    for row in in_loss for probe => for row in scored for probe
 stats.py : test_stats.py
     math.comb(num_samples - num_correct, k)) / ways => math.comb(num_samples - num_correct, k)) / num_samples
     rate * (1 - rate) / num_trials + z * z / (4 => rate * (1 - rate) / num_trials + z * z / (2

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from nemo_aopsd.config.schema import ProbeConfig
-from nemo_aopsd.method.probes import Probe, reweigh, run_probes
-from nemo_aopsd.method.weighting import triggered
+from nemo_aopsd.method.probes import Probe, run_probes
+from nemo_aopsd.method.weighting import reweigh, triggered
 from tests.fakes import ALPHABET, END, BigramModel, CharTokenizer
 
 encode = CharTokenizer().encode
@@ -36,7 +36,7 @@ def uniform_model() -> BigramModel:
 def probe_at(teacher, tokens: list[int], gap: list[float], student=None, **settings):
     """The probes of one response behind the prompt `a`."""
     student, prompt, config = student or uniform_model(), encode("a"), ProbeConfig(threshold=2.0, **settings)
-    found = run_probes(student, teacher, [prompt], [prompt], [tokens], [torch.tensor(gap)], config, counted=[True])
+    found = run_probes(student, teacher, [prompt], [prompt], [tokens], [torch.tensor(gap)], config, in_loss=[True])
     return found[0]
 
 
@@ -123,10 +123,10 @@ def test_auto_betas_are_medians_over_what_the_loss_counts():
     gaps = [torch.tensor([2.5])] * 2
     usual = math.log(len(ALPHABET))
     surprised = math.log(math.exp(6) + len(ALPHABET) - 1) - 6
-    for counted, beta in (([True, False], usual), ([False, True], surprised), ([True] * 2, (usual + surprised) / 2)):
-        found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, counted=counted)
+    for in_loss, beta in (([True, False], usual), ([False, True], surprised), ([True] * 2, (usual + surprised) / 2)):
+        found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, in_loss=in_loss)
         assert [row[0].nll for row in found] == pytest.approx([usual, surprised])
         expected = [nll / beta * math.exp(1 - nll / beta) for nll in (usual, surprised)]
         assert [row[0].weight for row in found] == pytest.approx(expected)
-    found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, counted=[False, False])
+    found = run_probes(student, teacher, prompts, prompts, responses, gaps, config, in_loss=[False, False])
     assert [row[0].weight for row in found] == [1.0, 1.0]  # no width is known

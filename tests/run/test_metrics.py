@@ -9,8 +9,9 @@ from rich.console import Console
 from nemo_aopsd.config.schema import AOPSDConfig
 from nemo_aopsd.console import STEP_LINE, Whole, show_page, step_line
 from nemo_aopsd.method.judge import Verdict
-from nemo_aopsd.method.probes import Probe, probe_weights
+from nemo_aopsd.method.probes import Probe
 from nemo_aopsd.method.rollout import Collection, Draft, Scored, StepResult
+from nemo_aopsd.method.weighting import probe_weights
 from nemo_aopsd.run.metrics import step_metrics
 from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.types import Generation, TopK

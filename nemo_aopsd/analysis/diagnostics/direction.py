@@ -27,11 +27,10 @@ from nemo_aopsd.method.context import donors_for, student_prompts
 from nemo_aopsd.method.leaks import leak_patterns, mentions_context
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.objectives.base import BaseObjective, token_mean
-from nemo_aopsd.method.probes import probe_weights, reweigh
 from nemo_aopsd.method.reward import rewarded
 from nemo_aopsd.method.rollout import Collection, Draft, Scored
 from nemo_aopsd.method.step import collect
-from nemo_aopsd.method.weighting import gap_weights
+from nemo_aopsd.method.weighting import weighed
 from nemo_aopsd.run.records import rollout_record
 from nemo_aopsd.thoughts import whole_text
 from nemo_aopsd.types import Generation, TrainRow
@@ -241,33 +240,24 @@ def _mean(values: Sequence[float]) -> float | None:
 def _arms(config: Config, rows: list[Scored], engine: GradientEngine, kind: str, yardstick: Yardstick) -> Iterator[Arm]:
     aopsd, objective = config.aopsd, build_objective(replace(config.aopsd.objective, name="pg", reward="none"))
     train_rows = [row.train_row(aopsd, objective) for row in rows]
-    marks = [probe_weights([], len(row.response), elsewhere=0.0) for row in train_rows]
+    marks = [torch.zeros(len(row.response)) for row in train_rows]
     for row, mark in zip(rows, marks, strict=True):
         mark[[probe.position for probe in row.probes]] = 1.0
     groups = [yardstick.group_of[row.draft.problem.id] for row in rows]
 
     def gradient(weights: Sequence[Tensor]) -> Tensor:
-        weighted = [replace(row, weights=own) for row, own in zip(train_rows, weights, strict=True)]
+        weighted = [replace(row, weights=values) for row, values in zip(train_rows, weights, strict=True)]
         return _by_group(weighted, groups, len(yardstick.parts), engine, objective)
 
     rest = gradient([1 - mark for mark in marks])
     norm_of_rest = rest.sum(0).norm().item()
     uniform: tuple[Bearing, Bearing] | None = None  # the first of WEIGHTINGS
     for weighting in track(WEIGHTINGS, f"{kind}: updates by weighting", Console(stderr=True)):
-        update = gradient([own * mark for own, mark in zip(_weights(rows, weighting, config), marks, strict=True)])
+        again = weighed(rows, replace(aopsd, weighting=weighting), derive_seed(aopsd.seed, "weights"))  # as a step does
+        update = gradient([row.weights * mark for row, mark in zip(again, marks, strict=True)])
         elsewhere = aopsd.probes.untriggered_weight if weighting in (*CONTINUED, "gap_only") else 1.0
         triggered, whole = yardstick.bearing(update), yardstick.bearing(update + elsewhere * rest)
         uniform = uniform or (whole, triggered)
         more, more_triggered = whole.less(uniform[0]), triggered.less(uniform[1])
         norms = triggered.norm, elsewhere * norm_of_rest
         yield Arm(kind, weighting, whole.cosine, whole.error, *more, triggered.cosine, *more_triggered, *norms)
-
-
-def _weights(rows: list[Scored], weighting: Weighting, config: Config) -> list[Tensor]:
-    """As a step would make them from these rollouts."""
-    probes, seed = config.aopsd.probes, derive_seed(config.aopsd.seed, "weights")
-    if weighting not in CONTINUED:
-        return [gap_weights(gap, weighting, probes) for row in rows if (gap := row.gap) is not None]
-    counted = [row.draft.counted(config.aopsd) for row in rows]
-    reweighed = reweigh([row.probes for row in rows], counted, weighting, seed, probes)
-    return [probe_weights(own, len(row.weights)) for own, row in zip(reweighed, rows, strict=True)]

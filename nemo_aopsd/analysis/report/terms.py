@@ -1,6 +1,6 @@
 """The words of the page, for a run that has what they stand for; and what the user's own classes say of themselves."""
 
-from nemo_aopsd.config.extension import is_own, own, own_names
+from nemo_aopsd.config.extension import is_own, own_class, own_names
 from nemo_aopsd.config.schema import AOPSDConfig
 
 _BAND_PASS = "w(L) = (L/β) exp(1 − L/β), from 0 to 1, multiplies the gap of a probed token"
@@ -45,7 +45,7 @@ _PROBES = {
 def own_parts(aopsd: AOPSDConfig) -> dict[str, str]:
     """Key below `aopsd`, and the user's class there with the first line of its docstring."""
     named = own_names(aopsd)
-    about = {key: (own(key, name).__doc__ or "").strip().partition("\n")[0] for key, name in named.items()}
+    about = {key: (own_class(key, name).__doc__ or "").strip().partition("\n")[0] for key, name in named.items()}
     return {key: f"{name}: {about[key]}" if about[key] else name for key, name in named.items()}
 
 

@@ -134,8 +134,8 @@ def _check_model(config: Config, diagnosis: Diagnosis) -> ModelSize | None:
     if size:
         found, diagnosis.parameters = parameters(size.total), size.total
     remedy = "Compare by hand, with the formulas of docs/doctor.md"
-    counted = Check("parameters", severity, found, "a family that is known", remedy)
-    diagnosis.checks += [check, tokenizer, counted]
+    check_size = Check("parameters", severity, found, "a family that is known", remedy)
+    diagnosis.checks += [check, tokenizer, check_size]
     return size
 
 
