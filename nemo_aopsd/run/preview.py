@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nemo_aopsd.config.schema import Config, ObjectiveConfig, ProbeConfig, continues
+from nemo_aopsd.config.schema import AOPSDConfig, Config, ObjectiveConfig, ProbeConfig
 from nemo_aopsd.console import seed_words, slow
 from nemo_aopsd.data.dag import frontier
 from nemo_aopsd.data.problems import Problem
@@ -20,10 +20,10 @@ from nemo_aopsd.engine import Engine, Tokenizer
 from nemo_aopsd.grading import grade
 from nemo_aopsd.method.context import disclosed_share, donors_for
 from nemo_aopsd.method.objectives import build_objective
-from nemo_aopsd.method.probes import Probe
+from nemo_aopsd.method.probes import Probe, surprises
 from nemo_aopsd.method.rollout import Draft, Scored
 from nemo_aopsd.method.step import collect
-from nemo_aopsd.method.weighting import over_threshold
+from nemo_aopsd.method.weighting import UNSURPRISED, over_threshold
 from nemo_aopsd.types import Tokens
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def show(problem: Problem, problems: list[Problem], engine: Engine, config: Conf
         _heading(console, "5. Gaps and probes")
         _plain(console, "None: the teacher's prompt and the response do not fit together, so this rollout is dropped.")
     else:
-        _show_gaps(console, scored, tokenizer, probes, aopsd.weighting)
+        _show_gaps(console, scored, tokenizer, aopsd)
     _heading(console, "Seconds")
     _plain(console, "   ".join(f"{stage} {value:.1f}" for stage, value in found.seconds.items()))
 
@@ -127,8 +127,8 @@ def _show_progress(console: Console, draft: Draft, context: str) -> None:
     console.print(table)
 
 
-def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, config: ProbeConfig, weighting: str) -> None:
-    probed = continues(weighting)
+def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, aopsd: AOPSDConfig) -> None:
+    probed, config = aopsd.continues, aopsd.probes
     gaps, tokens = _gaps(scored).tolist(), scored.draft.output.tokens
     triggered = over_threshold(_gaps(scored), config).nonzero().flatten().tolist()
     _heading(console, "5. Gaps and probes")
@@ -137,20 +137,22 @@ def _show_gaps(console: Console, scored: Scored, tokenizer: Tokenizer, config: P
     if not triggered:
         return
     probes = {probe.position: probe for probe in scored.probes}
-    columns = ("anchor", "teacher continues", "L") if probed else ()
+    in_loss = surprises([scored.probes] if scored.draft.in_loss(aopsd) else [])
+    betas = UNSURPRISED.after(in_loss).betas(config)  # as the step had them
+    columns = ("anchor", "teacher continues", "L", "beta") if probed else ()
     table = _table("#", "at", "token", "gap", *columns, "weight")
     for row, t in enumerate(triggered, start=1):
         cells = [str(row), str(t), _quoted([tokens[t]], tokenizer), f"{gaps[t]:+.2f}"]
         if probed:
-            cells += _probe_cells(probes.get(t), tokenizer)
+            beta = betas.of(gaps[t])
+            cells += [*_probe_cells(probes.get(t), tokenizer), "none" if beta is None else f"{beta:.3g}"]
         table.add_row(*map(Text, [*cells, f"{scored.weights[t]:.2f}"]))
     console.print(table)
     if probed:
-        _plain(
-            console, "gap, L in nats; L: mean surprisal of the student at the continuation; tokens unlisted weigh 1."
-        )
+        others = f"tokens unlisted weigh {config.untriggered_weight:g}."
+        _plain(console, f"gap, L, beta in nats; L: mean surprisal of the student at the continuation; {others}")
     else:
-        _plain(console, f"Weighting {weighting}: no probes.")
+        _plain(console, f"Weighting {aopsd.weighting}: no probes.")
 
 
 def _probe_cells(probe: Probe | None, tokenizer: Tokenizer) -> tuple[str, str, str]:
@@ -174,7 +176,7 @@ def _visible(text: str) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        numeric = column in ("#", "at", "gap", "L", "weight")
+        numeric = column in ("#", "at", "gap", "L", "beta", "weight")
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     return table
 

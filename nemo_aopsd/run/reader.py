@@ -146,8 +146,12 @@ def load_run(path: Path | str) -> Run:
 
 
 def read_metrics(run: Path) -> list[StepMetrics]:
-    """The numbers of each step of the run in a folder; its config is not read."""
-    return [_step_metrics(line, where) for where, line in complete_lines(run / layout.METRICS)]
+    """The numbers of each step of the run in a folder; its config is not read. Raises UserError if a step is missing."""
+    rows = [_step_metrics(line, where) for where, line in complete_lines(run / layout.METRICS)]
+    for step, row in enumerate(rows, start=1):
+        if row.step != step:
+            raise UserError(f"{row.where}: step {row.step}, expected step {step}: lines are lost or doubled. Restore the file.")
+    return rows
 
 
 def read_evaluations(run: Path, metrics: Sequence[StepMetrics]) -> list[Evaluation]:

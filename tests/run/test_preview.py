@@ -1,4 +1,5 @@
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +33,9 @@ def preview(aopsd, judged_engine=None, *, terminal=False, width=120, **policy):
     return target.getvalue(), config
 
 
-def test_shows_the_numbers_of_the_step_itself():
-    aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0), num_generations_per_prompt=4)
+@pytest.mark.parametrize("betas", ["fixed", "auto"])
+def test_shows_the_numbers_of_the_step_itself(betas):
+    aopsd = AOPSDConfig(probes=ProbeConfig(threshold=1.0, betas=betas), num_generations_per_prompt=4)
     text, config = preview(aopsd, width=200)
     one = replace(config, aopsd=replace(aopsd, num_generations_per_prompt=1))
     objective = build_objective(one.aopsd.objective)
@@ -43,7 +45,9 @@ def test_shows_the_numbers_of_the_step_itself():
     flat = " ".join(text.split())
     for prompt in (rollout.draft.student_prompt, rollout.draft.teacher_prompt):
         assert " ".join(tokenizer.decode(prompt).split()) in flat
-    table = re.findall(r"^ *(\d+) +(\d+) .* ([+-]\d+\.\d\d) .* (\d+\.\d\d|none) +(\d\.\d\d) *$", text, re.MULTILINE)
+    table = re.findall(
+        r"^ *(\d+) +(\d+) .* ([+-]\d+\.\d\d) .* (\d+\.\d\d|none) +(\S+) +(\d\.\d\d) *$", text, re.MULTILINE
+    )
     expected = [
         (
             str(row),
@@ -54,7 +58,11 @@ def test_shows_the_numbers_of_the_step_itself():
         )
         for row, probe in enumerate(rollout.probes, start=1)
     ]
-    assert table == expected
+    assert [(*row[:4], row[5]) for row in table] == expected
+    for *_, nll, beta, weight in table:  # the formula, from what is printed
+        if nll != "none":
+            ratio = float(nll) / float(beta)
+            assert ratio * math.exp(1 - ratio) == pytest.approx(float(weight), abs=0.01)
     assert "Seed 0 (another aopsd.seed " in flat
     for row in range(1, len(expected) + 1):
         assert f"#{row}»" in flat
