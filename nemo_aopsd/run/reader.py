@@ -146,11 +146,13 @@ def load_run(path: Path | str) -> Run:
 
 
 def read_metrics(run: Path) -> list[StepMetrics]:
-    """The numbers of each step of the run in a folder; its config is not read. Raises UserError if a step is missing."""
+    """The numbers of each step of the run in a folder, 1 to the last; its config is not read."""
     rows = [_step_metrics(line, where) for where, line in complete_lines(run / layout.METRICS)]
     for step, row in enumerate(rows, start=1):
         if row.step != step:
-            raise UserError(f"{row.where}: step {row.step}, expected step {step}: lines are lost or doubled. Restore the file.")
+            raise UserError(
+                f"{row.where}: expected step {step}, got {row.step}: lines are lost or doubled. Restore the file."
+            )
     return rows
 
 

@@ -129,6 +129,15 @@ def test_a_line_that_a_kill_cut_short_is_left_out_and_a_diverged_run_is_read(kep
         row.number("reward/mean")
 
 
+@pytest.mark.parametrize(
+    ("order", "told"), [([1], ":1: expected step 1, got 2:"), ([0, 0, 1], ":2: expected step 2, got 1")]
+)
+def test_steps_without_their_line_are_damage(kept, order, told):
+    lines = (kept / layout.METRICS).read_text().splitlines(keepends=True)
+    with pytest.raises(UserError, match=re.escape(f"{layout.METRICS}{told}")):
+        replaced(kept, layout.METRICS, "".join(lines[index] for index in order))
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("content", ["{\n{}\n", "[1]\n", "[" * 100_000 + "\n", "{}\n", "\udcff\n"])
 def test_a_damaged_file_is_named(kept, name, content):
