@@ -17,13 +17,13 @@ from typing import Any
 
 from nemo_aopsd.console import counted
 from nemo_aopsd.data.leaks import find_graph_faults
-from nemo_aopsd.data.prepare import normalise
+from nemo_aopsd.data.prepare import ANNOTATION, boxed, normalise
 from nemo_aopsd.data.problems import NEEDED
 from nemo_aopsd.data.source import Report, Row
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import derive_seed, write_jsonl
 
-_ANNOTATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>")  # the sum and its value
+_NOTHING_COMPUTED = "without calculator annotations"
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 
 
@@ -63,6 +63,8 @@ def convert(
         remedies = ["lower --held-out"] if kept else []
         if min_checkpoints > 1 and report.left_out[_too_few(min_checkpoints)]:
             remedies.append("try --min-checkpoints 1 (the last calculation is the answer and does not count)")
+        if report.left_out[_NOTHING_COMPUTED]:
+            remedies.append("make problems without graphs of these (aopsd data prepare)")
         remedy = " or ".join([*remedies, "give other rows"])
         wanted = f"more than the {held_out} to hold out" if held_out else "at least one"
         raise UserError(
@@ -107,15 +109,14 @@ def _row(row_id: str, where: str, record: dict[str, Any]) -> dict[str, Any]:
         )
     steps, _, answer = worked.rpartition("####")
     answer = answer.strip().replace(",", "")
-    solution = f"{_ANNOTATION.sub('', steps).strip()}\nThe answer is \\boxed{{{answer}}}."
-    return {"id": row_id, "problem": question.strip(), "answer": answer, "solution": solution}
+    return {"id": row_id, "problem": question.strip(), "answer": answer, "solution": boxed(steps, answer)}
 
 
 def _add_graph(row: dict[str, Any], worked: str, min_checkpoints: int) -> str | None:
     """Put the graph into `row`, or say why there is none."""
-    computing = [line.strip() for line in worked.rpartition("####")[0].splitlines() if _ANNOTATION.search(line)]
+    computing = [line.strip() for line in worked.rpartition("####")[0].splitlines() if ANNOTATION.search(line)]
     if not computing:
-        return "without calculator annotations"
+        return _NOTHING_COMPUTED
     if Fraction(row["answer"]) not in _values(computing[-1]):
         return "the last sum is not the answer"
     computing.pop()
@@ -133,10 +134,10 @@ def _too_few(min_checkpoints: int) -> str:
 
 
 def _graph(computing: list[str]) -> dict[str, Any]:
-    nodes = [{"id": str(index), "statement": _ANNOTATION.sub("", line)} for index, line in enumerate(computing, 1)]
+    nodes = [{"id": str(index), "statement": ANNOTATION.sub("", line)} for index, line in enumerate(computing, 1)]
     edges, made_by = [], {}
     for index, line in enumerate(computing, 1):
-        used = {Fraction(number) for sum_, _ in _ANNOTATION.findall(line) for number in _NUMBER.findall(sum_)}
+        used = {Fraction(number) for sum_, _ in ANNOTATION.findall(line) for number in _NUMBER.findall(sum_)}
         edges += [[str(source), str(index)] for source in sorted({made_by[value] for value in used & made_by.keys()})]
         made_by |= dict.fromkeys(_values(line), index)  # the latest line that computed it
     return {"nodes": nodes, "edges": edges}
@@ -144,5 +145,5 @@ def _graph(computing: list[str]) -> dict[str, Any]:
 
 def _values(line: str) -> set[Fraction]:
     """What the annotations of a line compute; a thousand may be written with a comma."""
-    values = [value.replace(",", "").strip(" $%") for _, value in _ANNOTATION.findall(line)]
+    values = [value.replace(",", "").strip(" $%") for _, value in ANNOTATION.findall(line)]
     return {Fraction(value) for value in values if re.fullmatch(rf"-?(?:{_NUMBER.pattern})", value)}

@@ -28,6 +28,7 @@ from nemo_aopsd.grading.structure import read_shape
 
 FIELDS = ("id", "problem", "answer", "solution")
 _COLUMNS = {name: (name,) for name in FIELDS} | {"problem": ("problem", "question")}  # the first that holds something
+ANNOTATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>")  # of GSM8K's calculator: the sum and its value
 _WORDS_IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+(?:\s+[A-Za-z]+)*")
 _INCOMPLETE, _UNPARSABLE = "without problem or answer", "answer does not parse"
 _DUPLICATE = "same problem as an earlier row"
@@ -120,6 +121,11 @@ def _reason(row: dict[str, str], key: str, seen: set[str], held_out: Iterable[_H
     return next(filter(None, (one.reason(key, row["problem"]) for one in held_out)), None)
 
 
+def boxed(steps: str, answer: str) -> str:
+    """The solution of a row of GSM8K: its steps without the calculator's annotations, and the answer in a box."""
+    return f"{ANNOTATION.sub('', steps).strip()}\nThe answer is \\boxed{{{answer}}}."
+
+
 def files_of(out: Path) -> list[Path]:
     """Every file that `prepare` writes: `limo.jsonl`, `limo.ids.jsonl`, `limo.report.json`."""
     return [out, out.with_name(f"{out.stem}.ids.jsonl"), out.with_name(f"{out.stem}.report.json")]
@@ -197,9 +203,12 @@ def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple
     columns = _COLUMNS | {name: (column,) for name, column in mapping.items()}
     for name in ("problem", "answer"):
         if not set(columns[name]) & set(found):
+            chats = [column for column in found if column in ("messages", "conversations")]
+            remedy = f"Say which with --map {name}=COLUMN."
+            if chats:
+                remedy = f"Chats (`{chats[0]}`) are not read: write question and answer into columns of their own."
             raise UserError(
-                f"{where} and on: no column for `{name}` in {len(rows)} rows; there are {', '.join(found)}. "
-                f"Say which with --map {name}=COLUMN."
+                f"{where} and on: no column for `{name}` in {len(rows)} rows; there are {', '.join(found)}. {remedy}"
             )
     return columns
 
@@ -207,6 +216,10 @@ def _choose_columns(mapping: dict[str, str], rows: list[Row]) -> dict[str, tuple
 def _map(record: dict[str, Any], columns: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """The fields of a row that hold something."""
     found = {name: _first(record, candidates) for name, candidates in columns.items()}
+    steps, mark, answer = found["answer"].rpartition("####")
+    if mark:  # GSM8K's form: a worked solution, then the answer
+        found["answer"] = answer.strip()
+        found["solution"] = found["solution"] or (boxed(steps, answer.strip()) if steps.strip() else "")
     return {name: text for name, text in found.items() if text}
 
 

@@ -47,6 +47,26 @@ def test_each_filter_counts_what_it_removes(tmp_path):
     assert counts["without_solution"] == ["out-0007"] and counts["boxes_another_answer"] == ["out-0006"]
 
 
+def test_answers_of_gsm8k_s_form_are_taken_apart(tmp_path):
+    worked = "3 + 4 = <<3+4=7>>7\n#### 7"
+    source = write(
+        tmp_path / "s.jsonl",
+        {"question": "Find x.", "answer": worked},
+        {"question": "Find y.", "answer": worked, "solution": "so \\boxed{7}"},
+        {"question": "Find z.", "answer": "#### 1,007"},
+    )
+    prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+    found = [(problem.answer, problem.solution) for problem in load_problems(tmp_path / "out.jsonl")]
+    made = "3 + 4 = 7\nThe answer is \\boxed{7}."
+    assert found == [("7", made), ("7", "so \\boxed{7}"), ("1,007", None)]
+
+
+def test_rows_of_chats_are_called_so(tmp_path):
+    source = write(tmp_path / "s.jsonl", {"messages": [{"role": "user", "content": "Find x."}]})
+    with pytest.raises(UserError, match=r"there are messages\. Chats \(`messages`\) are not read: write question"):
+        prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
+
+
 def test_columns_that_are_not_kept_are_named(tmp_path):
     source = write(tmp_path / "s.jsonl", row("Find x.", plan=["a"], dag={}), row("Find y.", level=3))
     report = prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")

@@ -137,7 +137,11 @@ TOO_FEW = "fewer than 2 checkpoints before the answer"
         ([SHOP], {"held_out": 1}, r"1 row 1 can .* the 1 to hold out\. Lower --held-out or give.*\n +1  rows read"),
         ([SHOP, REASONS[TOO_FEW]], {"held_out": 1}, rf"2 rows 1 can .*--held-out or try --min-ch.*\n +-1  {TOO_FEW}"),
         ([REASONS[TOO_FEW]] * 2, {}, rf"2 rows 0 can .*one\. Try --min-checkpoints 1 .*\n +-2  {TOO_FEW}"),
-        (["Two and two.\n#### 4"], {}, r"1 row 0 can .*one\. Give other rows\..*\n +-1  without"),
+        (
+            ["Two and two.\n#### 4"],
+            {},
+            r"1 row 0 can .*one\. Make problems .*\(aopsd data prepare\) or give other rows\..*\n +-1  without",
+        ),
     ],
 )
 def test_where_no_row_is_left_the_reasons_are_counted_and_the_option_that_helps_is_named(
