@@ -405,7 +405,17 @@ def test_cores_and_gpus_are_shared_out(aopsd, monkeypatch, asked, threads):
             r"no method `mine` .* any name with its method: `mine: {method: NAME}`",
         ),
         ("config: run.yaml\nmembers:\n  a/b: {config: none.yaml}", r"suite\.yaml:3: `members\.a/b`: "),
-        ("config: run.yaml\nmembers: {a: {confg: x}}", r"suite\.yaml:2: `members\.a\.confg`: "),
+        ("config: run.yaml\nmembers: {a: {confg: x}}", r"suite\.yaml:2: unknown .*`members\.a\.confg`.*`config`\?"),
+        ("config: run.yaml\nmembers: [aopsd, grpo]", r"suite\.yaml:2: `members`: expected NAME: .*\['aopsd', 'grpo'\]"),
+        (
+            "config: run.yaml\nmembers: {b: aopsd}",
+            r"suite\.yaml:2: `members\.b`: expected `{method: NAME}`.* found 'aopsd'",
+        ),
+        (
+            "config: run.yaml\nmembers: {b: {aopsd: {seed: 3}}}",
+            r"Expected method, config, settings\. Did you mean `settings: {aopsd: \.\.\.}`\?",
+        ),
+        ("config: run.yaml\naopsd: {seed: 3}\nmembers: {b: }", r"unknown key `aopsd`.* `settings: {aopsd: \.\.\.}`\?"),
         ("config: run.yaml\nmembers: {a: {config: none.yaml, method: b}}", r"has `config` and `method`"),
         (
             "config: run.yaml\nreference: mien\nmembers: {mine: {config: none.yaml}}",

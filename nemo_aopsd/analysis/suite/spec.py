@@ -15,7 +15,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -25,12 +25,24 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from nemo_aopsd.config.keys import Origins, Tree, flatten, locate
 from nemo_aopsd.config.load import file_layers
+from nemo_aopsd.config.nemo_rl_keys import RunKeys
 from nemo_aopsd.config.schema import Config
 from nemo_aopsd.config.shipped import FOLDER, find_recipe, list_methods
 from nemo_aopsd.errors import UserError, nearest
 
 # What must be equal for a comparison to be one. Prompts and lengths may be what an ablation is about.
 _ALIKE = ("policy.model_name", "data.train.data_path", "aopsd.evaluation.")
+
+# What pydantic calls a fault, and what the file must have there.
+_WANTED = {
+    "dict_type": "expected NAME: VALUE, as in `members: {aopsd: , grpo: }` or `settings: {aopsd: {seed: 3}}`",
+    "model_type": "expected `{method: NAME}`, `{config: FILE}` or nothing, and `settings`",
+    "string_type": "expected a text",
+    "string_pattern_mismatch": "expected a name of letters, digits and `_.+-`",
+    "too_short": "expected a member or more",
+}
+
+_BLOCKS = [block.name for block in fields(RunKeys)]  # of a config
 
 FindMethod = Callable[[str], Path]  # name -> its config file; UserError where there is none
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.+-]*$")]  # a folder's
@@ -132,13 +144,24 @@ def _checked(tree: Tree, origins: Origins, path: Path) -> _SuiteForm:
                 f"{where}: no `{key}`. A suite has `config:`, the config of all runs, and `members:`; found {there}. "
                 "Add it, or name a suite, such as `embedded`."
             ) from error
-        raise UserError(f"{where}: `{key}`: {fault['msg']}, found {found}. Correct it: docs/comparing.md.") from error
+        if fault["type"] == "extra_forbidden":
+            raise UserError(f"{where}: {_unknown(key)}") from error
+        wanted = _WANTED.get(fault["type"], fault["msg"])
+        raise UserError(f"{where}: `{key}`: {wanted}, found {found}. Correct it: docs/comparing.md.") from error
     if form.reference is not None and form.reference not in form.members:
         where = locate("reference", origins, path)
         names = list(form.members)
         found = f"`reference` is {form.reference!r}, which is no member: {', '.join(names)}."
         raise UserError(f"{where}: {found}{nearest(form.reference, names)}")
     return form
+
+
+def _unknown(key: str) -> str:
+    """What may stand in the place of a key; a config's block stands below `settings`."""
+    above, _, name = key.rpartition(".")
+    known = list((_MemberForm if above else _SuiteForm).model_fields)
+    hint = f" Did you mean `settings: {{{name}: ...}}`?" if name in _BLOCKS else nearest(name, known)
+    return f"unknown key `{key}`. Expected {', '.join(known)}.{hint}"
 
 
 def _file(named: str, key: str, origins: Origins, path: Path) -> Path:
