@@ -33,14 +33,15 @@ def refuse(faults: Sequence[str], noun: str, remedy: str = "") -> None:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint at the end of a message; empty where nothing known is like `name`.
+    """A hint at the end of a message; empty where nothing known is like `name`, in whatever case.
 
     >>> nearest("train-365", ["train-366-level5", "train-365-level4"])
     ' Did you mean `train-365-level4`?'
     """
-    begun = [each for each in known if len(name) > 2 and each.startswith(name)]
-    matches = begun or get_close_matches(name, known, n=1, cutoff=0.7)  # at 0.6 `online` is like `live`
-    return f" Did you mean `{matches[0]}`?" if matches else ""
+    name, of = name.lower(), {each.lower(): each for each in known}
+    begun = [each for each in of if len(name) > 2 and each.startswith(name)]
+    matches = begun or get_close_matches(name, of, n=1, cutoff=0.7)  # at 0.6 `online` is like `live`
+    return f" Did you mean `{of[matches[0]]}`?" if matches else ""
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from nemo_aopsd import engines
 from nemo_aopsd.cli.options import Commands, ConfigPath, Overrides, RunPath, finite, load_chosen
+from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.schema import CHOICES
 from nemo_aopsd.console import seed_words, show_page
 from nemo_aopsd.errors import UserError, nearest
@@ -178,7 +179,7 @@ def direction(
     from nemo_aopsd.analysis.diagnostics.direction_page import FILES, keeper, show, write_direction
 
     for kind in context or ():
-        if kind not in CHOICES["context.kind"]:
+        if kind not in CHOICES["context.kind"] and not is_own(kind):
             known = CHOICES["context.kind"]
             raise UserError(f"--context {kind}: no such context. Choose from {', '.join(known)}.{nearest(kind, known)}")
     settings = load_chosen(config, overrides, None)
@@ -188,13 +189,16 @@ def direction(
     keep_inputs([out / name for name in FILES], [("CONFIG", config), ("data.train.data_path", train)])
     engine = engines.pick(settings)
     engine.check(settings)
-    found, _ = check_inputs(settings)
+    kinds = context or [settings.aopsd.context.kind]
+    aopsd = replace(settings.aopsd, objective=replace(settings.aopsd.objective, name="pg", reward="none"))
+    for kind in kinds:
+        shown = replace(aopsd.context, kind=kind)
+        found, _ = check_inputs(replace(settings, aopsd=replace(aopsd, context=shown)))
     if len(found) < problems:
         typer.echo(f"all {len(found)} problems of {train}: --problems asks for {problems}")
     chosen = random.Random(settings.aopsd.seed).sample(found, min(problems, len(found)))
     if aside := _move_aside(out, FILES):
         typer.echo(f"what was in {out} is now in {aside}")
-    kinds = context or [settings.aopsd.context.kind]
     result = diagnose_direction(settings, chosen, engine.build(settings), kinds, answers, keeper(out))
     page, *_ = write_direction(out, result, settings)
     show(result, settings, Console())

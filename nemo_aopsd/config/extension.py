@@ -279,7 +279,7 @@ def _module(key: str, name: str, place: str) -> ModuleType:
     with blamed(f"{label}: importing it failed", place):
         if place.endswith(".py"):
             if not Path(place).is_file():
-                raise UserError(f"{label}: no file {place}. Expected FILE.py:CLASS.")
+                raise UserError(f"{label}: no file {place}. Check the path, taken from the current folder.")
             return _from_file(Path(place))
         try:
             return importlib.import_module(place)

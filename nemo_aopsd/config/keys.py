@@ -51,6 +51,20 @@ def locate(key: object, origins: Origins, path: Path) -> str:
     return origins.get(name, str(path))
 
 
+def beside(key: str, value: str, place: str) -> str:
+    """A hint for a path that is none from here, but is one from the folder of the config file that names it.
+
+    `place` is `FILE:LINE`. What follows a colon in `value` is a class.
+    """
+    path, colon, name = value.partition(":")
+    near = Path(place.rpartition(":")[0]).parent / path
+    if Path(path).exists() or not near.exists():
+        return ""
+    return (
+        f" There is one beside the config, but a path is taken from the current folder: set {key}={near}{colon}{name}"
+    )
+
+
 def where(config: Config, key: str) -> str:
     """What sets a key of a loaded config: `mine.yaml:2`, `override`, or `config` if that is unknown."""
     return locate(key, config.origins, Path("config")).split(" `")[0]

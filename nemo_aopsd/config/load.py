@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_aopsd.config.checks import check_block, check_run, find_non_blocks
-from nemo_aopsd.config.extension import WANTED, kept_copy
+from nemo_aopsd.config.extension import WANTED, is_own, kept_copy
 from nemo_aopsd.config.keys import (
     HELD_OUT,
     MOST,
@@ -30,6 +31,7 @@ from nemo_aopsd.config.keys import (
     Layer,
     Origins,
     Tree,
+    beside,
     every_key,
     find_bad_blocks,
     find_slips,
@@ -174,7 +176,7 @@ def read_file(path: Path) -> Layer:
     """One YAML file as it stands, each key with its line. Raises UserError where it is no readable mapping."""
     if not path.is_file():
         found = "is a folder" if path.is_dir() else f"no such config file (looked from {Path.cwd()})"
-        raise UserError(f"{path}: {found}. Expected a YAML file. Check the path.")
+        raise UserError(f"{path}: {found}. Expected a YAML file.{near_config(path)} Check the path.")
     text = decode_text(path.read_bytes(), str(path), "Save the file as UTF-8.")
     try:
         return _parse(text, path)
@@ -185,6 +187,13 @@ def read_file(path: Path) -> Layer:
         raise UserError(f"{path}:{line}: broken YAML: {error.problem}. Correct the line.") from error
     except _UNREADABLE as error:
         raise UserError(f"{path}: broken YAML: {first_line(error)}. Correct the file.") from error
+
+
+def near_config(path: Path) -> str:
+    """A hint at a YAML file in the folder of `path` whose name is nearly its; empty if there is none."""
+    files = {file.stem: file for file in sorted(path.parent.glob("*.y*ml"))}
+    near = get_close_matches(path.stem, files, n=1, cutoff=0.75)
+    return f" Did you mean `{files[near[0]]}`?" if near else ""
 
 
 @lru_cache(maxsize=256)  # the members of a suite share their parents
@@ -315,11 +324,21 @@ def _build(tree: Tree, origins: Origins, path: Path, copies: Path | None) -> Con
             found[name] = os.path.expanduser(found[name])
     for key in WANTED:
         kept_copy(key, select(raw, f"aopsd.{key}"), copies)
+    if copies is None:
+        _refuse(_find_beside(raw, origins, path), origins, path)
     run, faults = check_run(raw)
     _refuse(faults, origins, path)
     assert run is not None  # or there would be a fault
     blocks = {name: raw[name] for name in ("policy", "data", "logger", "checkpointing")}
     return Config(run.aopsd, **blocks, raw=raw | {"aopsd": asdict(run.aopsd)}, origins=origins)
+
+
+def _find_beside(raw: Tree, origins: Origins, path: Path) -> Iterator[Fault]:
+    """Files of own classes that are not where they are looked for, but beside the config."""
+    for key in (f"aopsd.{each}" for each in WANTED):
+        name = select(raw, key)
+        if isinstance(name, str) and is_own(name) and (hint := beside(key, name, locate(key, origins, path))):
+            yield key, f"{key}={name}: no such file (looked from {Path.cwd()}).{hint}"
 
 
 def register_resolvers() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_aopsd.config.load import RECIPES, method_settings
+from nemo_aopsd.config.load import RECIPES, method_settings, near_config
 from nemo_aopsd.errors import UserError, nearest
 
 FOLDER = RECIPES
@@ -61,7 +61,7 @@ def find_recipe(path: Path, folder: Path = FOLDER) -> Path:
         raise UserError(f"{path}: is a setting; the config comes before settings. Name a YAML file, or {names[0]}.")
     raise UserError(
         f"{path}: no such config file (looked from {Path.cwd()}). By name there is {', '.join(names)}."
-        f"{nearest(path.name.removesuffix('.yaml'), names)} Check the path or name."
+        f"{nearest(path.name.removesuffix('.yaml'), names) or near_config(path)} Check the path or name."
     )
 
 

@@ -114,14 +114,18 @@ def keep_apart(out: Path, own: str) -> None:
             raise UserError(f"{out}: holds {kind}. Choose another folder.")
 
 
-def check_place(config: Config) -> None:
-    """Raise UserError unless a new run of `config` has a place for itself and its checkpoints."""
+def check_place(config: Config) -> list[str]:
+    """A warning if a new run of `config` goes beside other files.
+
+    Raises UserError unless there is a place for it and its checkpoints.
+    """
     run = Path(config.logger["log_dir"])
     keep_apart(run, "a run of `aopsd train`")
     check_free(run, Path(config.checkpointing["checkpoint_dir"]))
-    if others := _others(run):
-        which = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        warn([f"{run} is not empty ({counted(len(others), 'name')}: {which}); the files of the run go beside them"])
+    if not (others := _others(run)):
+        return []
+    which = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    return [f"{run} is not empty ({counted(len(others), 'name')}: {which}); the files of the run go beside them"]
 
 
 def check_free(run: Path, checkpoints: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nemo_aopsd.config.extension import check_own, is_own
-from nemo_aopsd.config.keys import where
+from nemo_aopsd.config.keys import beside, where
 from nemo_aopsd.config.label import family_label
 from nemo_aopsd.config.load import method_settings
 from nemo_aopsd.config.schema import AOPSDConfig, Config, JudgeConfig
@@ -53,7 +53,8 @@ class Findings:
     def passed(self) -> Inputs:
         """Raises UserError with all that is refused."""
         if self.refused or self.inputs is None:
-            raise UserError("\n".join(dict.fromkeys(self.refused.values())))
+            told = dict.fromkeys(self.refused.values())  # two checks may refuse the same, one of them with more
+            raise UserError("\n".join(each for each in told if not any(each in more for more in told if more != each)))
         return self.inputs
 
 
@@ -61,7 +62,7 @@ def look(
     config: Config,
     overrides: Sequence[str],
     check_engine: Callable[[], None],
-    check_folder: Callable[[], None] | None = None,
+    check_folder: Callable[[], list[str] | None] | None = None,
     *,
     measures: bool = True,
 ) -> Findings:
@@ -84,7 +85,7 @@ def look(
         found.knows_lengths = tokenizer is not None
         return check_texts(config, problems, held_out, tokenizer) if tokenizer else []
 
-    attempt("run folder", check_folder or (lambda: check_place(config)))
+    found.warned["run folder"] = attempt("run folder", check_folder or (lambda: check_place(config))) or []
     attempt("settings", check_engine)
     found.warned["settings"] = without_effect(config, overrides) + unusual(config)
     found.inputs = attempt("problems", lambda: check_inputs(config))
@@ -113,7 +114,8 @@ def _read(config: Config, key: str, path: str) -> list[Problem]:
     """The problems of `path`, the value of `key`. Raises UserError."""
     if not os.path.exists(path):
         found = f"{where(config, key)}: {key}={path}: no such file (looked from {os.getcwd()})"
-        raise UserError(f"{found}. Expected a file with one JSON object a line. Check the path.")
+        hint = beside(key, path, where(config, key)) or " Check the path."
+        raise UserError(f"{found}. Expected a file with one JSON object a line.{hint}")
     return list(_load(path))
 
 

@@ -278,10 +278,15 @@ def test_the_local_engines_gradient_is_what_it_would_step_along():
     assert engine.train(rows, objective)["train/grad_norm"] == pytest.approx(norm, rel=1e-6)
 
 
-def test_the_command_writes_page_and_numbers(tmp_path):
+def test_the_command_writes_page_and_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "direction"
+    (tmp_path / "mine.py").write_text(
+        "from nemo_aopsd.method.context import teacher_messages\nclass Mine:\n    field, adaptive = 'dag', False\n"
+        "    def messages(self, problem, reached, prompts): return teacher_messages(problem, 'dag_full', prompts)\n"
+    )
     words = ["direction", "demo", "policy.generation.max_new_tokens=96", "--problems", "12", "--answers", "4"]
-    result = CliRunner().invoke(app, [*words, "--context", "dag_full", "--out", str(out)], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*words, "--context", "mine.py:Mine", "--out", str(out)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     numbers = json.loads((out / "direction.json").read_text())
     assert [arm["weighting"] for arm in numbers["arms"]] == list(WEIGHTINGS)
@@ -294,14 +299,14 @@ def test_the_command_writes_page_and_numbers(tmp_path):
     kept = [parse(Rollout, json.dumps(one | {"epoch": 0, "step": 1}).encode(), where) for where, one in rollouts]
     triggered = [abs(gap) >= AOPSDConfig().probes.threshold for one in kept for gap in one.gaps()]
     assert sum(triggered) / len(triggered) == pytest.approx(numbers["contexts"][0]["triggered"])
-    assert {one["context"] for _, one in rollouts} == {"dag_full"} and len(kept) == 12
+    assert {one["context"] for _, one in rollouts} == {"mine.py:Mine"} and len(kept) == 12
     page, lines = (out / "direction.md").read_text(), result.output.splitlines()
-    assert "\ndag_full" in page and "\nnormalised" in page
+    assert "\nmine.py:Mine" in page and "\nnormalised" in page
     *_, written = lines
     assert written == f"{out / 'direction.md'}, direction.json, answers.jsonl, rollouts.jsonl"
-    uniform, own = [line for line in page.splitlines() if line.startswith("dag_full: ")]
+    uniform, own = [line for line in page.splitlines() if line.startswith("mine.py:Mine: ")]
     num_mixed = numbers["yardstick"]["num_mixed"]
-    few = f"dag_full: undecided with {num_mixed} problems of right and wrong answers, 16 needed "
+    few = f"mine.py:Mine: undecided with {num_mixed} problems of right and wrong answers, 16 needed "
     assert uniform.startswith(f"{few}(uniform ") and own.startswith(f"{few}(continuation ")  # the config's
     assert all(line in " ".join(result.output.split()) for line in (uniform, own))
     assert max(map(len, lines[:-1])) <= 80 and "…" not in result.output
@@ -395,7 +400,12 @@ def test_the_widest_numbers_and_names_fit_80_columns(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "key"), [(["--context", "dag_ful"], "dag_ful"), (["aopsd.engine=nemo_rl"], "aopsd.engine")]
+    ("more", "key"),
+    [
+        (["--context", "dag_ful"], "dag_ful"),
+        (["--context", "none", "--context", "no.py:Mine"], r"aopsd\.context\.kind=no\.py:Mine: no file"),
+        (["aopsd.engine=nemo_rl"], "aopsd.engine"),
+    ],
 )
 def test_what_it_cannot_do_is_refused(more, key, tmp_path):
     with pytest.raises(UserError, match=key):

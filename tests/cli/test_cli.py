@@ -429,6 +429,9 @@ def test_an_empty_solution_where_the_context_needs_one(aopsd):
         ("train nowhere.yaml", r"nowhere\.yaml: no such config file .*Check the path"),
         ("train x/nowhere.yaml", r"x/nowhere\.yaml: no such config file .*Check the path"),
         ("train dmeo", r"dmeo: no such config file .*Did you mean `demo`\?"),
+        ("train run.yml", r"run\.yml: no such config file .*Did you mean `run\.yaml`\? Check"),
+        ("train x/../run.yml", r"run\.yml: no such config file .*Did you mean `x/\.\./run\.yaml`\? Check"),
+        ("train run.yaml --method GRPO", r"no method `GRPO` .*Did you mean `grpo`\?"),
         ("train demo.yaml", r"demo\.yaml: no such config file .*Did you mean `demo`\?"),
         ("train suite", r"suite: is a folder"),
         ("compare embeded", r"embeded: no such config file .*Did you mean `embedded`\?"),
@@ -464,6 +467,7 @@ def test_bad_arguments(aopsd, tmp_path, line, pattern):
     write_rows("plain.jsonl", {"id": "p0", "problem": "?", "answer": "1"})
     (tmp_path / "suite").mkdir()
     (tmp_path / "suite/suite.json").write_text("{}")
+    (tmp_path / "x").mkdir()
     assert_one_message(aopsd(line), pattern)
 
 

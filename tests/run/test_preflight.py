@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_aopsd.config.load import load_config
 from nemo_aopsd.config.schema import (
     AOPSDConfig,
     ContextConfig,
@@ -80,6 +81,36 @@ def test_a_solution_that_boxes_another_value_than_the_answer_is_a_warning(tmp_pa
         if warned:
             assert "problems.jsonl:1: in 1 of 1 problem " in warned[0] and "such as 'p1' ('2')" in warned[0]
             assert warned[0].endswith(f"List all: aopsd dag check {tmp_path / 'problems.jsonl'}")
+
+
+def test_what_two_checks_find_is_told_once(tmp_path):
+    config = config_for(tmp_path, ObjectiveConfig(name="grpo"), {})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/notes.txt").touch()
+    config.logger["log_dir"] = str(tmp_path / "run")
+    found = look(config, [], lambda: None)
+    assert [line for line in found.warnings if "is not empty" in line] == found.warned["run folder"] != []
+    with pytest.raises(UserError) as error:
+        Findings(refused={"settings": "m: no weights.\nm: no tokenizer.", "prompts": "m: no tokenizer."}).passed()
+    assert str(error.value) == "m: no weights.\nm: no tokenizer."
+
+
+def test_a_file_beside_the_config_is_named_where_there_is_none_from_here(tmp_path, monkeypatch):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "rows.jsonl").touch()
+    (folder / "parts.py").touch()
+    text = "defaults: demo\ndata: {train: {data_path: rows.jsonl}}\naopsd: {weighting: parts.py:Mine}\n"
+    (folder / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    mine = Path("configs/mine.yaml")
+    told = r"configs/mine\.yaml:{}=.*: no such file \(looked from /.*\)\..* There is one beside the config, .* set {}$"
+    with pytest.raises(UserError, match=told.format("3: aopsd.weighting", "aopsd.weighting=configs/parts.py:Mine")):
+        load_config(mine)
+    with pytest.raises(
+        UserError, match=told.format("2: data.train.data_path", "data.train.data_path=configs/rows.jsonl")
+    ):
+        check_inputs(load_config(mine, ["aopsd.weighting=uniform"]))
 
 
 def summary(config, **options):

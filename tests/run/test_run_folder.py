@@ -76,15 +76,14 @@ def test_what_holds_a_run_or_parts_of_one_or_cannot_be_written_is_not_free(run, 
         run_folder.check_free(tmp_path / "another", tmp_path / "shared")
 
 
-def test_a_new_run_says_that_its_folder_holds_other_files(run, tmp_path, capsys):
+def test_a_new_run_says_that_its_folder_holds_other_files(run, tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()
     for name in ("train.log", ".hidden", "a.py", "b.py", "c.py", "d.py"):
         (folder / name).write_text("")
-    run_folder.check_place(config_of(run, f"logger.log_dir={folder}"))
-    assert "notes is not empty (4 names: a.py, b.py, c.py, ...)" in " ".join(capsys.readouterr().err.split())
-    run_folder.check_place(config_of(run, f"logger.log_dir={tmp_path / 'new'}"))
-    assert not capsys.readouterr().err
+    [told] = run_folder.check_place(config_of(run, f"logger.log_dir={folder}"))
+    assert "notes is not empty (4 names: a.py, b.py, c.py, ...)" in told
+    assert run_folder.check_place(config_of(run, f"logger.log_dir={tmp_path / 'new'}")) == []
 
 
 def test_one_process_at_a_time_writes_a_run(tmp_path, monkeypatch):

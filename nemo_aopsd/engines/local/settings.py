@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
-from nemo_aopsd.config.keys import where
+from nemo_aopsd.config.keys import beside, where
 from nemo_aopsd.config.nemo_rl_keys import OptimizerKeys, OptimizerKwargs, PolicyKeys
 from nemo_aopsd.config.schema import Config, TeacherConfig
 from nemo_aopsd.errors import UserError, tell_all
@@ -101,5 +101,6 @@ def _existing(config: Config, name: str, key: str) -> Path:
     if not (path.is_file() if path.suffix == ".gguf" else path.is_dir()):
         wanted = "a Hugging Face model directory or a .gguf file on disk; the local engine downloads nothing"
         found = f"{where(config, key)}: {key}={name}: no such model (looked from {Path.cwd()})"
-        raise UserError(f"{found}. Expected {wanted}. {how_to_have(name, key)}.")
+        remedy = beside(key, name, where(config, key)) or f" {how_to_have(name, key)}."
+        raise UserError(f"{found}. Expected {wanted}.{remedy}")
     return path
