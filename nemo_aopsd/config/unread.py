@@ -2,6 +2,7 @@
 not know them, and a value that is hardly meant."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from nemo_aopsd.config.extension import is_own
 from nemo_aopsd.config.keys import ALIKE, HELD_OUT, MOST, VALIDATION, Tree, flatten, likely, select, typed, where
@@ -42,13 +43,14 @@ def unusual(config: Config) -> list[str]:
 def check_slips(config: Config) -> None:
     """Raise UserError for keys that the local engine does not read, but knows a like one in their part of the config.
 
-    An override with a plus is not asked about: whoever adds a key so means it.
+    An override with a plus is not asked about: whoever adds a key so means it. Nor is a run that goes on with its own.
     """
+    meant = ("override `+", f"{Path(config.logger['log_dir']) / 'config.yaml'}:")
     told = [
         f"{where(config, key)}: aopsd.engine=local does not read `{key}`.{hint} If not, leave it out, or add it "
         f"by an override: +{key}={typed(select(config.raw, key))}"
         for key in sorted(_unread_by_local(config.raw))
-        if (hint := _slip(key)) and not config.origins.get(key, "").startswith("override `+")
+        if (hint := _slip(key)) and not config.origins.get(key, "").startswith(meant)
     ]
     if told:
         raise UserError("\n".join(told))

@@ -74,9 +74,10 @@ def test_a_key_of_a_file_that_likely_means_one_that_the_local_engine_reads_is_re
         "policy: {generation: {max_tokens: 50}}": "policy.generation.max_new_tokens",
         "logger: {dir: x}": "logger.log_dir",
     }.items():
-        child = write(f"defaults: base.yaml\n{text}\n")
+        child = write(f"defaults: ../base.yaml\n{text}\n", "run/config.yaml")
         with pytest.raises(UserError, match=rf"{child}:2: .* Did you mean `{meant}`\? If not, leave it out, or add "):
             engines.pick(config := load_config(child)).check(config)
+    check_slips(load_config(child, [f"logger.log_dir={child.parent}"]))  # a run goes on
     theirs = "policy: {logprob_chunk_size: 1, generation: {val_temperature: 1}}\nlogger: {swanlab: {x: 1}}\n"
     check_slips(load_config(write(f"defaults: base.yaml\n{theirs}"), ["+policy.lr=0.001"]))
 
