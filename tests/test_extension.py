@@ -2,9 +2,10 @@
 
 import hashlib
 import random
+import re
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,14 @@ from nemo_aopsd.config.unread import idle_keys
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import read_journal
 from nemo_aopsd.manifest import Manifest
-from nemo_aopsd.method.context import check_problems
+from nemo_aopsd.method.context import check_problems, disclose
 from nemo_aopsd.method.curriculum import build_curriculum
 from nemo_aopsd.method.objectives import build_objective
+from nemo_aopsd.method.probes import Probe
 from nemo_aopsd.method.step import train_step
 from nemo_aopsd.run.folder import check_extensions, keep_extensions
 from nemo_aopsd.run.rehearsal import rehearse
+from tests import REPO
 from tests.fakes import make_config, make_engine, make_problem
 
 PARTS = Path(__file__).parents[1] / "examples/my_parts.py"
@@ -466,3 +469,16 @@ def test_on_nemo_rl_an_objective_of_ones_own_reads_sampled_tokens(tmp_path, name
         "aopsd": aopsd,
     }
     assert [key for key, _ in check_run(tree)[1]] == faults
+
+
+def test_the_page_s_context_shows_the_frontier_in_our_wording_and_its_table_has_every_field_of_a_probe():
+    page = (REPO / "docs/extending.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names: dict = {}
+    exec(block, names)
+    problem = make_problem(0)
+    [message] = names["FrontierAlone"]().messages(problem, frozenset(), "default")
+    ours = disclose(problem, frozenset())
+    assert message["content"] == prompts.fill("default", "teacher_dag_marked", problem=problem.problem, context=ours)
+    table = page.partition("`Probe`")[2].partition("\n\nA context")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [each.name for each in fields(Probe)]
