@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -235,9 +236,25 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, bytes]]:
         raise UserError(f"{path}: {found}. Expected a file with one JSON object a line. Check the path.")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+                _refuse_foreign(line, path)
             if line.strip():
                 yield f"{path}:{number}", line.removesuffix(b"\n")
+
+
+def _refuse_foreign(first: bytes, path: Path) -> None:
+    """Raise UserError if a file's first line is that of another form: one remedy, where each line had a fault."""
+    read = f"< {shlex.quote(str(path))} > ROWS.jsonl"
+    convert = 'python -c "import csv, json, sys; [print(json.dumps(row)) for row in {}(sys.stdin)]" ' + read
+    forms = {
+        rb"\x1f\x8b": f"gzip. Unpack it: gunzip {read}",
+        rb"PAR1": "parquet. Give its name that ending: aopsd data prepare FILE.parquet --out PROBLEMS.jsonl",
+        rb"\s*\[": f"a JSON array. Write an element a line: {convert.format('json.load')}",
+        rb"[^{}[\]:,]+(,[^{}[\]:,]+)+$": f"a table (CSV). Write a row a line: {convert.format('csv.DictReader')}",
+    }
+    if told := next((told for form, told in forms.items() if re.match(form, first)), None):
+        raise UserError(f"{path}:1: expected a JSON object on each line, got {told}")
 
 
 def decode_line(line: bytes, where: str) -> dict[str, Any]:

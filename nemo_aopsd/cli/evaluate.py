@@ -330,6 +330,7 @@ def export(
 def _results_at(path: Path) -> Path:
     """`path`, or the newest evaluation of training if it is a run."""
     if not (path / layout.CONFIG).is_file() or (path / layout.RESULTS).is_file():
+        run_folder.refuse_suite(path)
         return path
     epochs = list(layout.evaluation_files(path).values())
     if not epochs:

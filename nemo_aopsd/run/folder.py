@@ -412,6 +412,7 @@ def require_run(run: Path) -> Path:
         found = "is a file" if run.is_file() else f"no such run folder (looked from {Path.cwd()})"
         raise UserError(f"{run}: {found}. Name the folder that training wrote.")
     if not path.is_file():
+        refuse_suite(run)
         if (run / ".lock").exists():  # of a process that is starting here, or of one that was killed doing so
             with lock(run):
                 pass
@@ -420,6 +421,14 @@ def require_run(run: Path) -> Path:
             "first seconds has left nothing to go on with: start it again, without --resume."
         )
     return path
+
+
+def refuse_suite(folder: Path) -> None:
+    """Raise UserError if the folder is that of a comparison, whose runs are below it."""
+    if _KINDS["a suite of `aopsd compare`"](folder):
+        found = sorted(str(path.parent) for path in folder.glob(f"*/seed_*/{layout.CONFIG}"))
+        runs = f"Its runs are {found[0]} and so on: name one." if found else "None of its runs has begun."
+        raise UserError(f"{folder}: a comparison, no run. Its results are in {folder / 'results.md'}. {runs}")
 
 
 def write_config(run: Path, settings: str, command: str) -> None:

@@ -63,6 +63,7 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         return Target(path.name, _bare_config(path), None, f"{path.name} {_fingerprint(path)}", Path("evaluations"))
     if not path.exists():
         raise UserError(f"{path}: no such file or folder (looked from {Path.cwd()}). Check the path.")
+    run_folder.refuse_suite(path)
     raise UserError(
         f"{path}: no run in it (config.yaml), no checkpoint (state.json) and no model (config.json, or a .gguf file). "
         f"{named_gguf(path) or 'Check the path.'}"

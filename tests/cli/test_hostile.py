@@ -3,6 +3,7 @@
 The most telling of the inputs of docs/verification.md, `What a hostile user gets`; on the shipped config.
 """
 
+import gzip
 import json
 import re
 
@@ -32,6 +33,12 @@ def aopsd(tmp_path, monkeypatch, command_line):
     for name in ("binary.jsonl", "binary.yaml"):
         (tmp_path / name).write_bytes(bytes(range(256)) * 4)
     (tmp_path / "utf16.jsonl").write_bytes(json.dumps(row).encode("utf-16"))
+    (tmp_path / "lines.jsonl").write_text(f"[\n{json.dumps(row)},\n{json.dumps(row)}\n]\n")
+    (tmp_path / "table.jsonl").write_text('id,problem,answer\n1,"a, b",3\n')
+    (tmp_path / "packed.jsonl").write_bytes(gzip.compress(json.dumps(row).encode()))
+    (tmp_path / "compared/opsd/seed_0").mkdir(parents=True)
+    for name in ("suite.json", "opsd/seed_0/config.yaml"):
+        (tmp_path / "compared" / name).touch()
     (tmp_path / "loop.yaml").write_text("defaults: loop.yaml\n")
     (tmp_path / "run.yaml").write_text("policy: {model_name: x}\n")
     (tmp_path / "to_fill.yaml").write_text(
@@ -69,7 +76,16 @@ CASES = [
     ("plan to_fill.yaml aopsd.engine=local", r"to_fill\.yaml:2: policy\.model_name=path/to/model: no "),
     (f"{TRAIN} data.train.data_path=binary.jsonl", r"binary\.jsonl:1: broken JSON.*Correct the line"),
     (f"{TRAIN} data.train.data_path=utf16.jsonl", r"utf16\.jsonl:1: .*UTF-8"),
-    (f"{TRAIN} data.train.data_path=array.jsonl", r"array\.jsonl:1: expected a JSON object, got list"),
+    (f"{TRAIN} data.train.data_path=array.jsonl", r"array\.jsonl:1: expected a .*, got a JSON array\. .*json\.load"),
+    (f"{TRAIN} data.train.data_path=lines.jsonl", r"^error: lines\.jsonl:1: .* JSON array\. [^\n]*\n$"),
+    (
+        f"{TRAIN} data.train.data_path=table.jsonl",
+        r"^error: table\.jsonl:1: .* \(CSV\)\. [^\n]*< table\.jsonl [^\n]*\n$",
+    ),
+    (f"{TRAIN} data.train.data_path=packed.jsonl", r"^error: packed\.jsonl:1: .* gzip\. .* gunzip < packed\.jsonl > "),
+    ("report compared", r"compared: a comparison, no run\. .*compared/results\.md\. .*compared/opsd/seed_0 and so on"),
+    ("evaluate compared --data rows.jsonl", r"compared: a comparison, no run\."),
+    ("paired-test compared compared", r"compared: a comparison, no run\."),
     (f"{TRAIN} data.train.data_path=noanswer.jsonl", r"`answer` must be .*\n.*aopsd data prepare noanswer\.jsonl"),
     (f"{TRAIN} data.train.data_path=dag_is_text.jsonl", r"unusable reasoning DAG: malformed"),
     (f"{TRAIN} logger.log_dir=/proc/run", r"/proc: not a folder that can be written .*logger\.log_dir"),

@@ -113,7 +113,7 @@ def test_responses_have_one_line_each(tmp_path):
     [
         ("", "no rows"),
         ("{", "broken JSON"),
-        ("[]", "cases.jsonl:1: expected a JSON object, got list"),
+        ("[]", "cases.jsonl:1: expected a JSON object on each line, got a JSON array"),
         (b"\n\xe9", "cases.jsonl:2: byte 0 is not UTF-8. Save the file as UTF-8."),
         ('{"gold": "1", "output": "1"}', "gold, output, expected"),
         ('{"gold": "1", "output": "1", "expected": 1}', "not true, false or null"),

@@ -14,6 +14,7 @@ from nemo_aopsd.evaluation.benchmarks import benchmark_name
 from nemo_aopsd.evaluation.tables import ends, has_width
 from nemo_aopsd.files import read_json
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder import refuse_suite
 from nemo_aopsd.run.reader import Run, load_run, parse
 from nemo_aopsd.run.record_types import Evaluation
 from nemo_aopsd.stats import paired_bootstrap_interval, sign_flip_p_value
@@ -123,6 +124,7 @@ def read_source(path: Path) -> Source:
     if (path / layout.CONFIG).is_file():
         return _read_run(load_run(path))
     if not (path / layout.RESULTS).is_file():
+        refuse_suite(path)
         raise UserError(f"{path}: neither a run (config.yaml) nor an evaluation (results.json). Check the path.")
     results = parse(_Results, (path / layout.RESULTS).read_bytes(), str(path / layout.RESULTS))
     return Source(name_of(path), results.model, [Measured(name, 0, one) for name, one in results.benchmarks.items()])
