@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 from nemo_aopsd.config.load import load_config, to_yaml
-from nemo_aopsd.run.folder import lock
+from nemo_aopsd.run.access import lock
 
 REPO = Path(__file__).parents[1]
 CHILD = f"import sys; sys.path.insert(0, {str(REPO)!r}); from tests.fake_train import main; main()"

@@ -25,7 +25,7 @@ from nemo_aopsd.method.curriculum import build_curriculum
 from nemo_aopsd.method.objectives import build_objective
 from nemo_aopsd.method.probes import Probe
 from nemo_aopsd.method.step import train_step
-from nemo_aopsd.run.folder import check_extensions, keep_extensions
+from nemo_aopsd.run.own_files import check_extensions, keep_extensions
 from nemo_aopsd.run.rehearsal import rehearse
 from tests import REPO
 from tests.fakes import make_config, make_engine, make_problem

@@ -10,8 +10,8 @@ from rich.console import Console
 from nemo_aopsd.chat.endpoint import parse_endpoint, read_key
 from nemo_aopsd.cli.options import BaseUrl, Commands, Concurrency, KeyVariable, Model, RunPath, interruptible
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.folder import load_run_config
 
 app = Commands(
     name="audit",
@@ -106,7 +106,7 @@ def report(run: RunPath) -> None:
 def _need_run(run: Path) -> None:
     """Advice to draw a sample would lead nowhere in a folder that holds neither a run nor an audit of one."""
     if not (run / layout.AUDIT).is_dir():
-        run_folder.load_run_config(run)
+        load_run_config(run)
 
 
 def _numbers(text: str) -> list[float]:

@@ -15,7 +15,8 @@ from nemo_aopsd.cli.options import AsJson, Commands, interruptible, say, say_jso
 from nemo_aopsd.config.keys import typed
 from nemo_aopsd.config.shipped import FOLDER, KINDS, Method, find_method, find_recipe, list_methods
 from nemo_aopsd.console import counted
-from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run.access import check_writable, lock
+from nemo_aopsd.run.place import keep_apart
 
 app = Commands()
 
@@ -91,14 +92,14 @@ def compare(
         read, out, seeds, only or [], jobs, Console(), lambda config: engines.pick(config).check(config), against
     )
     work.keep_inputs()
-    run_folder.keep_apart(out, "a suite of `aopsd compare`")
-    run_folder.check_writable(out, "another --out")
+    keep_apart(out, "a suite of `aopsd compare`")
+    check_writable(out, "another --out")
     if dry_run:
         work.show()
         return
     # Elements of a job array share the folder; each run has a lock of its own.
-    chosen, lock = len(work.chosen), nullcontext() if only else run_folder.lock(out, "another --out")
-    with lock, interruptible("To go on: the same command again."):
+    chosen, alone = len(work.chosen), nullcontext() if only else lock(out, "another --out")
+    with alone, interruptible("To go on: the same command again."):
         failures = work.train()
         if only:
             work.show_chosen()

@@ -20,7 +20,7 @@ from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import free_beside, keep_inputs
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import check_shown
+from nemo_aopsd.run.own_files import check_shown
 from nemo_aopsd.run.preflight import check_inputs
 
 if TYPE_CHECKING:

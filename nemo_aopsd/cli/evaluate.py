@@ -27,8 +27,10 @@ from nemo_aopsd.evaluation.report import asked_line, summary_table
 from nemo_aopsd.evaluation.samples import BlockSampler, RowSampler
 from nemo_aopsd.files import atomic_directory, atomic_write, json_text, keep_inputs
 from nemo_aopsd.models.limits import check_readable, check_thinking
-from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
+from nemo_aopsd.run.access import lock
+from nemo_aopsd.run.folder import refuse_suite
+from nemo_aopsd.run.place import keep_apart
 from nemo_aopsd.run.preflight import trained_on
 from nemo_aopsd.run.target import (
     ASKED,
@@ -193,7 +195,7 @@ class _Asked:
         from nemo_aopsd.evaluation.session import files_of
 
         keep_inputs(files_of(out, benchmarks), self.read)
-        run_folder.keep_apart(out, "an evaluation of `aopsd evaluate`")
+        keep_apart(out, "an evaluation of `aopsd evaluate`")
         if others := {file.name.removesuffix(".settings.json") for file in out.glob("*.settings.json")} - {*benchmarks}:
             left_out = ", ".join(sorted(others))
             warn([f"{out} also has samples of {left_out}; results.md will be without them"])
@@ -206,7 +208,7 @@ class _Asked:
         session = self._session(found)
         for problems in benchmarks.values():
             warn(check_readable(problems, session.tokenizer, found.config.policy["model_name"]))
-        with run_folder.lock(out, "another --out"):
+        with lock(out, "another --out"):
             return found, session.run(benchmarks, out), out
 
     def _session(self, target: Target) -> Session:
@@ -330,7 +332,7 @@ def export(
 def _results_at(path: Path) -> Path:
     """`path`, or the newest evaluation of training if it is a run."""
     if not (path / layout.CONFIG).is_file() or (path / layout.RESULTS).is_file():
-        run_folder.refuse_suite(path)
+        refuse_suite(path)
         return path
     epochs = list(layout.evaluation_files(path).values())
     if not epochs:

@@ -8,7 +8,7 @@ import typer
 from nemo_aopsd.cli.options import Commands, RunPath
 from nemo_aopsd.console import slow
 from nemo_aopsd.errors import UserError
-from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run.folder import load_run_config
 
 app = Commands()
 
@@ -26,7 +26,7 @@ def report(
     ] = None,
 ) -> None:
     """Write RUN/report.html from the files of a run, finished or not."""
-    run_folder.load_run_config(run)
+    load_run_config(run)
     if itself := [other for other in others or [] if other.resolve() == run.resolve()]:
         raise UserError(f"--with {itself[0]}: is RUN itself. Leave it out, or name another folder.")
     from nemo_aopsd.analysis.report import write_report

@@ -31,11 +31,14 @@ from nemo_aopsd.console import counted, warn
 from nemo_aopsd.data.problems import Problem
 from nemo_aopsd.errors import UserError, nearest, tell_all
 from nemo_aopsd.files import keep_inputs, read_journal
-from nemo_aopsd.run import folder as run_folder
 from nemo_aopsd.run import layout
 from nemo_aopsd.run.checkpoint import steps_without
+from nemo_aopsd.run.folder import path_override, places, require_run, settings_text, to_go_on, write_config
+from nemo_aopsd.run.own_files import check_extensions, keep_extensions
+from nemo_aopsd.run.place import check_place, keep_apart, lock_all, move_aside
 from nemo_aopsd.run.preflight import check_inputs, first_attempts, look, summarize
 from nemo_aopsd.run.preview import show
+from nemo_aopsd.run.resume import after_failure, check_resumable, telling_what_is_lost
 from nemo_aopsd.run.row_lengths import check_texts
 
 app = Commands()
@@ -50,16 +53,16 @@ def demo(
 ) -> None:
     """The whole algorithm on a tiny built-in model and its problems, in minutes; exit code 1 if it shows no gain."""
     overrides = overrides or []
-    config = load_config(find_recipe(Path("demo")), [run_folder.path_override("logger.log_dir", out), *overrides])
+    config = load_config(find_recipe(Path("demo")), [path_override("logger.log_dir", out), *overrides])
     if config.aopsd.evaluation.data_path is None:
         raise UserError("aopsd.evaluation.data_path is null, but the demo compares before and after. Leave it set.")
     run = _run(config)
     _keep_inputs(config, run)
-    run_folder.keep_apart(run, "a run of `aopsd train`")
+    keep_apart(run, "a run of `aopsd train`")
     # So small a model gains nothing from more threads, and on a busy machine they wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with run_folder.lock_all(run, _checkpoints(config)):
-        if aside := run_folder.move_aside(run):
+    with lock_all(run, _checkpoints(config)):
+        if aside := move_aside(run):
             typer.echo(f"the run that was in {run} is now in {aside}")
         typer.echo(_begins(config))
         found = look(config, overrides, lambda: engines.pick(config).check(config), measures=False)
@@ -95,12 +98,12 @@ def train(
     named = [] if config is None else [str(config)]
     if resume and (config is None or ("=" in str(config) and not config.exists())):
         overrides, named = [*named, *overrides], []
-        config, place = run_folder.require_run(resume), run_folder.places(resume)
+        config, place = require_run(resume), places(resume)
     elif resume:
-        place = [run_folder.path_override("logger.log_dir", resume)]
+        place = [path_override("logger.log_dir", resume)]
     if config is None:
         raise UserError("CONFIG is missing. Name a YAML file, or demo; or go on with a run: aopsd train --resume RUN.")
-    with run_folder.telling_what_is_lost(resume):
+    with telling_what_is_lost(resume):
         settings = there = load_chosen(config, [*place, *overrides], method, resumes=True)
     run = _run(settings)
     if resume and os.path.realpath(run) != os.path.realpath(resume):
@@ -111,18 +114,18 @@ def train(
         there = load_chosen(config, [*place, *overrides, *paths_here(settings, mounts)], method)
         there = replace(there, origins=settings.origins)  # what the user wrote, not the paths that stand for it
     if resume:
-        run_folder.require_run(resume)
+        require_run(resume)
     elif not check:
-        run_folder.check_place(settings)
+        check_place(settings)
     if not check:
         typer.echo(_begins(settings))
-    with run_folder.lock_all(run, _checkpoints(settings)) if resume or not check else nullcontext():
-        with run_folder.telling_what_is_lost(resume):
+    with lock_all(run, _checkpoints(settings)) if resume or not check else nullcontext():
+        with telling_what_is_lost(resume):
             found = look(
                 there,
                 overrides,
                 lambda: engines.pick(there).check(there, elsewhere=mounts is not None),
-                (lambda: run_folder.check_resumable(resume, settings)) if resume else None,
+                (lambda: check_resumable(resume, settings)) if resume else None,
                 measures=check,
             )
             problems, held_out = found.passed()
@@ -215,14 +218,14 @@ def _train(
     engine = engines.pick(config).build(config)
     warn(check_texts(config, problems, held_out, engine.tokenizer))
     run = _run(config)
-    run_folder.check_extensions(run, config.aopsd)
-    run_folder.write_config(run, run_folder.settings_text(config), typed)
-    run_folder.keep_extensions(run, config.aopsd)
-    with interruptible(f"To go on: {run_folder.to_go_on(run)}", lambda: _lost(config)):
+    check_extensions(run, config.aopsd)
+    write_config(run, settings_text(config), typed)
+    keep_extensions(run, config.aopsd)
+    with interruptible(f"To go on: {to_go_on(run)}", lambda: _lost(config)):
         try:
             train_problems(config, problems, held_out, engine, run, resume=resume)
         except UserError as error:
-            told = f"{_lost(config)}{run_folder.after_failure(run, config.aopsd)}"
+            told = f"{_lost(config)}{after_failure(run, config.aopsd)}"
             raise UserError(f"{error}\n{told}") from error
 
 

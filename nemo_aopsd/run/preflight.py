@@ -27,7 +27,7 @@ from nemo_aopsd.method.context import check_problems, field_of, student_messages
 from nemo_aopsd.method.judge import questions
 from nemo_aopsd.method.leaks import leak_patterns
 from nemo_aopsd.models.tokenizer import tokenizer_at_hand
-from nemo_aopsd.run.folder import check_place
+from nemo_aopsd.run.place import check_place
 from nemo_aopsd.run.rehearsal import rehearse
 from nemo_aopsd.run.row_lengths import check_texts
 

@@ -19,7 +19,7 @@ from nemo_aopsd.models.fingerprint import fingerprint_ends
 from nemo_aopsd.models.gguf import named_gguf, read_gguf
 from nemo_aopsd.prompts import is_family
 from nemo_aopsd.run import checkpoint, layout
-from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run.folder import load_run_config, refuse_suite
 
 _NO_LIMIT = 1 << 20  # tokens, for a model that names no longest sequence
 # In an exported model: a config file with how its run asks it, and the prompts if they are no family of the package.
@@ -44,7 +44,7 @@ def find_target(path: Path, config: Path | None = None) -> Target:
             f"--config {config}: only a checkpoint outside its run needs one; {path} is none. Leave it out."
         )
     if (path / layout.CONFIG).is_file():
-        of_run = run_folder.load_run_config(path)
+        of_run = load_run_config(path)
         newest = checkpoint.newest(Path(of_run.checkpointing["checkpoint_dir"]))
         if newest is None:
             remedy = "Train with checkpointing.enabled=true, or wait for the first one"
@@ -57,13 +57,13 @@ def find_target(path: Path, config: Path | None = None) -> Target:
         if config is None and not (run / layout.CONFIG).is_file():
             raise UserError(f"{path}: a checkpoint without its run ({run} has no config.yaml). Pass --config RUN.yaml.")
         if config is None or (config.name == layout.CONFIG and (config.parent / layout.MANIFEST).is_file()):
-            return _checkpoint(path, run_folder.load_run_config(config.parent if config else run), run)
+            return _checkpoint(path, load_run_config(config.parent if config else run), run)
         return _checkpoint(path, load_config(find_recipe(config)), run)
     if path.suffix == ".gguf" or (path / "config.json").is_file():
         return Target(path.name, _bare_config(path), None, f"{path.name} {_fingerprint(path)}", Path("evaluations"))
     if not path.exists():
         raise UserError(f"{path}: no such file or folder (looked from {Path.cwd()}). Check the path.")
-    run_folder.refuse_suite(path)
+    refuse_suite(path)
     raise UserError(
         f"{path}: no run in it (config.yaml), no checkpoint (state.json) and no model (config.json, or a .gguf file). "
         f"{named_gguf(path) or 'Check the path.'}"
@@ -77,7 +77,7 @@ def kept_checkpoints(run: Path) -> list[Path]:
             f"{run}: is no run (config.yaml), so there are no checkpoints to choose from. Give a run's folder."
         )
     find_target(run)
-    return checkpoint.complete(Path(run_folder.load_run_config(run).checkpointing["checkpoint_dir"]))
+    return checkpoint.complete(Path(load_run_config(run).checkpointing["checkpoint_dir"]))
 
 
 def with_prompts(target: Target, prompts: str | None, thinking: bool | None) -> Target:

@@ -215,7 +215,7 @@ def not_zombie(process):
 
 
 def test_a_folder_that_others_use_is_refused(aopsd, place):
-    from nemo_aopsd.run.folder import lock
+    from nemo_aopsd.run.access import lock
 
     with lock(place / "out"):
         code, _, err = aopsd("compare suite.yaml --seeds 1 --out out")

@@ -21,7 +21,7 @@ from nemo_aopsd.config.schema import AOPSDConfig, ContextConfig, EvaluationConfi
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import write_jsonl
 from nemo_aopsd.manifest import Manifest
-from nemo_aopsd.run.folder import check_shown, keep_extensions
+from nemo_aopsd.run.own_files import check_shown, keep_extensions
 from nemo_aopsd.types import Generation
 from tests.diagnosed import write_config
 from tests.fakes import END, CharTokenizer, make_config

@@ -17,7 +17,8 @@ from nemo_aopsd import engines, prompts
 from nemo_aopsd.cli import app as cli
 from nemo_aopsd.cli import main, train
 from nemo_aopsd.data import check as dag_files
-from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run.access import lock
+from nemo_aopsd.run.folder import settings_text
 from tests import REPO, raw_graph
 from tests.fakes import make_engine
 
@@ -289,7 +290,7 @@ def test_checkpoints_outside_a_run_are_found_from_anywhere_and_their_loss_undoes
     data = f"data.train.data_path={tmp_path}/problems.jsonl aopsd.evaluation.data_path={tmp_path}/held_out.jsonl"
     first = f"train run.yaml {data} logger.log_dir={run} checkpointing.checkpoint_dir=kept"
     first += " aopsd.max_num_epochs=9 aopsd.max_num_steps=1"
-    with run_folder.lock(Path("kept")):  # of another run that writes there
+    with lock(Path("kept")):  # of another run that writes there
         code, _, err = aopsd(first)
         assert code == 2 and "kept: process" in err and "another checkpointing.checkpoint_dir" in err
     assert aopsd(first)[0] == 0
@@ -573,7 +574,7 @@ def demo(aopsd, monkeypatch):
         def fake_train(config, problems, held_out, *, resume, typed):
             folder = train._run(config)
             (folder / "eval").mkdir(parents=True)
-            (folder / "config.yaml").write_text(run_folder.settings_text(config))
+            (folder / "config.yaml").write_text(settings_text(config))
             for epoch, correct in ((0, before), (3, after)):
                 (folder / f"eval/epoch_{epoch:03d}.json").write_text(json.dumps(summary(epoch, correct)))
             (folder / "eval/epoch_009.settings.json").write_text("{}")

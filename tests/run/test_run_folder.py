@@ -15,7 +15,11 @@ from nemo_aopsd import prompts
 from nemo_aopsd.config.load import load_config, to_yaml
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import write_jsonl
-from nemo_aopsd.run import folder as run_folder
+from nemo_aopsd.run.access import lock
+from nemo_aopsd.run.folder import commands_of, load_run_config, require_run, write_config
+from nemo_aopsd.run.own_files import keep_extensions
+from nemo_aopsd.run.place import check_free, check_place, move_aside
+from nemo_aopsd.run.resume import check_resumable
 
 CONFIG = """\
 policy: {{model_name: m, max_total_sequence_length: 640, generation: {{max_new_tokens: 16}}}}
@@ -53,27 +57,27 @@ def config_of(run, *overrides):
 
 
 def test_what_holds_a_run_or_parts_of_one_or_cannot_be_written_is_not_free(run, tmp_path):
-    run_folder.write_config(run, (run / "config.yaml").read_text(), "aopsd train config.yaml")
+    write_config(run, (run / "config.yaml").read_text(), "aopsd train config.yaml")
     with pytest.raises(UserError, match=r"already holds a run.*--resume.*logger\.log_dir"):
-        run_folder.check_free(run, run / "checkpoints")
+        check_free(run, run / "checkpoints")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/config.yaml").write_text("my: own")
     with pytest.raises(UserError, match=r"mine holds a config.yaml that no run has written.*log_dir"):
-        run_folder.check_free(tmp_path / "mine", tmp_path / "mine/checkpoints")
-    run_folder.check_free(tmp_path / "new/deep", tmp_path / "new/deep/checkpoints")
+        check_free(tmp_path / "mine", tmp_path / "mine/checkpoints")
+    check_free(tmp_path / "new/deep", tmp_path / "new/deep/checkpoints")
     assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file: not a folder that can be written"):
-        run_folder.check_free(tmp_path / "file/run", tmp_path / "checkpoints")
+        check_free(tmp_path / "file/run", tmp_path / "checkpoints")
     for index, left in enumerate(("metrics.jsonl", "eval/epoch_000.json", "checkpoints/step_000002/state.json")):
         parts = tmp_path / f"parts_{index}"
         (parts / left).parent.mkdir(parents=True)
         (parts / left).write_text("")
         with pytest.raises(UserError, match=r"parts of a run without its config.yaml: "):
-            run_folder.check_free(parts, parts / "checkpoints")
+            check_free(parts, parts / "checkpoints")
     (tmp_path / "shared/step_000004").mkdir(parents=True)
     with pytest.raises(UserError, match=r"shared holds another run's checkpoints"):
-        run_folder.check_free(tmp_path / "another", tmp_path / "shared")
+        check_free(tmp_path / "another", tmp_path / "shared")
 
 
 def test_a_new_run_says_that_its_folder_holds_other_files(run, tmp_path):
@@ -81,16 +85,16 @@ def test_a_new_run_says_that_its_folder_holds_other_files(run, tmp_path):
     folder.mkdir()
     for name in ("train.log", ".hidden", "a.py", "b.py", "c.py", "d.py"):
         (folder / name).write_text("")
-    [told] = run_folder.check_place(config_of(run, f"logger.log_dir={folder}"))
+    [told] = check_place(config_of(run, f"logger.log_dir={folder}"))
     assert "notes is not empty (4 names: a.py, b.py, c.py, ...)" in told
-    assert run_folder.check_place(config_of(run, f"logger.log_dir={tmp_path / 'new'}")) == []
+    assert check_place(config_of(run, f"logger.log_dir={tmp_path / 'new'}")) == []
 
 
 def test_one_process_at_a_time_writes_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     writer = f"process {os.getpid()} on {socket.gethostname()} (Slurm job 4711) is writing a run there"
     code = f"from pathlib import Path; from nemo_aopsd.run.folder import lock\nwith lock(Path({str(tmp_path)!r})): pass"
-    with run_folder.lock(tmp_path):
+    with lock(tmp_path):
         second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert writer in second.stderr
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -102,12 +106,12 @@ def test_a_folder_in_which_a_process_starts_is_named_by_it_and_one_that_was_kill
 ):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     writer = f"process {os.getpid()} on {socket.gethostname()} is writing a run there"
-    with run_folder.lock(tmp_path), pytest.raises(UserError, match=re.escape(writer)):
-        run_folder.require_run(tmp_path)
+    with lock(tmp_path), pytest.raises(UserError, match=re.escape(writer)):
+        require_run(tmp_path)
     (tmp_path / ".lock").write_text("99999\n")
     with pytest.raises(UserError, match=r"no run in it .*start it again, without --resume"):
-        run_folder.require_run(tmp_path)
-    run_folder.check_free(tmp_path, tmp_path / "checkpoints")
+        require_run(tmp_path)
+    check_free(tmp_path, tmp_path / "checkpoints")
 
 
 def test_two_names_of_one_file_are_one_setting(run, tmp_path, monkeypatch):
@@ -117,16 +121,16 @@ def test_two_names_of_one_file_are_one_setting(run, tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     whole = [f"policy.model_name={tmp_path}/model", f"aopsd.judge.kind={tmp_path}/mine.py:A"]
     (run / "config.yaml").write_text(to_yaml(config_of(run, *whole)))
-    run_folder.check_resumable(run, config_of(run, "policy.model_name=model", "aopsd.judge.kind=mine.py:A"))
+    check_resumable(run, config_of(run, "policy.model_name=model", "aopsd.judge.kind=mine.py:A"))
     for override in ("policy.model_name=run", "aopsd.judge.kind=other.py:A", "policy.model_name=nowhere"):
         with pytest.raises(UserError, match=override.partition("=")[0]):
-            run_folder.check_resumable(run, config_of(run, *whole, override))
+            check_resumable(run, config_of(run, *whole, override))
 
 
 def test_a_command_that_is_refused_leaves_neither_a_lock_nor_the_folders_of_it(tmp_path):
     (tmp_path / "mine").mkdir()
     for run in (tmp_path / "mine", tmp_path / "new/run"):
-        with pytest.raises(UserError, match="refused"), run_folder.lock(run):
+        with pytest.raises(UserError, match="refused"), lock(run):
             assert (run / ".lock").read_text().split()[0] == str(os.getpid())
             raise UserError("refused")
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
@@ -143,7 +147,7 @@ def test_a_lock_whose_file_was_deleted_on_the_way_is_taken_anew(tmp_path, monkey
 
     monkeypatch.setattr(fcntl, "flock", deleting)
     taken = pytest.raises(UserError, match=rf"process {os.getpid()} on .* is writing")
-    with run_folder.lock(tmp_path), taken, run_folder.lock(tmp_path):
+    with lock(tmp_path), taken, lock(tmp_path):
         pass
 
 
@@ -151,20 +155,20 @@ def test_the_first_command_stays_and_those_that_resumed_are_listed_below_it(run)
     settings = (run / "config.yaml").read_text()
     (run / "config.yaml").unlink()
     for command in ("aopsd train demo 'a=1\n2'", "aopsd train demo --resume run", "aopsd train x --resume run"):
-        run_folder.write_config(run, settings, command)
+        write_config(run, settings, command)
     commands = ["aopsd train demo 'a=1\\n2'", "aopsd train demo --resume run", "aopsd train x --resume run"]
-    assert run_folder.commands_of(run) == commands
+    assert commands_of(run) == commands
     opening = f"# {commands[0]}\n# resumed: {commands[1]}\n# resumed: {commands[2]}\n"
     assert (run / "config.yaml").read_text() == opening + settings
     assert load_config(run / "config.yaml").raw == load_config(run.parent / "config.yaml").raw
     (run / "config.yaml").write_text("# by hand\n" + settings)
-    assert run_folder.commands_of(run) == []
+    assert commands_of(run) == []
 
 
 def test_a_run_that_was_moved_is_read_where_it_is(run, tmp_path):
     moved = tmp_path / 'moved "é😀"'
     run.rename(moved)
-    config = run_folder.load_run_config(moved)
+    config = load_run_config(moved)
     assert config.logger["log_dir"] == str(moved)
     assert config.checkpointing["checkpoint_dir"] == str(moved / "checkpoints")
 
@@ -174,16 +178,16 @@ def test_prompts_of_ones_own_that_are_gone_or_changed_are_those_that_the_run_kee
     mine = shutil.copytree(family, tmp_path / "mine")
     config = config_of(run, f"aopsd.prompts={mine}")
     (run / "config.yaml").write_text(to_yaml(config))
-    run_folder.keep_extensions(run, config.aopsd)
+    keep_extensions(run, config.aopsd)
     assert prompts.is_family("default") and not prompts.is_family(str(family))  # an absolute path is no family's name
-    assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
+    assert load_run_config(run).aopsd.prompts == str(mine)
     (mine / "student.txt").write_text("Guess: {problem}")
-    assert run_folder.load_run_config(run).aopsd.prompts == str(kept)
+    assert load_run_config(run).aopsd.prompts == str(kept)
     shutil.rmtree(mine)
-    assert run_folder.load_run_config(run).aopsd.prompts == str(kept)
+    assert load_run_config(run).aopsd.prompts == str(kept)
     assert prompts.read(str(kept), "student") == prompts.read("default", "student")
     shutil.rmtree(kept)  # of a run that kept none
-    assert run_folder.load_run_config(run).aopsd.prompts == str(mine)
+    assert load_run_config(run).aopsd.prompts == str(mine)
 
 
 def test_parts_of_ones_own_may_lie_elsewhere_when_a_run_goes_on_but_not_differ(run, tmp_path):
@@ -197,38 +201,38 @@ def test_parts_of_ones_own_may_lie_elsewhere_when_a_run_goes_on_but_not_differ(r
         return config_of(run, f"aopsd.prompts={folder}", weighting, "aopsd.scoring=trainer")
 
     (run / "config.yaml").write_text(to_yaml(parts("here")))
-    run_folder.keep_extensions(run, parts("here").aopsd)
+    keep_extensions(run, parts("here").aopsd)
     shutil.rmtree(tmp_path / "here")
-    run_folder.check_resumable(run, parts("there"))
+    check_resumable(run, parts("there"))
     with pytest.raises(UserError, match=r"settings:\n  aopsd\.weighting: .*\nGo on"):
-        run_folder.check_resumable(run, parts("there", "UnsurprisingOnly"))
+        check_resumable(run, parts("there", "UnsurprisingOnly"))
     for name in ("my_parts.py", "student.txt"):
         (tmp_path / "there" / name).write_text((tmp_path / "there" / name).read_text() + "\n")
     with pytest.raises(UserError, match=r"settings:\n  aopsd\.prompts: .*\n  aopsd\.weighting: .*\nGo on"):
-        run_folder.check_resumable(run, parts("there"))
+        check_resumable(run, parts("there"))
 
 
 def test_a_run_whose_optimizer_left_vllm_too_little_goes_on_without_it_on_the_gpu(run):
     on_nemo, keeps = "aopsd.engine=nemo_rl", "aopsd.keep_optimizer_on_gpu=true"
     (run / "config.yaml").write_text(to_yaml(config_of(run, on_nemo, keeps)))
-    run_folder.check_resumable(run, config_of(run, on_nemo))
+    check_resumable(run, config_of(run, on_nemo))
 
 
 def test_a_run_is_resumed_by_the_same_config_only(run, tmp_path, monkeypatch):
-    run_folder.check_resumable(run, config_of(run))
+    check_resumable(run, config_of(run))
     with pytest.raises(UserError, match=r"nowhere: no such run folder"):
-        run_folder.check_resumable(tmp_path / "nowhere", config_of(run))
+        check_resumable(tmp_path / "nowhere", config_of(run))
     lengths = "aopsd.max_num_epochs=9", "checkpointing.save_period=1", "policy.logprob_batch_size=2"
     too_long = "aopsd.context.on_overlong=drop"  # of a run that a row too long has ended
-    run_folder.check_resumable(run, config_of(run, *lengths, too_long))
+    check_resumable(run, config_of(run, *lengths, too_long))
     with pytest.raises(UserError) as error:
-        run_folder.check_resumable(run, config_of(run, "aopsd.seed=1", "+policy.extra=2", "aopsd.max_num_epochs=9"))
+        check_resumable(run, config_of(run, "aopsd.seed=1", "+policy.extra=2", "aopsd.max_num_epochs=9"))
     changed = "  aopsd.seed: 0 -> 1\n  policy.extra: None -> 2\n"
     assert f"{changed}Go on with its own ones, `aopsd train --resume {run}`, or" in str(error.value)
     with pytest.raises(UserError, match="checkpoint_dir"):
-        run_folder.check_resumable(run, config_of(run, "checkpointing.checkpoint_dir=/elsewhere"))
+        check_resumable(run, config_of(run, "checkpointing.checkpoint_dir=/elsewhere"))
     monkeypatch.chdir(tmp_path)
-    run_folder.check_resumable(run, config_of(run, "logger.log_dir=run"))  # the same place by another name
+    check_resumable(run, config_of(run, "logger.log_dir=run"))  # the same place by another name
 
 
 def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
@@ -238,19 +242,19 @@ def test_a_run_goes_on_with_a_budget_that_holds_what_it_has_done(run):
     # Each limit with which this run could have come so far: the step that reaches one is the last.
     least = {"max_num_epochs": 3, "max_num_steps": 5, "max_response_tokens": 401, "max_train_seconds": 10.01}
     for key, limit in least.items():
-        run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
-    run_folder.check_resumable(run, config_of(run, "aopsd.max_num_steps=null"))
+        check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
+    check_resumable(run, config_of(run, "aopsd.max_num_steps=null"))
     for key, limit, reached in (
         *(("max_num_epochs", 2, 3), ("max_num_steps", 4, 5), ("max_num_steps", 0, 5)),
         *(("max_response_tokens", 400, 500), ("max_train_seconds", 10.0, 12.5)),
     ):
         with pytest.raises(UserError, match=rf"step 5, in epoch 3.*Set aopsd\.{key}={reached} or more"):
-            run_folder.check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
+            check_resumable(run, config_of(run, f"aopsd.{key}={limit}"))
 
 
 def test_a_budget_that_the_first_step_used_up_is_no_smaller_one(run):
     (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 0, "rollout/total_tokens": 100, "time/total": 9.0}\n')
-    run_folder.check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
+    check_resumable(run, config_of(run, "aopsd.max_response_tokens=1", "aopsd.max_train_seconds=0.1"))
 
 
 def test_a_run_moves_aside_whole_and_nothing_else_does(run, tmp_path):
@@ -264,8 +268,8 @@ def test_a_run_moves_aside_whole_and_nothing_else_does(run, tmp_path):
     (run / "checkpoints").rename(tmp_path / "other")
     (run / "checkpoints").symlink_to(tmp_path / "other")
     (tmp_path / "run.1").mkdir()
-    assert run_folder.move_aside(run) == tmp_path / "run.2"
-    assert files(run) == ["notes.md"] and run_folder.load_run_config(tmp_path / "run.2")
+    assert move_aside(run) == tmp_path / "run.2"
+    assert files(run) == ["notes.md"] and load_run_config(tmp_path / "run.2")
     assert files(tmp_path / "run.2") == [name for name in whole if not name.startswith("checkpoints/")]
     assert (tmp_path / "run.2/checkpoints/step_000001/state.json").exists()
-    assert run_folder.move_aside(run) is None and run_folder.move_aside(run / "nowhere") is None
+    assert move_aside(run) is None and move_aside(run / "nowhere") is None

@@ -19,7 +19,8 @@ from nemo_aopsd.errors import UserError
 from nemo_aopsd.evaluation.tables import markdown_table
 from nemo_aopsd.files import atomic_write, derive_seed, json_text, read_lines, write_jsonl
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import check_shown, load_run_config
+from nemo_aopsd.run.folder import load_run_config
+from nemo_aopsd.run.own_files import check_shown
 from nemo_aopsd.run.reader import parse
 
 EDGES = (0.5, 1.0, 2.0, 3.0, 4.0)  # nats a token, between the bins

@@ -23,7 +23,7 @@ from nemo_aopsd.console import counted, show_page
 from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import atomic_write, keep_inputs
-from nemo_aopsd.run.folder import held
+from nemo_aopsd.run.access import held
 from nemo_aopsd.run.preflight import check_inputs
 
 _PAGE = "results.md"

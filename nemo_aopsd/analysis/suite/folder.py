@@ -25,7 +25,8 @@ from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import check_extensions, path_override, settings_text
+from nemo_aopsd.run.folder import path_override, settings_text
+from nemo_aopsd.run.own_files import check_extensions
 
 # Of a run, not of its member.
 _PLACES = ("aopsd.seed", "logger.log_dir", "checkpointing.checkpoint_dir")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_aopsd.cluster.doctor.result import ERROR, OK, WARN, Check, Run, gigabytes
-from nemo_aopsd.run.folder import existing_parent, why_unwritable
+from nemo_aopsd.run.access import existing_parent, why_unwritable
 
 TESTED_GPUS = ("H100", "H200")
 _FIELDS = "name,memory.total,compute_cap"
