@@ -23,8 +23,8 @@ def require_run(run: Path) -> Path:
     if not run.is_dir():
         found = "is a file" if run.is_file() else f"no such run folder (looked from {Path.cwd()})"
         raise UserError(f"{run}: {found}. Name the folder that training wrote.")
+    refuse_suite(run)
     if not path.is_file():
-        refuse_suite(run)
         if (run / ".lock").exists():  # of a process that is starting here, or of one that was killed doing so
             with lock(run):
                 pass
@@ -36,11 +36,13 @@ def require_run(run: Path) -> Path:
 
 
 def refuse_suite(folder: Path) -> None:
-    """Raise UserError if the folder is that of a comparison, whose runs are below it."""
-    if is_suite(folder):
-        found = sorted(str(path.parent) for path in folder.glob(f"*/seed_*/{layout.CONFIG}"))
+    """Raise UserError if the folder is that of a comparison or of a member of one, whose runs are below it."""
+    suite = folder if is_suite(folder) else folder.absolute().parent
+    below, what = ("*/seed_*", "a comparison") if suite == folder else ("seed_*", "a member of a comparison")
+    found = sorted(str(path.parent) for path in folder.glob(f"{below}/{layout.CONFIG}"))
+    if is_suite(suite) and (found or suite == folder):
         runs = f"Its runs are {found[0]} and so on: name one." if found else "None of its runs has begun."
-        raise UserError(f"{folder}: a comparison, no run. Its results are in {folder / 'results.md'}. {runs}")
+        raise UserError(f"{folder}: {what}, no run. The results are in {suite / 'results.md'}. {runs}")
 
 
 def is_suite(folder: Path) -> bool:

@@ -37,7 +37,7 @@ def aopsd(tmp_path, monkeypatch, command_line):
     (tmp_path / "table.jsonl").write_text('id,problem,answer\n1,"a, b",3\n')
     (tmp_path / "packed.jsonl").write_bytes(gzip.compress(json.dumps(row).encode()))
     (tmp_path / "compared/opsd/seed_0").mkdir(parents=True)
-    for name in ("suite.json", "opsd/seed_0/config.yaml"):
+    for name in ("suite.json", "opsd/config.yaml", "opsd/seed_0/config.yaml"):
         (tmp_path / "compared" / name).touch()
     (tmp_path / "loop.yaml").write_text("defaults: loop.yaml\n")
     (tmp_path / "run.yaml").write_text("policy: {model_name: x}\n")
@@ -84,6 +84,8 @@ CASES = [
     ),
     (f"{TRAIN} data.train.data_path=packed.jsonl", r"^error: packed\.jsonl:1: .* gzip\. .* gunzip < packed\.jsonl > "),
     ("report compared", r"compared: a comparison, no run\. .*compared/results\.md\. .*compared/opsd/seed_0 and so on"),
+    ("report compared/opsd", r"compared/opsd: a member of a comparison, no run\. .*compared/opsd/seed_0 and so on"),
+    ("train --resume compared/opsd", r"compared/opsd: a member of a comparison, no run"),
     ("evaluate compared --data rows.jsonl", r"compared: a comparison, no run\."),
     ("paired-test compared compared", r"compared: a comparison, no run\."),
     (f"{TRAIN} data.train.data_path=noanswer.jsonl", r"`answer` must be .*\n.*aopsd data prepare noanswer\.jsonl"),
