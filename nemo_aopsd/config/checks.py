@@ -170,6 +170,8 @@ def _meant(block: str, names: Sequence[str], value: object) -> str:
     for key in inside:
         if near := get_close_matches(str(value), CHOICES.get(key.removeprefix("aopsd."), ()), n=1, cutoff=0.8):
             return f" Set {key}={near[0]}."
+    if value is None and block == "aopsd.evaluation":
+        return f" To evaluate nothing: {block}.data_path=null."
     if f"{block}.data_path" in inside and isinstance(value, str):
         return f" Set {block}.data_path={value}."
     return f" Set one of them, such as {inside[0]}=VALUE."

@@ -248,11 +248,14 @@ def test_a_sketch_keeps_inner_products(shapes):
         torch.testing.assert_close(both, short[0] + 2 * short[1], atol=1e-4, rtol=0)  # linear, to float32
 
 
-def test_without_right_and_wrong_answers_there_is_no_direction(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("end_boost", "remedy"), [(-50.0, "8 of the answers were cut off: raise policy"), (50.0, "Take more --answers")]
+)
+def test_without_right_and_wrong_answers_there_is_no_direction(end_boost, remedy, tmp_path, monkeypatch):
     monkeypatch.setattr(reward, "grade", lambda *_: Grade(False, "wrong"))
-    engine = GradientEngine(random_table(0), random_table(1))
+    engine = GradientEngine(random_table(0, end_boost=end_boost), random_table(1))
     keep = keeper(tmp_path / "out")
-    with pytest.raises(UserError, match="8 answers, 0 right"):
+    with pytest.raises(UserError, match=f"8 answers, 0 right.*{remedy}"):
         diagnose_direction(make_config(tmp_path), [make_problem(0), make_problem(1)], engine, ["none"], 4, keep)
     kept = [one for _, one in read_jsonl(tmp_path / "out/answers.jsonl")]  # what there is to look at
     assert len(kept) == 8 and not any(one["correct"] for one in kept)

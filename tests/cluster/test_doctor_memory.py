@@ -287,6 +287,10 @@ def test_the_local_engine_by_hand():
     assert found["weights"] == 2 * 2 * 4_022_468_096
     assert found["gradients"] == (4 + 2) * 4_022_468_096  # summed in float32; those of a micro-batch
     assert found["optimizer"] == (2 * 4 + 4 + 4) * 4_022_468_096  # moments, masters, the average
+    judged = {row.name: row for row in rows("aopsd.judge.model=Qwen/Qwen3-4B")}  # a model beside the student's
+    assert judged["judge"].size == 4 * 4_022_468_096 and "judge" not in found
+    unknown = {row.name: row.formula for row in rows("aopsd.judge.model=nobody/knows")}
+    assert unknown["judge"].startswith("not counted")
     live = rows("aopsd.teacher.weights=live")
     assert live[0].size == 4 * 4_022_468_096
     assert fit.check_local(live, 16 * 10**9).severity == "warn"
@@ -329,3 +333,4 @@ def test_the_local_engine_keeps_no_more_than_a_step_s_prefixes_and_names_what_it
     words = ["++policy.precision=bfloat16", "aopsd.teacher.weights=ema"]
     rows = memory.local_items(read_size(QWEN3_4B), load_config(CONFIGS / "aopsd_tiny_cpu.yaml", words), "host")
     assert [row.formula for row in rows][2] == "16 B x P: moments, master weights, moving average"
+    assert not any("bfloat16" in row.remedy for row in memory.local_items(read_size(QWEN3_4B), config, "host"))  # slow

@@ -128,6 +128,7 @@ REFUSED = {
     "aopsd.probes.max_per_rollout=x": "must be null or a whole number",
     "aopsd.probes=3": "must be a block of keys: threshold, length",
     "aopsd.probes=null": "must be a block of keys",
+    "aopsd.evaluation=null": "To evaluate nothing: aopsd.evaluation.data_path=null.",
     "aopsd.probes.keep_cache=true": "must be false with aopsd.engine=local, ",
     "aopsd.keep_optimizer_on_gpu=true": "must be false with aopsd.engine=local, ",
     "aopsd.scoring=prefill": "must be trainer or sampler with aopsd.engine=local, ",

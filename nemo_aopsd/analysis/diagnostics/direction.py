@@ -156,9 +156,12 @@ def measure_correctness(
     owners = [index // num_answers for index in range(len(drafts))]
     keep("answers", [_answer_record(d, group_of[i], tokenizer) for d, i in zip(drafts, owners, strict=True)])
     if not mixed:
+        cut, limit = sum(not draft.output.finished for draft in drafts), config.rollout.max_new_tokens
+        most = f"{cut} of the answers were cut off: raise policy.generation.max_new_tokens={limit}."
+        other = "Take more --answers, more --problems or problems of another difficulty."
         raise UserError(
             f"{len(right)} answers, {sum(right):.0f} right: no problem has right and wrong answers, so correctness has "
-            "no direction. Take more --answers, more --problems or problems of another difficulty."
+            f"no direction. {most if 2 * cut > len(drafts) else other}"
         )
     used = [index for index, owner in enumerate(owners) if 0 < means[owner] < 1]
     rows = [_answer_row(prompts[i], outputs[i].tokens, right[i] - means[owners[i]]) for i in used]

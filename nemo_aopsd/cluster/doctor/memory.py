@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from nemo_aopsd.cluster import SCORED_ROWS, student_has_room
-from nemo_aopsd.cluster.doctor.model import Layer, ModelSize
+from nemo_aopsd.cluster.doctor.model import Layer, ModelSize, read_size
 from nemo_aopsd.cluster.tree import MEGATRON, VLLM, Tree
 from nemo_aopsd.config.schema import Config
+from nemo_aopsd.models.config_json import find_model_config, find_published
 from nemo_aopsd.models.limits import chunk_size
 
 TRAIN, SAMPLE = "training", "sampling"
@@ -283,13 +284,25 @@ def local_items(size: ModelSize, config: Config, place: str) -> list[Item]:
     optimizer = 2 * FP32 + masters + average
     parts = ", ".join(["moments", *(["master weights"] if masters else []), *(["moving average"] if average else [])])
     fewer = f"lower {key if tokens > longest else 'policy.max_total_sequence_length'}"
-    fewer += "" if masters else ", or set policy.precision=bfloat16, which halves them"
+    fewer += ", or set policy.precision=bfloat16, which halves them" if place == "gpu" and not masters else ""
     kept, less = "2 x a step's rows or prefix_cache_gb", "lower policy.prefix_cache_gb"
     return [
         Item("weights", place, BOTH, banks * num_bytes * count, f"{banks} x {num_bytes} B x P, teacher and student"),
+        *_own_judge(config, place, num_bytes),
         Item("gradients", place, (TRAIN,), gradients * count, f"{gradients} B x P"),
         Item("optimizer", place, BOTH, optimizer * count, f"{optimizer} B x P: {parts}"),
         Item("activations", place, (TRAIN,), of_layers, "layers x layer's bytes x tokens", fewer),
         Item("logits", place, (TRAIN,), 3 * FP32 * size.vocabulary * chunk, f"3 x 4 B x vocabulary x chunk of {chunk}"),
         Item("kept KV", place, BOTH, 2 * min(1e9 * cap, of_step), kept, less),
     ]
+
+
+def _own_judge(config: Config, place: str, num_bytes: int) -> list[Item]:
+    """The weights of `aopsd.judge.model`, where that is a model beside the student's."""
+    if not config.aopsd.judge.has_own_model:
+        return []
+    name = config.aopsd.judge.model
+    found = find_model_config(name) or find_published(name)
+    if found is None:
+        return [Item("judge", place, BOTH, 0.0, "not counted: no config.json of aopsd.judge.model at hand")]
+    return [Item("judge", place, BOTH, num_bytes * read_size(found).total, f"{num_bytes} B x P of aopsd.judge.model")]

@@ -67,7 +67,8 @@ def show_local(plan: LocalPlan, console: Console) -> None:
         console.print(f"\n{attempts:,} attempts, each judged, before step 1; the timing below leaves them out")
     console.print(
         "\nno seconds: they depend on this machine. Time two steps: aopsd train CONFIG aopsd.max_num_steps=2 "
-        f"{'aopsd.curriculum.name=shuffle ' if attempts else ''}logger.log_dir=runs/timed",
+        f"{'aopsd.curriculum.name=shuffle ' if attempts else ''}aopsd.evaluation.data_path=null "
+        "checkpointing.enabled=false logger.log_dir=runs/timed",
         soft_wrap=True,
     )
     console.print("note: lengths of questions and of what the teacher reads are assumed (docs/scaling.md).")
