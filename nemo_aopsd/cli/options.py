@@ -17,7 +17,7 @@ from nemo_aopsd.config.shipped import find_method, find_recipe
 from nemo_aopsd.errors import UserError
 from nemo_aopsd.files import is_full
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import to_go_on
+from nemo_aopsd.run.folder import commands_of, to_go_on
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -77,8 +77,10 @@ def load_chosen(config: Path, overrides: Sequence[str] | None, method: str | Non
     """
     path = find_recipe(config)
     if (path / layout.CONFIG).is_file():
-        told = f"{path}: is the folder of a run; expected a YAML file, such as its {path / layout.CONFIG}."
-        raise UserError(told + (f" To go on with the run: {to_go_on(path)}" if resumes else ""))
+        is_run = bool(commands_of(path))  # else it may be that of a comparison's member
+        found = "the folder of a run" if is_run else "a folder"
+        told = f"{path}: is {found}; expected a YAML file, such as its {path / layout.CONFIG}."
+        raise UserError(told + (f" To go on with the run: {to_go_on(path)}" if resumes and is_run else ""))
     return load_config(path, overrides or [], find_method(method) if method is not None else None)
 
 

@@ -1,6 +1,7 @@
 """Settings to be told of: those without effect, which a run with its other settings does not read or whose engine does
 not know them, and a value that is hardly meant."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def check_slips(config: Config) -> None:
     meant = ("override `+", f"{Path(config.logger['log_dir']) / 'config.yaml'}:")
     told = [
         f"{where(config, key)}: aopsd.engine=local does not read `{key}`.{hint} If not, leave it out, or add it "
-        f"by an override: +{key}={typed(select(config.raw, key))}"
+        f"by an override: {shlex.quote(f'+{key}={typed(select(config.raw, key))}')}"
         for key in sorted(_unread_by_local(config.raw))
         if (hint := _slip(key)) and not config.origins.get(key, "").startswith(meant)
     ]
@@ -59,7 +60,7 @@ def check_slips(config: Config) -> None:
 def _slip(key: str) -> str:
     """The hint at what an unread key may mean: a key of its block or, if only one is like it, of a block around it."""
     block, _, name = key.rpartition(".")
-    if not block or key in (*ALIKE, *BLOCKS):
+    if not block or key in (*ALIKE, *BLOCKS) or name.startswith("val_"):  # of validation: nothing in training means it
         return ""
     known, top = (*LOCAL_KEYS, *BLOCKS), key.partition(".")[0]
     beside = [each for each in known if each.rpartition(".")[0] == block]

@@ -217,9 +217,10 @@ def _map(record: dict[str, Any], columns: dict[str, tuple[str, ...]]) -> dict[st
     """The fields of a row that hold something."""
     found = {name: _first(record, candidates) for name, candidates in columns.items()}
     steps, mark, answer = found["answer"].rpartition("####")
-    if mark:  # GSM8K's form: a worked solution, then the answer
-        found["answer"] = answer.strip()
-        found["solution"] = found["solution"] or (boxed(steps, answer.strip()) if steps.strip() else "")
+    answer = answer.strip()
+    if mark and "\n" not in answer:  # GSM8K's form: a worked solution, then the answer; else it is a heading
+        found["answer"] = answer
+        found["solution"] = found["solution"] or (boxed(steps, answer) if steps.strip() else "")
     return {name: text for name, text in found.items() if text}
 
 

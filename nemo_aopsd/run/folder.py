@@ -42,7 +42,9 @@ def refuse_suite(folder: Path) -> None:
     found = sorted(str(path.parent) for path in folder.glob(f"{below}/{layout.CONFIG}"))
     if is_suite(suite) and (found or suite == folder):
         runs = f"Its runs are {found[0]} and so on: name one." if found else "None of its runs has begun."
-        raise UserError(f"{folder}: {what}, no run. The results are in {suite / 'results.md'}. {runs}")
+        page = suite / "results.md"
+        results = f"The results are in {page}. " if page.is_file() else ""
+        raise UserError(f"{folder}: {what}, no run. {results}{runs}")
 
 
 def is_suite(folder: Path) -> bool:

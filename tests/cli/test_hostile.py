@@ -37,8 +37,10 @@ def aopsd(tmp_path, monkeypatch, command_line):
     (tmp_path / "table.jsonl").write_text('id,problem,answer\n1,"a, b",3\n')
     (tmp_path / "packed.jsonl").write_bytes(gzip.compress(json.dumps(row).encode()))
     (tmp_path / "compared/opsd/seed_0").mkdir(parents=True)
-    for name in ("suite.json", "opsd/config.yaml", "opsd/seed_0/config.yaml"):
+    for name in ("suite.json", "results.md", "opsd/config.yaml", "opsd/seed_0/config.yaml"):
         (tmp_path / "compared" / name).touch()
+    (tmp_path / "to_begin").mkdir()
+    (tmp_path / "to_begin/suite.json").touch()
     (tmp_path / "loop.yaml").write_text("defaults: loop.yaml\n")
     (tmp_path / "run.yaml").write_text("policy: {model_name: x}\n")
     (tmp_path / "to_fill.yaml").write_text(
@@ -47,7 +49,7 @@ def aopsd(tmp_path, monkeypatch, command_line):
     (tmp_path / "members.yaml").write_text("config: run.yaml\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "of_run").mkdir()
-    (tmp_path / "of_run/config.yaml").touch()
+    (tmp_path / "of_run/config.yaml").write_text("# aopsd train demo\n")
     return command_line
 
 
@@ -84,7 +86,9 @@ CASES = [
     ),
     (f"{TRAIN} data.train.data_path=packed.jsonl", r"^error: packed\.jsonl:1: .* gzip\. .* gunzip < packed\.jsonl > "),
     ("report compared", r"compared: a comparison, no run\. .*compared/results\.md\. .*compared/opsd/seed_0 and so on"),
+    ("report to_begin", r"^error: to_begin: a comparison, no run\. None of its runs has begun\.\n$"),
     ("report compared/opsd", r"compared/opsd: a member of a comparison, no run\. .*compared/opsd/seed_0 and so on"),
+    ("train compared/opsd", r"compared/opsd: is a folder; expected .* its compared/opsd/config\.yaml\.\n$"),
     ("train --resume compared/opsd", r"compared/opsd: a member of a comparison, no run"),
     ("evaluate compared --data rows.jsonl", r"compared: a comparison, no run\."),
     ("paired-test compared compared", r"compared: a comparison, no run\."),

@@ -54,6 +54,7 @@ def test_answers_of_gsm8k_s_form_are_taken_apart(tmp_path):
         {"question": "Find x.", "answer": worked},
         {"question": "Find y.", "answer": worked, "solution": "so \\boxed{7}"},
         {"question": "Find z.", "answer": "#### 1,007"},
+        {"question": "Find w.", "answer": "### Steps\n3 + 4 = 7\n#### Answer\n7"},  # headings
     )
     prepare(read_source(str(source)), {}, [], tmp_path / "out.jsonl")
     found = [(problem.answer, problem.solution) for problem in load_problems(tmp_path / "out.jsonl")]
