@@ -166,7 +166,7 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
 
 
 def typed(value: object) -> str:
-    """A value as YAML or an override has it: null, true, 1e-06."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
+    """A value as YAML or an override has it: null, true, 1e-06; of blocks and lists, which YAML takes as JSON."""
+    if value is None or isinstance(value, bool | dict | list):
+        return json.dumps(value, ensure_ascii=False)
     return f"{value:g}" if isinstance(value, float) else str(value)
