@@ -46,12 +46,15 @@ def check_slips(config: Config) -> None:
 
     An override with a plus is not asked about: whoever adds a key so means it. Nor is a run that goes on with its own.
     """
+    slips = {key: hint for key in sorted(_unread_by_local(config.raw)) if (hint := _slip(key))}
+    if not slips:
+        return
     meant = ("override `+", f"{Path(config.logger['log_dir']) / 'config.yaml'}:")
     told = [
         f"{where(config, key)}: aopsd.engine=local does not read `{key}`.{hint} If not, leave it out, or add it "
         f"by an override: {shlex.quote(f'+{key}={typed(select(config.raw, key))}')}"
-        for key in sorted(_unread_by_local(config.raw))
-        if (hint := _slip(key)) and not config.origins.get(key, "").startswith(meant)
+        for key, hint in slips.items()
+        if not config.origins.get(key, "").startswith(meant)
     ]
     if told:
         raise UserError("\n".join(told))

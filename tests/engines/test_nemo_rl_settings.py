@@ -1,6 +1,7 @@
 """Start-up checks of the NeMo RL engine: each refusal names its key, what was found, and what to do."""
 
 import copy
+import json
 import subprocess
 import sys
 
@@ -200,7 +201,7 @@ def test_one_refusal(faults, words, key, remedy):
     (line,) = [line for line in faults(words) if line.startswith(full(key))]
     said, expected = line.split("; expected ")
     told = dict(word.split("=") for word in words.split()).get(key)
-    assert told is None or said.endswith(f" is {yaml.safe_load(told) if told.startswith('[') else told}")
+    assert told is None or said.endswith(f" is {json.dumps(yaml.safe_load(told)) if told.startswith('[') else told}")
     for word in remedy.replace(",", " ,").split():
         assert full(word.partition("=")[0]) in expected and word.partition("=")[2] in expected
 
