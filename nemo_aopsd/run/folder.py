@@ -16,6 +16,8 @@ from nemo_aopsd.run import layout
 from nemo_aopsd.run.access import lock
 from nemo_aopsd.run.own_files import PROMPTS, holds_all
 
+SUITE = "suite.json"  # what `aopsd compare` remembers a comparison by
+
 
 def require_run(run: Path) -> Path:
     """The config file of a run. Raises UserError if there is none."""
@@ -48,7 +50,7 @@ def refuse_suite(folder: Path) -> None:
 
 
 def is_suite(folder: Path) -> bool:
-    return (folder / "suite.json").is_file()
+    return (folder / SUITE).is_file()
 
 
 def load_run_config(run: Path) -> Config:

@@ -1,6 +1,6 @@
 """Names of the files and folders of a run: all code that writes, reads or removes one takes its name from here.
 
-Files inside `diagnostics` and `audit` are named where they are written, and in `folder.py`, which removes them.
+Files inside `diagnostics` and `audit` are named where they are written; `place.py` says which a run moves aside.
 """
 
 from pathlib import Path

@@ -24,10 +24,11 @@ from nemo_aopsd.data.problems import Problem, fingerprint
 from nemo_aopsd.errors import UserError, nearest
 from nemo_aopsd.files import atomic_write, keep_inputs
 from nemo_aopsd.run.access import held
+from nemo_aopsd.run.folder import SUITE
 from nemo_aopsd.run.preflight import check_inputs
 
 _PAGE = "results.md"
-_RESULTS = ("shared.yaml", "suite.json", _PAGE, "results.csv", "results.svg")
+_RESULTS = ("shared.yaml", SUITE, _PAGE, "results.csv", "results.svg")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from nemo_aopsd.files import atomic_write, read_json
 from nemo_aopsd.manifest import Manifest
 from nemo_aopsd.models.fingerprint import fingerprint_model
 from nemo_aopsd.run import layout
-from nemo_aopsd.run.folder import path_override, settings_text
+from nemo_aopsd.run.folder import SUITE, is_suite, path_override, settings_text
 from nemo_aopsd.run.own_files import check_extensions
 
 # Of a run, not of its member.
@@ -124,7 +124,7 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
 
     `problems` are fingerprints by the names of their files.
     """
-    if not (out / "suite.json").is_file():
+    if not is_suite(out):
         return []
     for name, config in configs.items():
         _check_extensions(out, name, config)
@@ -151,10 +151,10 @@ def check_unchanged(out: Path, configs: Mapping[str, Config], problems: Mapping[
 
 def remember(out: Path, configs: Mapping[str, Config], problems: Mapping[str, str]) -> None:
     """Write what `check_unchanged` will compare with; members of earlier calls are kept in it."""
-    before = _read_suite(out)["members"] if (out / "suite.json").is_file() else {}
+    before = _read_suite(out)["members"] if is_suite(out) else {}
     members = before | {name: _leaves(config) for name, config in configs.items()}
     content = {"members": members, "problems": dict(problems), "models": _models(configs.values())}
-    atomic_write(out / "suite.json", json.dumps(content, indent=1) + "\n")
+    atomic_write(out / SUITE, json.dumps(content, indent=1) + "\n")
 
 
 def current_config(run: Run) -> Config:
@@ -217,7 +217,7 @@ def _remembered(run: Run) -> dict[str, Any]:
 
 
 def _read_suite(out: Path) -> dict[str, Any]:
-    return read_json(out / "suite.json", "members", "problems", remedy="Restore it, or choose another --out.")
+    return read_json(out / SUITE, "members", "problems", remedy="Restore it, or choose another --out.")
 
 
 def _of_evaluation(leaves: Mapping[str, Any]) -> dict[str, Any]:
